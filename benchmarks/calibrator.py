@@ -35,6 +35,7 @@ def calibrate() -> Calibration:
     for _ in range(HASHES):
         digest = hashlib.sha256(digest).digest()
     hashed_s = time.perf_counter()
+    # Unbuffered, or most syncs would find nothing to write.
     with tempfile.TemporaryFile(buffering=0) as file:
         for _ in range(SYNCS):
             file.write(BLOCK)

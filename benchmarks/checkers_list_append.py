@@ -97,6 +97,7 @@ def started(executor: str, scratch: Path) -> Iterator[None]:
     (scratch / "session").mkdir()
     with timed("start the session"):
         manager = session("local[*]", scratch / "session")
+        # By hand: the start alone is timed, and the session outlives it.
         manager.__enter__()
     try:
         yield
@@ -178,6 +179,7 @@ def by_invocation(transactions: pa.Table, steps: pa.Table) -> tuple[pa.Table, pa
 def moved(table: pa.Table, copy: int, txns: int) -> pa.Table:
     """The same later, by other transactions on other keys."""
     apart = {"txn": txns, "invoke_index": 2 * txns, "complete_index": 2 * txns}
+    # Beyond the last completion, and beyond any key that one history comes to.
     apart |= {"invoke_ns": 1000 * txns + 10**6, "complete_ns": 1000 * txns + 10**6, "key": 10**9}
     for name, distance in apart.items():
         if name in table.column_names:
@@ -224,9 +226,11 @@ def timeline(txns: int) -> dict[str, Any]:
     draw = np.random.default_rng(7)
     effect = np.arange(txns) * 1000
     busy = np.arange(txns) % PROCESSES
+    # On each side less than half of what lies between two of one process: they never overlap.
     half = PROCESSES * 1000 // 2 - 1
     invoke = effect - draw.integers(1, half, txns)
     complete = effect + draw.integers(1, half, txns)
+    # Of an order the order is the rank: the place of each record in the history.
     order = np.argsort(np.argsort(np.concatenate([invoke, complete])))
     return {
         "txn": np.arange(txns),

@@ -203,11 +203,12 @@ def drive_alone(options: argparse.Namespace) -> None:
     share = Share(number=options.number, of=options.drivers)
     cpu_s, begun = time.process_time(), time.monotonic()
     asyncio.run(drive(RunDirectory(options.drive), options.ops, options.concurrency, share))
+    # The monotonic clock is the host's, so the parent can compare the times of all processes.
     print(begun, time.monotonic(), time.process_time() - cpu_s)
 
 
 def recorder(root: Path, ops: int, streams: Streams) -> Measured:
-    """The baseline: the same records appended and sealed, by nobody driven."""
+    """The baseline: the same records appended and sealed, without a driver."""
     run = RunDirectory(root / "recorder")
     manifest_of(run)
     before, begun = time.process_time(), time.monotonic()
@@ -246,6 +247,7 @@ def main() -> None:
             least = recorder(root, options.ops, streams)
             found.append((whole, least))
             del streams
+            # Here, not within the next measurement.
             gc.collect()
             print(f"harness  {whole}\nbaseline {least}", flush=True)
     rate = statistics.median(whole.rate for whole, _ in found)

@@ -127,7 +127,7 @@ def nodes_cpu_s() -> float:
 
 
 async def transaction(client: Client, draw: random.Random, deadline_s: float) -> None:
-    """Read and write two keys, in ascending order, so that nobody waits in a circle."""
+    """Read and write two keys, in ascending order, so that no deadlock occurs."""
     tx = await client.begin(READ_WRITE, deadline_s)
     try:
         for key in sorted(draw.sample(range(KEYS), 2)):
@@ -160,6 +160,7 @@ async def load(system: System, cluster: Cluster, *, clients: int, seconds: float
 
     async def one(number: int) -> None:
         draw = random.Random(number)
+        # An error that leaves the loop would leave the generator, and its connection, open.
         async with aclosing(dialed(number)) as connections:
             async for client in connections:
                 while (began_s := loop.time()) < until_s:

@@ -106,6 +106,7 @@ def main(provider: str, tries: int, bugs: tuple[str, ...], out: Path | None) -> 
     print(f"machine: {about}; {about['cores']} cores, calibrator {loop_s} s")
     ledger = Ledger.read(out, code_digest()) if out else Ledger()
     with tempfile.TemporaryDirectory(prefix="firedrill-planted-") as scratch:
+        # One at a time: the nodes of two runs would take each other's cores, and miss deadlines.
         pool = Pool(work=partial(run_on_nodes, runs_dir=Path(scratch)), workers=1)
         for bug in bugs or BUGS:
             plans = (plan_of(bug, seed, provider) for seed in range(1, tries + 1))

@@ -148,6 +148,7 @@ def two_keys(store: Running) -> Attempt:
             second = choose.randrange(KEYS)
         tx = await client.begin(READ_WRITE, deadline_s)
         try:
+            # In one order, so that no two transactions wait for each other's lock.
             for key in sorted((first, second)):
                 await tx.read(key)
                 await tx.write(key, choose.randrange(2**40))
@@ -189,7 +190,7 @@ async def load(
 
 
 def _arrivals(start_s: float, seconds: float, rate: float) -> Iterator[float]:
-    """Times of a Poisson process of ``rate`` a second, for all who take from it together."""
+    """Times of a Poisson process of ``rate`` a second, shared by all that take from it."""
     choose, due_s = random.Random(int(rate)), start_s
     while (due_s := due_s + choose.expovariate(rate)) < start_s + seconds:
         yield due_s
@@ -207,6 +208,7 @@ async def failover(store: Running) -> float:
     key = next(k for k in range(KEYS) if store.system.partition_of(k) == 0)
     victim = (await store.system.roles(store.cluster)).primaries[0]
     number = next(i for i, n in enumerate(store.cluster.nodes) if n != victim)
+    # Before the kill: the figure is the store's, without a dial of the client.
     client = await store.client(number)
     killed_s = loop.time()
     await store.provider.kill(victim)
@@ -214,7 +216,7 @@ async def failover(store: Running) -> float:
         try:
             await client.one_shot([(key, None), (key, VALUE)], loop.time() + DEADLINE_S)
         except StoreError:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the grain of the figure
         else:
             break
     took_s = loop.time() - killed_s
@@ -232,6 +234,7 @@ async def measure(store: Running, seconds: float, clients: int) -> Figures:
         ("get+put of two keys in two partitions", two_keys(store)),
     )
     for name, attempt in loads:
+        # Not counted: the first transactions find cold code and cold caches.
         await load(store, attempt, seconds=1.0, clients=clients)
         most = await load(store, attempt, seconds=seconds, clients=clients)
         print(f"{name}, {clients} clients:  {most}", flush=True)

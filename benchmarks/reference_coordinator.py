@@ -59,6 +59,7 @@ async def turn(store: Running, bank: Bank, number: int, tally: Tally) -> None:
     ]
     await asyncio.sleep(choose.uniform(0.1, 0.4))
     await store.provider.kill(victim)
+    # At once: before long the others ask for the outcome, and finish it without the coordinator.
     left = await bank.prepared_by(victim, others)
     await asyncio.gather(*work)
     await store.provider.start(victim)

@@ -1,4 +1,4 @@
-"""What a quiet cluster costs: CPU of three and of five node processes that nobody asks anything.
+"""What a quiet cluster costs: CPU of three and of five node processes without any client.
 
 ``python benchmarks/reference_idle.py [SECONDS] [PARTITIONS...]``, by default 20 s each with 8 and
 with 64 partitions; metastorage's group comes on top. First a calibrator, as in the others.
@@ -26,6 +26,7 @@ def cpu_s(running: Store) -> float:
     ticks = 0
     for child in running.processes.children.values():
         fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        # User and system time: fields 14 and 15 of proc(5), of which two are cut off here.
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 

@@ -30,7 +30,7 @@ READY_S = 60.0
 
 @attrs.frozen(kw_only=True)
 class Running:
-    """A store that serves, and who provides its nodes."""
+    """A store that serves, and the provider of its nodes."""
 
     provider: Provider
     system: ReferenceSystem
@@ -59,6 +59,7 @@ class Running:
 
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # User and system time: fields 14 and 15 of proc(5), of which two are cut off here.
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -138,10 +138,12 @@ def analyzed(
             crashed=crashed,
         )
         found = _once(request, limits, ends_s, say)
+        # The limit ended a kernel: taken for a death, so that the others are judged without it.
         if found.error is not None and found.error.error == MemoryError.__name__:
             found.death, found.error = _out_of_memory(limits.memory_bytes), None
         if history is not None and found.death and not found.imported:
             raise UsageError(f"{history.path}: it was not imported: {found.death}")
+        # What is imported is in the run: a second child must not do it again.
         if found.imported:
             history = None
         if found.error is not None and found.error.error == AnalysisLost.__name__ and judge:
@@ -154,6 +156,7 @@ def analyzed(
         if found.error is not None:
             raise _raised(found.error)
         again = found.death and found.at and found.verdict is None and judge is not None
+        # Dead of what was left out already: one more attempt would change nothing.
         if not again or found.at in crashed or attempt == ATTEMPTS_MAX:
             break
         if time.monotonic() >= ends_s:
@@ -172,6 +175,7 @@ def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], 
         child = Supervised(
             [sys.executable, "-P", "-m", CHILD, asked],
             scratch,
+            # The supervisor removes it with all that a killed child left there.
             environment={**os.environ, "TMPDIR": str(scratch)},
             pass_fds=(writer,),
         )
@@ -179,6 +183,7 @@ def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], 
         os.close(reader)
         raise HarnessError(f"cannot start the analysis: {error.strerror}") from error
     finally:
+        # The pipe ends with its last writer, which must be the child's.
         os.close(writer)
     found = Found()
     try:
@@ -212,6 +217,7 @@ def _lines(reader: int, ends_s: float) -> Iterator[bytes]:
         if not block:
             return
         pending += block
+        # A child that is out of control must not fill this process's memory as well.
         if len(pending) > REPLY_MAX_BYTES:
             raise HarnessBug(f"an analysis said more than {REPLY_MAX_BYTES} bytes at once")
         *lines, pending = pending.split(b"\n")
@@ -224,6 +230,7 @@ def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
     if reply.at:
         found.at = reply.at
     if reply.verdict is not None:
+        # No kernel is to blame for what comes after the verdict: drawing.
         found.verdict, found.findings, found.at = reply.verdict, reply.findings, ""
     if reply.error:
         found.error = reply

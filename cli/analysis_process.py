@@ -29,21 +29,25 @@ TRACE_CHARS = 20_000
 def main(argument: str) -> int:
     """Carry the request out, and report the results."""
     request = msgspec.json.decode(argument, type=Request)
+    # An interruption ends the child without a traceback; the command tells of it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     limit_memory(request.memory_bytes)
 
     def tell(reply: Reply) -> None:
         content = memoryview(msgspec.json.encode(reply) + b"\n")
         while content:
+            # A pipe takes only a part of a long reply at once.
             content = content[os.write(request.reply, content) :]
 
     try:
         _work(request, tell)
     except MemoryError as error:
+        # Without its traceback, for which there may be no memory left.
         tell(Reply(error=MemoryError.__name__, text=str(error)))
     except Exception as error:
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
         tell(Reply(error=_family(error), text=str(error), trace=trace))
+    # A reply has told of any error: the exit code is for a process that could not reply.
     return 0
 
 
@@ -114,6 +118,7 @@ class _Refusing(MetaPathFinder):
 
 
 def _family(error: Exception) -> str:
+    # Subclasses come before their bases, so the first that fits is the closest.
     names = (name for name, cls in FAMILIES.items() if isinstance(error, cls))
     return next(names, type(error).__name__)
 

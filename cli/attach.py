@@ -24,6 +24,7 @@ CONTAINER_LOG = "container.log"  # of the machine, not of what runs on it
 DOCKER, PROCESS = "docker", "process"
 
 
+# Options behind the names belong to the command that runs on the node.
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("run")
 @click.argument("node")
@@ -120,6 +121,7 @@ def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Itera
             while block := log.read(BLOCK_BYTES):
                 yield block
             while going_on is not None and path == paths[-1]:
+                # Asked before the read: else what is written between the two would be missed.
                 last_look = not going_on()
                 while block := log.read(BLOCK_BYTES):
                     yield block
@@ -145,6 +147,7 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _elsewhere(line: bytes) -> None:
     sys.stdout.buffer.write(uncommanded_bytes(line))
+    # Line by line, so that a reader in a pipe can follow what is logged.
     if line.endswith(b"\n"):
         sys.stdout.flush()
 

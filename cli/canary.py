@@ -55,6 +55,7 @@ def _named(run: RunDirectory, *, lie: bool) -> tuple[str, ...]:
         setting=Setting(
             model=declared_model(manifest.declaration),
             declaration=manifest.declaration,
+            # Without the phases no read would count as one of the final ones.
             phases=manifest.phases,
         ),
         checkers=(*checkers_named(("list-append", LOST_WRITE)), REPLICAS),

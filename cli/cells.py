@@ -19,12 +19,13 @@ import msgspec
 import harness
 from harness import plugins
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
+from harness.campaigns.coverage import CoverageLog
 from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
+from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
 from harness.mutation.loading import Mutation
-from harness.outcome import Outcome
 from harness.run.directory import RunDirectory
 from harness.run.progress import Silent
 from harness.run.stop import Stop
@@ -89,10 +90,12 @@ def simulate(
     runs_dir: Path,
     keep: bool,
     mutation: Mutation | None = None,
+    coverage: CoverageLog | None = None,
 ) -> CellResult:
     """Simulate ``cell`` into a new directory of ``runs_dir``, judge it in this process, and return
     its result. The directory stays where ``keep`` says so, and wherever the run is not valid; its
-    manifest names the ``mutation`` that this process has loaded.
+    manifest names the ``mutation`` that this process has loaded. With ``coverage`` the result has
+    what the run reached.
 
     A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
     that is refused before it starts.
@@ -108,8 +111,11 @@ def simulate(
         Stop(),
         begun=lambda run: run_started(run.root),
         mutation=mutation,
+        coverage=coverage,
     )
     result = _judged(cell, run, began_s)
+    if coverage is not None:
+        result = msgspec.structs.replace(result, coverage=coverage.encoded())
     if result.outcome is Outcome.VALID and not keep:
         RunStore(runs_dir).remove(run)
         result = msgspec.structs.replace(result, run="")
@@ -201,6 +207,7 @@ def code_digest() -> str:
         whole.update(f" {name} {version(name)}".encode())
     for name, path in (*named, *plugins.foreign_sources()):
         content = path.read_bytes()
+        # With the length, no content can pass for the name of a next file.
         whole.update(f"{name} {len(content)}\n".encode())
         whole.update(content)
     return whole.hexdigest()[:16]

@@ -98,6 +98,7 @@ def check(
             history=history,
             limits=limits,
         )
+        # Before it is printed: the exit code holds even where stdout refuses the findings.
         session.found(judged.outcome)
         if as_json:
             from harness.protocols.verdict import encode

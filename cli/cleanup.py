@@ -13,9 +13,9 @@ import click
 from cli.reaper import BY_HAND
 from cli.session import Session, runs_option, say
 from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
+from harness.exit_codes import Outcome
 from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
-from harness.outcome import Outcome
 from harness.plan import planfile
 from harness.run.directory import RunDirectory, directory_mark, require_plain
 from harness.text import inert
@@ -42,8 +42,8 @@ NAMED_MAX = 3  # runs that the sentence on what others left names
 def cleanup(
     session: Session, runs: tuple[str, ...], everything: bool, force: bool, store: RunStore
 ) -> int:
-    """Remove containers, networks, rules and processes of RUNS, or of all runs that nobody drives
-    any more. A cluster that was kept up (--keep) goes only by its name, or with --all. Works
+    """Remove containers, networks, rules and processes of RUNS, or of all runs that are no longer
+    driven. A cluster that was kept up (--keep) goes only by its name, or with --all. Works
     without a Docker daemon.
     """
     if runs and everything:
@@ -67,6 +67,7 @@ def cleanup(
         partial(_containers, kept_too=everything)
     ]
     removed, failures = _each(work)
+    # After a failure a cluster may still be up: its mark stays, and says so.
     if not failures:
         for run in directories if named or everything else ():
             _unmark(run)
@@ -184,6 +185,7 @@ def driven(run: RunDirectory) -> bool:
         return False
     if handle is None:
         return True
+    # Taken for the look only: a controller that begins now needs the lock.
     os.close(handle)
     return False
 

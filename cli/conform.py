@@ -25,8 +25,8 @@ from harness.conform.bench import Bench, Mark, Result
 from harness.conform.loop_watch import watched
 from harness.conform.suite import SUITE, conform
 from harness.errors import FiredrillError, PlanError, UsageError
+from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
-from harness.outcome import Outcome
 from harness.plan import planfile
 from harness.plan.overrides import PLUGINS, merged
 from harness.plan.plan import Plan, load
@@ -137,6 +137,7 @@ def _run(
                                 text = inert(result.text, 1000)
                                 click.echo(line(result.name, result.mark, text))
             finally:
+                # Also after a check that raised: the nodes' logs may tell why.
                 for node in bench.cluster.nodes:
                     await ground.provider.collect(node, run.node(node))
         finally:
@@ -150,6 +151,7 @@ def _run(
         store.forget(run)  # where nothing was written
         raise
     finally:
+        # The teardown did not come to its end: the reaper's is left.
         if guard and not guard.released:
             guard.hand_over()
     return results, run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,10 +13,11 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from cli import duration
+from cli.campaign import FIXED, NAME_CHARS, Announcer, conclude
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
-from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
+from harness.campaigns.cell import CELL_LIMIT_S, Cell
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.points import (
     NodePoint,
@@ -29,19 +29,15 @@ from harness.campaigns.points import (
 from harness.campaigns.pool import in_turn
 from harness.campaigns.summary import overall
 from harness.errors import HarnessError, PlanError
-from harness.outcome import Outcome, exit_code
+from harness.exit_codes import Outcome
 from harness.plan.overrides import merged
 from harness.plan.plan import MAX_SEED, Plan, load, resolved
 from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
-from harness.text import inert
 from results.store.store import RunStore
 
 SAMPLE = 300  # runs of a few seconds each: some minutes on a few cores
 HOLD_S = 1.5  # longer than a lease and an election, so that others take over
-FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
-NAME_CHARS, LINE_CHARS = 48, 400
-NOTE_EVERY_S = 15.0
 
 
 @click.command("crash-points")
@@ -92,30 +88,29 @@ def crash_points(
     ]
     began_s = time.monotonic()
     end_s = math.inf if budget_s is None else began_s + budget_s
-    done, finished = _tried(cells, points, ledger, store, jobs, end_s)
-    for line in point_totals(list(zip(points, done, strict=False)), there):
+    point_of = dict(zip((cell.key for cell in cells), points, strict=True))
+    announcer = Announcer(
+        title=lambda result: f"{point_of[result.key].node} {point_of[result.key].point}",
+        progress=lambda count: f"{count} of {len(cells)} points tried",
+    )
+    pool = simulation_pool(store.root, jobs=jobs)
+    done, finished = announcer.run(pool, in_turn(cells), ledger, end_s=end_s)
+    for line in point_totals([(point_of[result.key], result) for result in done], there):
         click.echo(line)
     if finished and len(done) < len(points):
         click.echo(f"the time is over: {len(points) - len(done)} points were not tried")
-    outcome = overall(done)
-    if finished:
-        click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {store.root}")
-    else:
-        click.echo("interrupted: the same command goes on where it was")
-    return exit_code(outcome, interrupted=not finished)
+    return conclude(overall(done), store.root, interrupted=not finished)
 
 
 def _base(path: Path, sets: Sequence[str], seed: int | None, hold_s: float) -> Plan:
     """Return the plan with its schedule. Raises ``PlanError``."""
-    from cli.wiring import build_fault, build_system, materialised
+    from cli.wiring import schedule_of
     from nemesis.aims import HEAL_S
 
     given = merged({"seed": seed}, sets) | FIXED
     with naming_source(path, given):
         plan = load(path, given, seed=0)
-        kinds = {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
-        faults = {kind: build_fault(kind) for kind in sorted(kinds)}
-        schedule = materialised(plan, build_system(plan), faults)
+        schedule = schedule_of(plan)
         if plan.drive.duration_s <= hold_s + HEAL_S:
             expected = f"expected more than {hold_s + HEAL_S:g} s: --hold, and to heal"
             raise PlanError("drive.duration_s", f"{expected} (got {plan.drive.duration_s:g})")
@@ -129,10 +124,12 @@ def _census(plan: Plan, hold_s: float, store: RunStore, limit_s: float) -> list[
     from cli.wiring import node_names
     from nemesis.aims import HEAL_S
 
+    # A crash any later could not heal before the drive ends.
     span_s = plan.drive.duration_s - hold_s - HEAL_S
     options = plan.cluster.options | {"census_s": span_s}
     counting = replace(plan, cluster=replace(plan.cluster, options=options))
     cell = Cell(plan=counting, limit_s=limit_s)
+    # Kept although it is valid: the points are read from its directory.
     with closing(simulation_pool(store.root, keep=True, jobs=1).results(in_turn([cell]))) as work:
         result = next(work)
     if result.outcome is not Outcome.VALID:
@@ -154,39 +151,3 @@ def _crashing(plan: Plan, point: NodePoint, hold_s: float, number: int) -> Plan:
     changed = resolved(plan, (*plan.nemesis.schedule, row))
     suffix = f"-point-{number}"
     return replace(changed, name=f"{plan.name[: NAME_CHARS - len(suffix)]}{suffix}")
-
-
-def _tried(
-    cells: Sequence[Cell],
-    points: Sequence[NodePoint],
-    ledger: Ledger,
-    store: RunStore,
-    jobs: int | None,
-    end_s: float,
-) -> tuple[list[CellResult], bool]:
-    """Announce the results of ``cells`` and return them; false where the user interrupted."""
-    done: list[CellResult] = []
-    noted_s = time.monotonic()
-    pool = simulation_pool(store.root, jobs=jobs)
-    try:
-        with closing(pool.results(in_turn(cells), ledger, begin_until_s=end_s)) as work:
-            for result in work:
-                _announce(points[len(done)], result)
-                done.append(result)
-                if time.monotonic() - noted_s >= NOTE_EVERY_S:
-                    noted_s = time.monotonic()
-                    say(f"{len(done)} of {len(cells)} points tried")
-    except KeyboardInterrupt:
-        return done, False
-    return done, True
-
-
-def _announce(point: NodePoint, result: CellResult) -> None:
-    if result.outcome is Outcome.VALID:
-        return
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(result.anomalies.items()))
-    why = found or "; ".join(result.reasons)
-    line = f"{point.node} {point.point}: {result.outcome.value.upper()}: {why}"
-    click.echo(inert(line, LINE_CHARS))
-    if result.run:
-        click.echo(f"  firedrill replay {shlex.quote(result.run)}")

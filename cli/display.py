@@ -141,6 +141,7 @@ class PlainDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._closed.set()
+        # A ticker that is stuck in a write to stderr must not hold up the end of the run.
         self._ticker.join(timeout=2 * TICK_S)
 
     def phase(self, name: str) -> None:
@@ -212,6 +213,8 @@ class LiveDisplay:
             get_renderable=self.render,
             refresh_per_second=FRAMES_PER_S,
             transient=True,
+            # rich would send the command's own output through the panel; stdout carries the
+            # results.
             redirect_stdout=False,
             redirect_stderr=False,
         )

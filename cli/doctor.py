@@ -19,7 +19,7 @@ from rich.text import Text
 from cli.session import runs_option
 from harness import plugins
 from harness.errors import FiredrillError
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.cluster import Requirement
 from harness.protocols.faults import Fault
 from harness.text import inert
@@ -128,6 +128,7 @@ def _plugin(group: str, name: str, package: str) -> Requirement:
 
 
 def _disk(runs: Path) -> Requirement:
+    # The directory may not be there yet: what counts is the disk on which it would be made.
     place = next(p for p in (runs, *runs.resolve().parents) if p.is_dir())
     free = shutil.disk_usage(place).free
     ok = free >= DISK_MIN_BYTES

@@ -18,8 +18,8 @@ from cli.duration import words
 from cli.session import Session, say
 from cli.signals import stopping
 from harness.errors import FiredrillError, Interrupted
+from harness.exit_codes import FAILED, Outcome, exit_code, worst
 from harness.history.manifest import read_manifest
-from harness.outcome import FAILED, Outcome, exit_code, worst
 from harness.plan.plan import Plan
 from harness.run.directory import RunDirectory
 from harness.run.progress import Progress
@@ -84,6 +84,7 @@ def one(
     code = exit_code(outcome, interrupted=read_manifest(directory).interrupted)
     try:
         judging.announce(directory, judged, directory.report.exists())
+    # An ``OSError`` as well, with an exit code of its own: see ``cli.main.execute``.
     except BrokenPipeError:
         raise
     except OSError:  # stdout has lost its reader, but the exit code is still read
@@ -148,6 +149,7 @@ class _Drill:
                 # On a thread: the links of the cluster may live on this loop.
                 self.judged = await asyncio.to_thread(self.judge, run)
                 failed = self.judged.outcome in FAILED
+            # A reason is given where a budget asked for the end; a user's Ctrl-C has none.
             interrupted = stop.asked and not stop.reason
             self.kept = self.wishes.keep is Keep.ALWAYS or (failed and not interrupted)
             return self.kept

@@ -110,6 +110,7 @@ def send(word: Word) -> None:
 async def receive(reader: asyncio.StreamReader) -> Order:
     """Return the next order; a dismissal after the last one."""
     text = await reader.readline()
+    # A line without its end was cut off by the end of the pipe: the run is gone.
     return protocol.ORDERS.decode(text) if text.endswith(b"\n") else Dismiss()
 
 
@@ -135,6 +136,7 @@ async def serve() -> None:
 
 async def one(hand: Worker, order: Order, reader: asyncio.StreamReader) -> Order:
     """Carry one order out, unless another comes; return the next one."""
+    # Read on during the work: a halt, or the end of the pipe, must end it.
     heard = asyncio.ensure_future(receive(reader))
     if isinstance(order, First | Main | Read):
         done = await _unless(heard, hand, hand.obey(order))
@@ -155,6 +157,7 @@ async def _unless(
         send(hand.tally())
     if not task.done():
         task.cancel()
+    # Awaited when cancelled, too: the driver records the operations that are still open.
     with contextlib.suppress(asyncio.CancelledError):
         return await task
     return False
@@ -173,6 +176,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
+    # ``os._exit`` flushes nothing.
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(code)  # a client's thread must not keep a process whose run is gone

@@ -27,6 +27,7 @@ def seconds(_context: click.Context, _option: click.Parameter, value: str | None
 def words(seconds: float) -> str:
     """Format ``seconds``: ``45 s``, ``30 min``, ``2.5 h``, ``14 d``."""
     for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        # Below two of a unit the smaller one is exact more often: 90 min.
         if seconds >= 2 * size_s or seconds == size_s:
             return f"{seconds / size_s:.3g} {unit}"
     return f"{seconds:.3g} s"

@@ -10,12 +10,13 @@ import os
 import signal
 from types import FrameType
 
-_INTERRUPTED = 130  # as ``harness.outcome.EXIT_INTERRUPTED``, which is not imported yet
+_INTERRUPTED = 130  # as ``harness.exit_codes.EXIT_INTERRUPTED``, which is not imported yet
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> None:
     """Import the command line and run it; exits with its code."""
+    # A script's shell starts background jobs with SIGINT ignored; that stays so.
     asked = [number for number in _WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _leave) for number in asked}
     from cli.main import main as command_line
@@ -30,6 +31,7 @@ def main() -> None:
 
 def _leave(_number: int = 0, _frame: FrameType | None = None) -> None:
     try:
+        # The signal may have come within a write to sys.stderr, whose lock would still be held.
         os.write(2, b"firedrill: interrupted\n")
     finally:
         os._exit(_INTERRUPTED)

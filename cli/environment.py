@@ -18,6 +18,7 @@ from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor, Ope
 from harness.history.files import disk_failure
 from harness.plan.plan import Plan
 from harness.protocols.cluster import Provider
+from harness.protocols.coverage import CoverageSink, RecordsCoverage
 from harness.run.directory import RunDirectory
 
 SIMULATED = "sim"
@@ -40,11 +41,14 @@ class Environment:
     open_history: OpenHistory = ChunkWriter
 
 
-def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Environment:
+def prepare(
+    plan: Plan, run: RunDirectory, *, trace: bool = False, coverage: CoverageSink | None = None
+) -> Environment:
     """Prepare the environment of the plan's provider; the run's ``undo`` holds the data for a
     clean-up.
 
-    ``trace`` records every message and disk operation in a file of the run: simulated only.
+    ``trace`` records every message and disk operation in a file of the run, ``coverage`` is told
+    what nodes come to: simulated only.
     """
     try:
         run.undo.mkdir(exist_ok=True)
@@ -53,10 +57,12 @@ def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Environmen
         raise disk_failure("make", run.undo, error, missing) from error
     build = plugins.load("providers", plan.cluster.provider)
     if plan.cluster.provider == SIMULATED:
+        # Options come last: a plan may give its machines a seed of their own.
         options = {"seed": plan.seed, **plan.cluster.options}
-        return _virtual(
-            build(run.root.name, options, run.undo), run.root / TRACE if trace else None
-        )
+        provider = build(run.root.name, options, run.undo)
+        if coverage is not None and isinstance(provider, RecordsCoverage):
+            provider.cover(coverage)
+        return _virtual(provider, run.root / TRACE if trace else None)
     provider = build(run.root.name, plan.cluster.options, run.undo)
     return Environment(provider=provider, run=asyncio.run)
 
@@ -69,6 +75,7 @@ def _virtual(provider: Any, trace: Path | None) -> Environment:  # noqa: ANN401 
         recorded = provider.record() if trace else None
         try:
             simulate(main)
+        # A run that broke off is the one whose trace is wanted most.
         finally:
             if trace and recorded:
                 recorded.write(trace)

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import PlanError
+from harness.exit_codes import Outcome
 from harness.history.files import regular
 from harness.history.layout import FAULTS, TRANSACTIONS, table_path
 from harness.history.manifest import read_manifest
 from harness.history.records import OpType
-from harness.outcome import Outcome
 from harness.plan import plan as plans
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Verdict

@@ -32,6 +32,7 @@ class ReaperGuard:
         root = run.root.resolve()
         words = (root.name, str(root), provider, str(os.getpid()))
         reaping = _start("reaper", reaper.__name__, *words)
+        # Of the reaper alone, so that it is let go where the watchdog does not start.
         guard = cls((reaping,))
         try:
             watching = _start("watchdog", watchdog.__name__, *words, str(reaping.pid))
@@ -62,6 +63,7 @@ class ReaperGuard:
         """
         for process in self._processes:
             if not self._released and process.stdin is not None:
+                # The end of their input without the word of release is the order to act.
                 process.stdin.close()
 
 
@@ -72,6 +74,7 @@ def _start(what: str, module: str, *words: str) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # They outlive the command, and must not keep its working directory in use.
             cwd="/",
             start_new_session=True,  # Ctrl-C is for the controller
         )

@@ -61,6 +61,7 @@ def opened(
         yield run, None
         return
     if workload is not None:
+        # A mistyped name is refused before a long history is read.
         plugins.load("workloads", workload)
     history = Foreign(path=str(path), workload=workload, bank=bank)
     if not keep:
@@ -71,6 +72,7 @@ def opened(
     try:
         yield run, history
     except BaseException:
+        # An import writes the manifest last: with it the run is whole, and stays, judged or not.
         if not run.manifest.exists():
             _forget(run, store)
         raise

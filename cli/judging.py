@@ -14,9 +14,9 @@ from cli.analysis import Asked, Foreign, analyzed
 from cli.judging_limits import LimitsAsked
 from cli.session import say
 from harness.errors import FiredrillError, HarnessError, NotStored, PlanError, UsageError
+from harness.exit_codes import Outcome, worst
 from harness.history.files import disk_failure, write_atomically
 from harness.history.manifest import RUNNING, read_manifest
-from harness.outcome import Outcome, worst
 from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory
 from harness.text import inert
@@ -135,6 +135,7 @@ def _keep(
     from harness.protocols.verdict import encode
 
     try:
+        # A verdict must not stand without its tables: the same refusal of the disk.
         for error in unstored:
             raise error
         try:
@@ -197,6 +198,7 @@ def transaction_count(run: RunDirectory) -> int:
     from harness.history.layout import TRANSACTIONS, table_path
 
     path = table_path(run, TRANSACTIONS)
+    # The run may be a stranger's: no link is followed out of it.
     if path.is_symlink() or not path.is_file():
         return 0
     try:

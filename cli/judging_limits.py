@@ -77,6 +77,7 @@ def worker_memory_bytes(workers: int) -> int:
 def machine_memory_bytes() -> int:
     """Return the memory of the machine, or the rest of its control group's limit."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # A control group without a limit says "max", and some systems have no such file.
     with contextlib.suppress(OSError, ValueError):
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return memory

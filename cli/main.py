@@ -1,6 +1,6 @@
 """The command line: its commands, and the one place where an error becomes an exit code.
 
-Exit codes are those of ``harness.outcome``: the exit codes of Python and click (1 and 2) would
+Exit codes are those of ``harness.exit_codes``: the exit codes of Python and click (1 and 2) would
 read as a verdict here.
 """
 
@@ -18,7 +18,7 @@ from cli.session import Session, say
 from cli.signals import interrupt_on_terminate
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
-from harness.outcome import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome, worst
+from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome, worst
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
 
@@ -29,6 +29,7 @@ Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
 
 
 def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    # Shell completion parses without acting.
     if wanted and not context.resilient_parsing:
         click.echo(f"firedrill, version {plugins.own_version()}")
         context.exit()
@@ -37,6 +38,7 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
 COMMANDS = {
     "run": "cli.run:run",
     "sim": "cli.sim:sim",
+    "explore": "cli.explore:explore",
     "crash-points": "cli.crash_points:crash_points",
     "selftest": "cli.selftest:selftest",
     "replay": "cli.replay:replay",
@@ -47,6 +49,7 @@ COMMANDS = {
     "doctor": "cli.doctor:doctor",
     "shell": "cli.attach:shell",
     "logs": "cli.attach:logs",
+    "sql": "cli.sql:sql",
     "runs": "cli.runs:runs",
     "cleanup": "cli.cleanup:cleanup",
 }
@@ -108,7 +111,9 @@ def execute(arguments: Sequence[str]) -> int:
     """
     session = Session()
     try:
+        # Standalone, click would exit with its own 1 and 2, which are verdicts here.
         code = cli.main(list(arguments), prog_name="firedrill", standalone_mode=False, obj=session)
+        # What is buffered fails only when it is flushed: here that still becomes an exit code.
         sys.stdout.flush()
     except click.exceptions.Abort:
         return _failed(session, Interrupted("interrupted"))

@@ -29,6 +29,7 @@ from harness.campaigns.cell import Cell, CellResult, Failure, failed
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.pool import Choose, RunStarted, Work, in_this_process, in_turn
 from harness.errors import HarnessError
+from harness.exit_codes import Outcome, exit_code
 from harness.history.files import write_atomically
 from harness.mutation.coverage import count_lines, decode, encode
 from harness.mutation.loading import MUTANT, load_mutant
@@ -44,7 +45,6 @@ from harness.mutation.trials import (
     fate_of,
     score,
 )
-from harness.outcome import Outcome, exit_code
 from harness.plan.plan import Plan, dumps, load, loads
 from harness.run.directory import RunDirectory
 from harness.text import inert
@@ -179,14 +179,16 @@ def reference_plans() -> list[Plan]:
 
 
 def _reference_texts() -> list[str]:
-    from cli.sim import WORKLOADS, swarm_plan
+    from cli.sim import SWARM_WORKLOADS, swarm_plan
     from clusters.reference.hunts import drills
 
     hunts = [
         load(None, {**overrides, "seed": 1, "name": f"mutant-{name}"})
         for name, overrides in drills().items()
     ]
-    sims = [swarm_plan(seed, WORKLOADS[seed % len(WORKLOADS)], {}) for seed in SIM_SEEDS]
+    sims = [
+        swarm_plan(seed, SWARM_WORKLOADS[seed % len(SWARM_WORKLOADS)], {}) for seed in SIM_SEEDS
+    ]
     named = [replace(plan, name=f"mutant-sim-{plan.seed}") for plan in sims]
     return [dumps(plan) for plan in (*hunts, *named)]
 
@@ -257,6 +259,7 @@ class _Runner:
                         say(f"{len(trials.results)} of {len(left)} mutants tried")
         except KeyboardInterrupt:
             return False
+        # An interrupted campaign, too, tells and counts what was decided.
         finally:
             self._announce(trials)
             self.kills = trials.kills()
@@ -344,6 +347,7 @@ def _sound(plan: Plan, result: CellResult) -> Drill:
         name=plan.name,
         plan=plan,
         lines=decode(result.coverage) if _simulated(plan) else None,
+        # Real nodes are processes of their own, whose CPU time this one does not see.
         cost_s=result.cpu_s or result.wall_s,
         digest=result.digest,
     )

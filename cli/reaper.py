@@ -2,8 +2,8 @@
 
 It waits for its controller. A controller that reports that nothing is left releases it; one that
 dies leaves a cluster with partitioned and frozen nodes, and the reaper removes that, repeatedly
-until no more appears: the daemon may be away, or may still be executing requests of the dead
-controller.
+until nothing more can appear: the daemon may be away, or may still be executing a request of the
+dead controller, which announced it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import attrs
 
 from harness.errors import NotRemoved
 from harness.run.directory import directory_mark
+
+if TYPE_CHECKING:
+    from clusters.providers.docker.cleanup import Requests
 
 RELEASE = b"released\n"
 RETRY_S = 1.0
@@ -29,16 +34,30 @@ BY_HAND = "remove it by hand"  # of a plug-in's provider
 
 
 class Patience(NamedTuple):
-    """The number of consecutive checks that must find nothing, and the time between them."""
+    """The number of consecutive checks that must find nothing, and the time between them.
+    ``expected_s``: how long that goes on while more is expected.
+    """
 
     looks: int
     pause_s: float
+    expected_s: float
 
 
-# A daemon goes on with what a dead controller asked for, on a loaded machine for some seconds.
-# Processes are made by the controller alone: the second look is for what one of them had begun.
-PATIENCE_DOCKER = Patience(looks=10, pause_s=1.0)
-PATIENCE_PROCESS = Patience(looks=2, pause_s=0.2)
+# The second look is for what a node was beginning. A daemon that is asked for a container makes it
+# within some seconds, also on a loaded machine.
+PATIENCE = Patience(looks=2, pause_s=0.2, expected_s=10.0)
+
+
+@attrs.frozen
+class Remains:
+    """What a run may leave. ``remove`` attempts once to remove everything of it, and returns the
+    removals; ``expected`` returns the names of what may still appear; ``settle``: a name of these
+    did not.
+    """
+
+    remove: Callable[[], list[str]]
+    expected: Callable[[], tuple[str, ...]] = tuple
+    settle: Callable[[str], None] = lambda _: None
 
 
 def main(argv: list[str]) -> int:
@@ -46,16 +65,21 @@ def main(argv: list[str]) -> int:
     run_id, root, provider, pid = argv[0], Path(argv[1]), argv[2], int(argv[3])
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end its reaper
-    remove = remover(run_id, root, provider)
+    # The handle at once: later the number could be another process's.
+    remains = remains_of(run_id, root, provider, handle(pid))
+    prepare(provider)
     if released(sys.stdin.fileno(), pid):
         return 0
     tell = teller(root)
-    if remove is None:
+    if remains is None:
         tell(f"the controller is gone: only provider {provider!r} knows what it made; {BY_HAND}")
         return 1
     tell("the controller is gone: removing what it left")
-    failure = reap(remove, tell, patience_with(provider))
+    failure = reap(remains, tell, PATIENCE)
     tell(failure or "nothing is left")
+    if not failure:
+        with contextlib.suppress(OSError):  # the watchdog looks for itself then
+            healed(root).touch()
     return int(bool(failure))
 
 
@@ -74,6 +98,7 @@ def released(pipe: int, pid: int) -> bool:
     said = b""
     while True:
         ready = [handle for handle, _ in waiting.poll()]
+        # The pipe first: the word may have been written just before the controller ended.
         if pipe in ready:
             block = os.read(pipe, 64)
             said += block
@@ -85,36 +110,55 @@ def released(pipe: int, pid: int) -> bool:
             return False
 
 
-def patience_with(provider: str) -> Patience:
-    """Return how long to look for more remains of ``provider``."""
-    return PATIENCE_DOCKER if provider == "docker" else PATIENCE_PROCESS
+def handle(pid: int) -> int | None:
+    """Return a handle of the process ``pid``; ``None`` where it is gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.pidfd_open(pid)
+    return None
 
 
-def reap(remove: Callable[[], list[str]], tell: Callable[[str], None], patience: Patience) -> str:
-    """Call ``remove`` until it finds nothing as often as ``patience`` says; return the reason of a
-    failure.
+def lives(process: int | None) -> bool:
+    """Return whether the process of the handle has not ended."""
+    if process is None:
+        return False
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    # A pidfd is readable once its process has ended.
+    return not ended.poll(0)
+
+
+def reap(remains: Remains, tell: Callable[[str], None], patience: Patience) -> str:
+    """Remove what remains until that finds nothing as often as ``patience`` says, and no more is
+    expected; return the reason of a failure.
 
     A failed attempt is repeated, until the limit.
     """
     ends_s = time.monotonic() + REAP_LIMIT_S
-    clean, failure = 0, ""
-    while clean < patience.looks:
+    clean, failure, found_s = 0, "", time.monotonic()
+    while True:
         try:
-            removed = remove()
+            removed = remains.remove()
         except Exception as error:  # any error: no other process is left to try again
             if isinstance(error, NotRemoved):
                 _tell_removed(error.removed, tell)
-            clean, now = 0, f"{type(error).__name__}: {error}"
+            # A failed attempt found nothing out, so the time for what is expected begins again.
+            clean, now, found_s = 0, f"{type(error).__name__}: {error}", time.monotonic()
             if now != failure:
                 tell(f"will be tried again: {now}")
             failure = now
         else:
             clean, failure = (0, "") if removed else (clean + 1, "")
             _tell_removed(removed, tell)
+            found_s = time.monotonic() if removed else found_s
+        awaited = time.monotonic() - found_s < patience.expected_s and remains.expected()
+        if clean >= patience.looks and not awaited:
+            break
         if time.monotonic() > ends_s:
             return f"given up after {REAP_LIMIT_S:g} s: {failure or 'more kept appearing'}"
-        if clean < patience.looks:
-            time.sleep(RETRY_S if failure else patience.pause_s)
+        time.sleep(RETRY_S if failure else patience.pause_s)
+    for name in remains.expected():
+        tell(f"{name} did not appear within {patience.expected_s:g} s")
+        remains.settle(name)
     return ""
 
 
@@ -123,23 +167,38 @@ def _tell_removed(lines: list[str], tell: Callable[[str], None]) -> None:
         tell(f"removed {line}")
 
 
-def remover(run_id: str, root: Path, provider: str) -> Callable[[], list[str]] | None:
-    """Return a function that attempts once to remove everything that the run in ``root`` may leave,
-    and returns the removals; ``None`` for the provider of a plug-in, whose traces are its own.
+def remains_of(run_id: str, root: Path, provider: str, controller: int | None) -> Remains | None:
+    """Return what the run in ``root`` may leave, whose controller is that of the handle; ``None``
+    for the provider of a plug-in, whose traces are its own.
     """
     if provider == "docker":
-        directory = ""
-        with contextlib.suppress(OSError):  # it is gone, and with it who could lay claim to it
-            directory = directory_mark(root)
-        return lambda: _remove_containers(run_id, directory)
-    return (lambda: _end_processes(root / "undo")) if provider == "process" else None
+        return _containers(run_id, root, controller)
+    return Remains(lambda: _end_processes(root / "undo")) if provider == "process" else None
 
 
-def _remove_containers(run_id: str, directory: str) -> list[str]:
-    from clusters.providers.docker.cleanup import cleanup
+def _containers(run_id: str, root: Path, controller: int | None) -> Remains:
+    directory = ""
+    with contextlib.suppress(OSError):  # it is gone, and with it who could lay claim to it
+        directory = directory_mark(root)
 
-    # Its controller has released the run, or is dead: only this process may act for it.
-    return cleanup(run_id, directory=directory, force=True)
+    def remove() -> list[str]:
+        from clusters.providers.docker.cleanup import cleanup
+
+        # Its controller has released the run, or is dead: only this process may act for it.
+        return cleanup(run_id, directory=directory, force=True, requests=_requests(root))
+
+    def expected() -> tuple[str, ...]:
+        # Work may be handed over while the controller lives, which may still be making containers.
+        asked = ("what the controller makes",) if lives(controller) else ()
+        return asked + _requests(root).open()
+
+    return Remains(remove, expected, lambda name: _requests(root).settle(name))
+
+
+def _requests(root: Path) -> Requests:
+    from clusters.providers.docker.cleanup import Requests
+
+    return Requests(root / "undo")
 
 
 def _end_processes(undo: Path) -> list[str]:
@@ -149,12 +208,17 @@ def _end_processes(undo: Path) -> list[str]:
 
 
 def prepare(provider: str) -> None:
-    """Import the modules of ``remover`` ahead of it: on a loaded machine that takes a second."""
+    """Import the modules of ``remains_of`` ahead of it: on a loaded machine that takes seconds."""
     with contextlib.suppress(Exception):  # said by the attempt itself, which is repeated
         if provider == "docker":
             import clusters.providers.docker.cleanup
         elif provider == "process":
             import clusters.providers.process.cleanup  # noqa: F401
+
+
+def healed(root: Path) -> Path:
+    """Return the file that exists once the reaper of the run in ``root`` left nothing."""
+    return root / "undo" / "healed"
 
 
 def teller(root: Path) -> Callable[[str], None]:

@@ -17,7 +17,7 @@ from harness.campaigns.statistics import METHOD, between
 from harness.campaigns.summary import outcome_counts
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
-from harness.outcome import EXIT_INTERRUPTED, FAILED, Outcome, exit_code, worst
+from harness.exit_codes import EXIT_INTERRUPTED, FAILED, Outcome, exit_code, worst
 from harness.plan.plan import MAX_SEED, Plan
 from results.store.store import RunStore
 
@@ -78,13 +78,16 @@ def _run(
 ) -> tuple[CellResult, bool]:
     """Make one run of the series; tell also whether its cluster is still up."""
     began_s = time.monotonic()
+    # A traceback of this run must not go into the directory of the one before.
     session.run, kept = None, False
     try:
         ended = one(session, cell.plan, store, wishes, budget)
         outcome, code, kept = ended.outcome, ended.code, ended.kept
+    # Nothing reads what further runs would find.
     except BrokenPipeError:
         raise
     except Exception as error:
+        # Before a run began: every further one would be refused as well.
         if isinstance(error, UsageError) and session.run is None:
             raise
         outcome, code = _broken(session, error)

@@ -12,11 +12,11 @@ from cli.session import Session, runs_option, say
 from cli.trace_figure import DIAGRAM, View, draw_figure
 from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
+from harness.exit_codes import Outcome
 from harness.history.checksums import damaged
 from harness.history.manifest import SEALED, read_manifest
 from harness.mutation.loading import CHANGE, MUTANT, Mutation, load_mutant
 from harness.mutation.target import mutation_named
-from harness.outcome import Outcome
 from harness.plan.plan import Plan, load
 from harness.protocols.roles import classes, parsed
 from harness.run.directory import Manifest, RunDirectory
@@ -89,12 +89,14 @@ def replay(
     view = attrs.evolve(view, windows=clipped(manifest, view.windows))
     mutation = mutation_of(manifest)
     if mutation:
+        # Before the run imports the store: a module that is there already takes no mutant.
         load_mutant(mutation.module, mutation.source)
     new, outcome = _again(session, plan, store, trace, not no_report, mutation)
     if trace:
         _draw(new, view)
     same, sentence = compared(old, new)
     click.echo(sentence)
+    # What was found counts more than whether the history is the same.
     return outcome.exit_code or (0 if same else Outcome.UNKNOWN.exit_code)
 
 

@@ -94,6 +94,7 @@ def run(
             budget = Budget(time_budget) if time_budget else None
             return one(session, chosen, store, wishes, budget).code
         bounds = Bounds(
+            # ``--until-failure`` alone sets no number.
             runs=repeat if repeat > 1 else MAX_REPEAT,
             until_failure=until_failure,
             budget=Budget(time_budget) if time_budget else None,

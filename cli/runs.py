@@ -11,8 +11,8 @@ from cli.cleanup import driven
 from cli.duration import seconds
 from cli.session import runs_option, say
 from harness.errors import HarnessError, MalformedHistory, PlanError, UsageError
+from harness.exit_codes import Outcome
 from harness.history.manifest import RUNNING, read_manifest
-from harness.outcome import Outcome
 from harness.plan import planfile
 from harness.plan.plan import MAX_DURATION_S, MAX_SEED
 from harness.protocols.verdict import read_outcome
@@ -93,6 +93,7 @@ def prune(
     every = {run.root.name: run for run in store.runs()}
     known = [_known(run) for run in every.values()]
     freed = count = failures = 0
+    # These are no runs any more: no rule protects them.
     for left in store.broken_off():
         freed += used_bytes(left.root)
         if not dry_run:
@@ -164,6 +165,7 @@ def _planned(run: RunDirectory) -> tuple[int | None, float | None, int | None]:
     length = drive.get("duration_s") if isinstance(drive, dict) else None
     schedule = nemesis.get("schedule") if isinstance(nemesis, dict) else None
     return (
+        # A bool is an instance of int.
         seed if type(seed) is int and 0 <= seed <= MAX_SEED else None,
         float(length)
         if isinstance(length, int | float) and 0 <= length <= MAX_DURATION_S

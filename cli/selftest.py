@@ -25,8 +25,8 @@ from harness.campaigns.pool import in_turn
 from harness.campaigns.statistics import cells_per_finding, until_found
 from harness.campaigns.summary import outcome_counts, overall
 from harness.errors import UsageError
+from harness.exit_codes import FAILED, Outcome
 from harness.history.files import disk_failure, write_atomically
-from harness.outcome import FAILED, Outcome
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.protocols.models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
 from harness.run.directory import RunDirectory
@@ -149,6 +149,7 @@ def hunt(
 
     Seeds count in their order, however they end; only the run of the first finding is kept.
     """
+    # Made when the pool asks for them: a bug that is found early needs few.
     plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
     with _ground(root) as ground:
         with drilled(plans, ground, jobs) as work:
@@ -269,6 +270,7 @@ def _ground(root: Path) -> Iterator[Path]:
     """Yield a directory for this command's runs alone, and remove it afterwards: other directories
     below ``root`` belong to the user, under any name.
     """
+    # Below ``root``, so that a run is kept by a rename, which stays within one file system.
     ground = Path(tempfile.mkdtemp(prefix="selftest-", dir=root))
     try:
         yield ground

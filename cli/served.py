@@ -16,7 +16,7 @@ from harness.campaigns import baseline
 from harness.campaigns.baseline import Baseline
 from harness.campaigns.cell import CellResult
 from harness.errors import UsageError
-from harness.outcome import FAILED, Outcome, worst
+from harness.exit_codes import FAILED, Outcome, worst
 from harness.plan.plan import NemesisPlan, Plan
 
 RECORDED = Path(__file__).with_name("sim_baseline.json")
@@ -28,6 +28,7 @@ def setting_of(plans: Sequence[Plan]) -> str:
     """Return a digest of what ``plans`` have in common; empty where they differ in more than their
     seed, faults and workload.
     """
+    # Sorted: the order of options in a plan makes no other setting.
     texts = {msgspec.json.encode(_unlike(_common(plan)), order="sorted") for plan in plans}
     return hashlib.sha256(texts.pop()).hexdigest()[:16] if len(texts) == 1 else ""
 

@@ -15,8 +15,8 @@ import click
 from cli.duration import seconds
 from cli.judging_limits import LimitsAsked
 from harness.errors import HarnessError
+from harness.exit_codes import Outcome, worst
 from harness.history.files import write_atomically
-from harness.outcome import Outcome, worst
 from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import DEFAULT_ROOT, RunStore
@@ -49,6 +49,7 @@ class Session:
         path = self.run.root / TRACEBACK_FILE
         text = "".join(traceback.format_exception(error))
         try:
+            # It may hold names of files that are no text (surrogates), which UTF-8 refuses.
             write_atomically(path, text.encode("utf-8", "backslashreplace"))
         except HarnessError:  # a full disk is often the error itself
             return None

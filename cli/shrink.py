@@ -22,9 +22,9 @@ from cli.shrinking.trials import OutOfTime, Trials
 from harness.campaigns.cell import CRASHES
 from harness.campaigns.statistics import METHOD, between
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
+from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
-from harness.outcome import Outcome
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.faults import PlannedFault
 from harness.protocols.verdict import read_verdict
@@ -104,6 +104,8 @@ def shrink(
         trials = Trials(
             names=names,
             tries=tries,
+            # A simulated trial can be made again at any time; one on real nodes can't, so its run
+            # stays.
             store=RunStore(Path(scratch)) if simulated else store,
             ends_s=began_s + time_budget,
             jobs=jobs,
@@ -167,6 +169,7 @@ class Best:
 def _refuse_unwritable(path: Path) -> None:
     """Raise ``UsageError`` where no file ``path`` can be written."""
     try:
+        # A file can be made beside a directory, and yet not take its place in the end.
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with TemporaryFile(dir=path.parent):
@@ -218,6 +221,7 @@ def shrink_into(best: Best, trials: Trials) -> None:
         return best.small
 
     try:
+        # Under its own seed alone: only with that does a shorter run begin as this one did.
         if found := trials.first(beginnings(best.plan), tries=1):
             best.found(found[1])
             length_s = best.small.drive.duration_s
@@ -275,6 +279,7 @@ def confidence(failed: int, times: int, *, exact: bool) -> str:
 
 def head(lines: Collection[str]) -> str:
     """Format ``lines`` as the comment that begins a plan file."""
+    # Blanks are not dropped, so that lines on faults keep their indent.
     wrapped = (
         part
         for line in lines

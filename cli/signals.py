@@ -11,7 +11,7 @@ from contextvars import Context
 from types import FrameType
 from typing import Protocol
 
-from harness.outcome import EXIT_INTERRUPTED
+from harness.exit_codes import EXIT_INTERRUPTED
 from harness.run.stop import Stop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
 from cli import duration
+from cli.campaign import FIXED, NAME_CHARS, Announcer, conclude
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.served import Comparison
@@ -21,17 +20,18 @@ from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.markers import MustReach, load_must_reach, table
-from harness.campaigns.pool import Pool, in_turn
+from harness.campaigns.pool import in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
 from harness.errors import PlanError, UsageError
-from harness.outcome import Outcome, exit_code, worst
+from harness.exit_codes import Outcome, worst
 from harness.plan.overrides import PLUGINS, merged, said
 from harness.plan.plan import MAX_SEED, Plan, load, resolved
-from harness.text import inert
 from results.store.store import RunStore
 
 WORKLOADS = ("list-append", "bank")
+# Of swarm: operations of one key are judged more sharply, and meet fewer of a store's paths.
+SWARM_WORKLOADS = (*WORKLOADS, *WORKLOADS, "register")
 MOST_KINDS = 4  # of a seed's mix: few, and then some more than once, find more than all at once
 FAULTS = (
     *("kill", "restart", "pause", "host-loss", "wipe"),
@@ -39,9 +39,6 @@ FAULTS = (
     *("disk-slow", "disk-full", "disk-error", "bit-flip"),
     *("clock-jump", "clock-fast", "clock-slow"),
 )
-NOTE_EVERY_S = 15.0
-NAME_CHARS = 48  # of a plan
-LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
 # About 500 operations and a handful of faults: a seed is short, so that there can be many.
 DEFAULTS: dict[str, object] = {
     "name": "sim",
@@ -61,7 +58,6 @@ DEFAULTS: dict[str, object] = {
         **{"slow": 0.05, "resets_per_s": 0.1},
     },
 }
-FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
 
 
 @click.command()
@@ -156,7 +152,7 @@ def sim(
     A line for every seed that is not valid, with the command that replays it, then the sums. Broken
     off and started again, it goes on where it was.
     """
-    given = _given(faults, bugs, sets)
+    given = flags_given(faults, bugs, sets)
     if workloads and (name := said(given, "workload.name")) is not None:
         raise PlanError("workload.name", f"expected --workload or --set, not both (got {name!r})")
     if swarm and plan is not None:
@@ -164,11 +160,11 @@ def sim(
     with naming_source(plan, given):
         make = seed_plans if swarm is False or plan is not None else swarm_plans
         plans = make(plan, given, workloads, range(first, first + seeds))
-        _refuse_unrunnable(plans)
+        refuse_unrunnable(plans)
     comparison = Comparison.of(
         plans if swarm is False and plan is None else (), baseline_path, record_path
     )
-    known = _markers_of(plans[0])
+    known = markers_of(plans[0])
     must_reach = load_must_reach(must_reach_path, known) if must_reach_path else None
     cells = [Cell(plan=plan, limit_s=limit_s) for plan in plans]
     path, code = store.root / RESULTS_FILE, code_digest()
@@ -182,7 +178,13 @@ def sim(
     began_s = time.monotonic()
     end_s = math.inf if budget_s is None else began_s + budget_s
     pool = simulation_pool(store.root, keep=keep_runs, jobs=jobs)
-    done, finished = _simulate(pool, cells, ledger, end_s)
+    fresh = len(left)
+    announcer = Announcer(
+        title=lambda result: f"seed {result.seed} ({result.workload})",
+        # Known results come first, and are not simulated.
+        progress=lambda count: f"{count + fresh - seeds} of {fresh} seeds simulated",
+    )
+    done, finished = announcer.run(pool, in_turn(cells), ledger, end_s=end_s)
     if finished and len(done) < seeds:
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
     with contextlib.suppress(OSError):  # a name for convenience
@@ -192,7 +194,7 @@ def sim(
     outcome = comparison.outcome(done, overall(done, max_unknown), finished=finished)
     if known and not _reached(done, known, must_reach):
         outcome = worst((outcome, Outcome.HARNESS_ERROR))
-    return _conclude(outcome, store, interrupted=not finished)
+    return conclude(outcome, store.root, interrupted=not finished)
 
 
 def seed_plans(
@@ -212,6 +214,7 @@ def seed_plans(
         own: dict[str, object] = {"seed": seed}
         if turns:
             own["workload.name"] = turns[seed % len(turns)]
+        # Loaded for its name first, which the file may set.
         plan = load(path, given | own, usual=DEFAULTS)
         own["name"] = f"{plan.name}-{seed}"
         plans.append(_with_some_kinds(load(path, given | own, usual=DEFAULTS)))
@@ -230,13 +233,13 @@ def swarm_plans(
     if said(overrides, "system.name") not in (None, PLUGINS["system"]):
         return seed_plans(path, overrides, workloads, seeds)
     name = said(overrides, "workload.name")
-    turns = workloads or ((str(name),) if name else WORKLOADS)
+    turns = workloads or ((str(name),) if name else SWARM_WORKLOADS)
     return [swarm_plan(seed, turns[seed % len(turns)], overrides) for seed in seeds]
 
 
 def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Plan:
     """Return the plan that ``seed`` draws, with its schedule. Raises ``PlanError``."""
-    from cli.wiring import build_fault, build_system, materialised, named
+    from cli.wiring import named, schedule_of
     from clusters.reference.swarm import settings, sharpened
 
     drawn = settings(seed, workload, overrides)
@@ -249,9 +252,7 @@ def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Pla
         return plan
     for kind in plan.nemesis.mix:
         named("nemesis.mix", "faults", kind)
-    faults = {kind: build_fault(kind) for kind in plan.nemesis.mix}
-    schedule = materialised(plan, build_system(plan), faults)
-    return resolved(plan, sharpened(plan, schedule))
+    return resolved(plan, sharpened(plan, schedule_of(plan)))
 
 
 def _with_some_kinds(plan: Plan) -> Plan:
@@ -261,11 +262,12 @@ def _with_some_kinds(plan: Plan) -> Plan:
         return plan
     stream = substream(plan.seed, "sim-kinds")
     count = stream.randint(1, min(MOST_KINDS, len(mix)))
+    # Sorted: the order in which a plan lists its kinds must not change what its seed draws.
     some = tuple(sorted(stream.sample(sorted(mix), count)))
     return replace(plan, nemesis=replace(plan.nemesis, mix=some))
 
 
-def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
+def refuse_unrunnable(plans: Sequence[Plan]) -> None:
     """Report an error that would refuse every seed once, before any. Raises ``UsageError``."""
     from cli.wiring import build_system, build_workload, named
     from clusters.providers.sim.provider import build
@@ -276,10 +278,11 @@ def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
     for plan in {plan.workload.name: plan for plan in plans}.values():
         build_workload(plan, build_system(plan))
     for plan in plans[:1]:
+        # For its options alone: nothing is provisioned.
         build("none", {"seed": plan.seed, **plan.cluster.options}, Path())
 
 
-def _markers_of(plan: Plan) -> Mapping[str, str]:
+def markers_of(plan: Plan) -> Mapping[str, str]:
     """Return the markers of the system in ``plan`` with their places; empty for one without."""
     if plan.system.name != PLUGINS["system"]:
         return {}
@@ -307,7 +310,9 @@ def _reached(
     return not lacking
 
 
-def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
+def flags_given(
+    faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]
+) -> dict[str, object]:
     """Return the plan's keys that flags name. Raises ``PlanError``."""
     flags = {
         "nemesis.mix": [kind.strip() for text in faults for kind in text.split(",")] or None,
@@ -320,46 +325,3 @@ def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> d
     if "seed" in given:
         raise PlanError("seed", f"expected --seed for the first (got {given['seed']!r})")
     return given
-
-
-def _simulate(
-    pool: Pool, cells: Sequence[Cell], ledger: Ledger, end_s: float
-) -> tuple[list[CellResult], bool]:
-    """Announce the results of ``cells`` and return them; false where the user interrupted."""
-    done: list[CellResult] = []
-    noted_s, known = time.monotonic(), sum(cell.key in ledger.known for cell in cells)
-    try:
-        with closing(pool.results(in_turn(cells), ledger, begin_until_s=end_s)) as work:
-            for result in work:
-                done.append(result)
-                _announce(result)
-                if time.monotonic() - noted_s >= NOTE_EVERY_S:
-                    noted_s = time.monotonic()
-                    say(f"{len(done) - known} of {len(cells) - known} seeds simulated")
-    except KeyboardInterrupt:
-        # Those that ended behind a seed that went on: a violation among them is proven.
-        late = [ledger.known[c.key] for c in cells[len(done) :] if c.key in ledger.known]
-        for result in late:
-            _announce(result)
-        return done + late, False
-    return done, True
-
-
-def _announce(result: CellResult) -> None:
-    """Print one line for a seed that is not valid, and one with the command that replays it."""
-    if result.outcome is Outcome.VALID:
-        return
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(result.anomalies.items()))
-    why = found or "; ".join(result.reasons)
-    line = f"seed {result.seed} ({result.workload}): {result.outcome.value.upper()}: {why}"
-    click.echo(inert(line, LINE_CHARS))
-    if result.run:
-        click.echo(f"  firedrill replay {shlex.quote(result.run)}")
-
-
-def _conclude(outcome: Outcome, store: RunStore, *, interrupted: bool) -> int:
-    if interrupted:
-        click.echo("interrupted: the same command goes on where it was")
-    else:
-        click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {store.root}")
-    return exit_code(outcome, interrupted=interrupted)

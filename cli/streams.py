@@ -65,6 +65,7 @@ class Repeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether to show ``record``. Its text without its arguments is its kind."""
         kind = (record.name, str(record.msg))
+        # A store may word each warning anew, so the kinds have a limit as well.
         if kind not in self._seen and len(self._seen) >= KINDS_MAX:
             return False
         self._seen[kind] += 1

@@ -72,6 +72,7 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
     finding = _proof(run)
     story = _story(run, history, finding)
     stretches = list(view.windows) or stretches_of(story, _partitions(history, finding))
+    # Windows that the user gave are joined only where they overlap.
     stretches = merged(stretches, 0.0 if view.windows else APART_S)
     decoder = msgspec.json.Decoder()
     with open_regular(run.root / TRACE) as lines:

@@ -10,14 +10,22 @@ releases it.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import signal
 import sys
 from pathlib import Path
 
-from cli.reaper import patience_with, prepare, reap, released, remover, teller
+from cli.reaper import (
+    PATIENCE,
+    Remains,
+    handle,
+    healed,
+    prepare,
+    reap,
+    released,
+    remains_of,
+    teller,
+)
 
 
 def main(argv: list[str]) -> int:
@@ -27,38 +35,35 @@ def main(argv: list[str]) -> int:
     run_id, root, provider = argv[0], Path(argv[1]), argv[2]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end this as well
+    # The handles at once: later the numbers could be other processes'.
     reaper = handle(int(argv[4]))
-    attempt = remover(run_id, root, provider)
+    remains = remains_of(run_id, root, provider, handle(int(argv[3])))
+    prepare(provider)
     if released(sys.stdin.fileno(), int(argv[3])):
         return 0
-    if attempt is None:  # the reaper says so
+    if remains is None:  # the reaper says so
         return 1
-    prepare(provider)  # while the reaper works
     wait_for(reaper)
+    # The reaper came to its end, and left nothing.
+    if healed(root).exists():
+        return 0
     tell = teller(root)
     found: list[str] = []
 
     def remove() -> list[str]:
-        removed = attempt()
+        removed = remains.remove()
         if removed and not found:
             tell("controller and reaper are gone: the lease of what they broke is over")
         found.extend(removed)
         return removed
 
-    failure = reap(remove, tell, patience_with(provider))
+    failure = reap(Remains(remove, remains.expected, remains.settle), tell, PATIENCE)
     if failure:
         tell(failure)
         return 1
     if found:
         tell("nothing is left")
     return 0
-
-
-def handle(pid: int) -> int | None:
-    """Return a handle of the process ``pid``; ``None`` where it is gone already."""
-    with contextlib.suppress(ProcessLookupError):
-        return os.pidfd_open(pid)
-    return None
 
 
 def wait_for(process: int | None) -> None:

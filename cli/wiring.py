@@ -20,14 +20,17 @@ from cli.environment import SIMULATED, prepare
 from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
+from harness.campaigns.coverage import CoverageLog
 from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.history.files import locked
+from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
 from harness.plan.plan import Plan, resolved
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded
-from harness.protocols.faults import Fault, PlannedFault
+from harness.protocols.faults import ChecksSystem, Fault, PlannedFault, configured
 from harness.protocols.moments import moments_told
+from harness.protocols.statements import of_system
 from harness.protocols.workload import Workload, WorkloadSetting
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
@@ -55,14 +58,17 @@ def run_plan(
     trace: bool = False,
     begun: Callable[[RunDirectory], None] | None = None,
     mutation: Mutation | None = None,
+    coverage: CoverageLog | None = None,
 ) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
 
     With ``trace`` a simulated run keeps every message and disk operation. ``begun`` is called with
     the directory as soon as there is one. Real nodes get the ``mutation``; for simulated ones it
-    must be loaded already. A plan that can be refused is refused before anything starts, and then
-    leaves no directory behind. Raises ``UsageError`` for that and ``HarnessError`` when the
-    environment fails on the way.
+    must be loaded already. A simulated run writes what it reaches into ``coverage``.
+
+    A plan that can be refused is refused before anything starts, and then leaves no directory
+    behind. Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the
+    way.
     """
     from cli.cleanup import left_by_others
     from results.store.store import RunStore
@@ -79,6 +85,7 @@ def run_plan(
     plan = resolved(plan, materialised(plan, system, faults))
     require_room(plan, runs_dir)
     store = RunStore(runs_dir)
+    # A simulated run takes nothing of the machine, so what others left there can't hinder it.
     if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):
         progress.note(inert(left, NOTE_CHARS))
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
@@ -87,7 +94,17 @@ def run_plan(
     # Held to its end: until there are chunks nothing else shows that the run is alive.
     with locked(run.root):
         try:
-            _run(plan, run, faults, progress, stop, keep, trace=trace, mutation=mutation)
+            _run(
+                plan,
+                run,
+                faults,
+                progress,
+                stop,
+                keep,
+                trace=trace,
+                mutation=mutation,
+                coverage=coverage,
+            )
         except FiredrillError:
             store.forget(run)  # where nothing was written
             raise
@@ -104,10 +121,12 @@ def _run(
     *,
     trace: bool,
     mutation: Mutation | None,
+    coverage: CoverageLog | None,
 ) -> None:
     from nemesis.runner import Nemesis
 
-    ground = prepare(plan, run, trace=trace)
+    ground = prepare(plan, run, trace=trace, coverage=coverage)
+    # Again, with what the environment gives it: the first one was built to refuse wrong options.
     system = build_system(plan, ground.system_extras)
     altered = None
     if mutation and plan.cluster.provider != SIMULATED:
@@ -123,7 +142,7 @@ def _run(
                 schedule=plan.nemesis.schedule,
                 faults=faults,
                 seed=plan.seed,
-                write=write,
+                write=write if coverage is None else _tapped(write, coverage),
                 duration_s=plan.drive.duration_s,
             ),
             versions={"firedrill": plugins.own_version()}
@@ -145,6 +164,7 @@ def _run(
         with ending_in_time(stop):
             ground.run(main(None))
         return
+    # Before anything is made that a dead controller would leave.
     guard = ReaperGuard.start(run, plan.cluster.provider)
     try:
         ground.run(main(guard))
@@ -152,6 +172,17 @@ def _run(
         if not guard.released:
             progress.note("what the run left is removed in the background; see reaper.log")
             guard.hand_over()
+
+
+def _tapped(write: Callable[[Record], None], coverage: CoverageLog) -> Callable[[Record], None]:
+    """Write a record, and tell ``coverage`` of it."""
+
+    def written(record: Record) -> None:
+        write(record)
+        if isinstance(record, FaultTransition):
+            coverage.changed(record)
+
+    return written
 
 
 async def _refuse(
@@ -170,13 +201,14 @@ async def _refuse(
     try:
         await provider.check(node_names(plan), system.ports)
         there = await provider.capabilities()
-        able = felt(there, system, provider)
+        able = felt(there, system, provider) | of_system(system)
         around = f"nodes of {system.name} walk around what provider {provider.name} does there"
         refuse_missing(plan.nemesis.schedule, faults, able, dict.fromkeys(there - able, around))
         told = moments_told(provider, system)
         refuse_untold(plan.nemesis.schedule, told, f"nodes of {system.name} on {provider.name}")
         require_made(system, provider)
     except FiredrillError:
+        # Nothing was made, so nothing has to be healed.
         if guard:
             guard.release()
         raise
@@ -308,7 +340,29 @@ def materialised(
         duration_s=plan.drive.duration_s,
         partitions=system.partitions,
     )
+    for number, planned in enumerate(schedule):
+        path = f"nemesis.schedule[{number}].options"
+        fault = configured(faults[planned.kind], planned, system.partitions, path)
+        if isinstance(fault, ChecksSystem):
+            fault.check_system(system, path)
     return schedule
+
+
+def schedule_of(plan: Plan) -> tuple[PlannedFault, ...]:
+    """Return the schedule that a run of ``plan`` would have. Raises ``PlanError``."""
+    kinds = {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
+    faults = {kind: build_fault(kind) for kind in sorted(kinds)}
+    return materialised(plan, build_system(plan), faults)
+
+
+def can_run(plan: Plan) -> bool:
+    """Tell whether its workload accepts its options, and the nodes that its faults name exist."""
+    try:
+        build_workload(plan, build_system(plan))
+        schedule_of(plan)
+    except UsageError:
+        return False
+    return True
 
 
 def machine() -> dict[str, Any]:
@@ -319,6 +373,7 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "python": platform.python_version(),
+        # Those that this process may use, which a container or taskset may restrict.
         "cores": len(os.sched_getaffinity(0)),
         "memory_mib": memory_bytes >> 20,
     }

@@ -16,6 +16,7 @@ from harness.errors import (
     PlanError,
     UsageError,
 )
+from harness.exit_codes import Outcome
 from harness.generators import (
     Answer,
     Context,
@@ -41,7 +42,6 @@ from harness.history.records import (
     Phase,
     StoreEvent,
 )
-from harness.outcome import Outcome
 from harness.plan.plan import options
 from harness.protocols.checker import (
     EXAMPLES_MAX,
@@ -53,7 +53,6 @@ from harness.protocols.checker import (
     Setting,
     Tables,
 )
-from harness.protocols.classification import Certainty, ErrorMeaning, error_table
 from harness.protocols.client import (
     READ_WRITE,
     Client,
@@ -87,6 +86,7 @@ from harness.protocols.cluster import (
     TellsVersions,
     WalksAround,
 )
+from harness.protocols.fail_or_info import Certainty, ErrorMeaning, error_table
 from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
 from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.protocols.finding import Dependency, Explanation, Finding, RecordedOperation
@@ -102,6 +102,7 @@ from harness.protocols.models import OBSERVED, Meaning, breaking
 from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.roles import Role, RoleKind
+from harness.protocols.statements import AlteredByStatements, StatementAnswer, TakesStatements
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.protocols.workload import Share, Workload, WorkloadSetting
@@ -114,6 +115,7 @@ __all__ = [
     "OBSERVED",
     "READ_WRITE",
     "Address",
+    "AlteredByStatements",
     "Anomaly",
     "Answer",
     "Capability",
@@ -196,11 +198,13 @@ __all__ = [
     "Setting",
     "Share",
     "Stagger",
+    "StatementAnswer",
     "StoreError",
     "StoreEvent",
     "Strength",
     "System",
     "Tables",
+    "TakesStatements",
     "TellsMoments",
     "TellsStates",
     "TellsVersions",

@@ -82,9 +82,11 @@ def substream(seed: int, purpose: str, *parts: int | str) -> random.Random:
 
     Streams are independent: drawing more from one leaves the others as they were.
     """
+    # A separator that no part contains: parts (1, 12) and (11, 2) are different streams.
     label = f"{seed}\x1f{purpose}"
     for part in parts:
         label = f"{label}\x1f{part}"
+    # SHA-256, since ``hash`` of a text is another one in each process.
     return random.Random(int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "big"))
 
 
@@ -94,6 +96,7 @@ def below(draw: random.Random, count: int) -> int:
     """
     bits = count.bit_length()
     number = draw.getrandbits(bits)
+    # Rejected and drawn again, as ``randrange`` does: a modulo would favour the small numbers.
     while number >= count:
         number = draw.getrandbits(bits)
     return number
@@ -110,6 +113,7 @@ class Alarm:
     def ring(self) -> None:
         """End the wait; without a waiting task, the next wait ends at once."""
         self._news = True
+        # Two rings may come before the task that waits has its turn.
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -128,6 +132,7 @@ class Alarm:
         try:
             await self._waiter
         finally:
+            # The ring that ended this wait is spent: kept, it would end the next one at once.
             self._waiter, self._news = None, False
             if timer is not None:
                 timer.cancel()

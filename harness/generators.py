@@ -123,11 +123,13 @@ class Limit(msgspec.Struct, frozen=True):
         if self.count <= 0:
             return Wait.EXHAUSTED, self
         answer, inner = self.inner.op(context)
+        # A wait takes nothing from the count.
         return answer, Limit(self.count - isinstance(answer, Operation), inner)
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
         inner = self.inner.update(context, event)
+        # Most generators do not look at events: without a change no value is made for each of them.
         return self if inner is self.inner else Limit(self.count, inner)
 
 
@@ -155,8 +157,10 @@ class Stagger(msgspec.Struct, frozen=True):
         at_ns = self._gap(0) + context.now_ns if self.next_ns is None else self.next_ns
         answer, inner = self.inner.op(context)
         if not isinstance(answer, Operation):
+            # The arrival stays due: its operation starts late, and its latency contains the wait.
             return answer, replace(self, inner=inner, next_ns=at_ns)
         arrivals = self.arrivals + 1
+        # From when this one was due, not from now: a store that is slow delays no arrival.
         next_ns = at_ns + self._gap(arrivals)
         after = replace(self, inner=inner, arrivals=arrivals, next_ns=next_ns)
         return replace(answer, at_ns=at_ns), after
@@ -167,6 +171,7 @@ class Stagger(msgspec.Struct, frozen=True):
         return self if inner is self.inner else replace(self, inner=inner)
 
     def _gap(self, arrival: int) -> int:
+        # Lane 0 is not part of the key: a seed keeps the arrivals that it has with one driver.
         lane = (self.lane,) if self.lane else ()
         # Keyed by the arrival: the times are fixed before the store's answers are.
         gap_s = substream(self.seed, "arrivals", *lane, arrival).expovariate(self.rate_per_s)
@@ -192,6 +197,7 @@ class Mix:
     last_slot: int = -1
 
     def __attrs_post_init__(self) -> None:
+        # ``counts`` tells a mix under way, one of which is made for each answer, from the author's.
         if not self.counts and any(weight <= 0 for weight, _ in self.parts):
             raise UsageError(f"mix: expected weights above 0, found {[w for w, _ in self.parts]}")
 
@@ -211,10 +217,12 @@ class Mix:
             answer, after = part.op(turn)
             parts[number] = None if answer is Wait.EXHAUSTED else (weight, after)
             if isinstance(answer, Operation):
+                # Only an operation uses the choice up: a slot whose parts all wait has it again.
                 counts = (*counts[:slot], counts[slot] + 1, *counts[slot + 1 :])
                 break
         left = tuple(part for part in parts if part is not None)
         if not isinstance(answer, Operation):
+            # Not the answer of the part that was asked last.
             answer = Wait.PENDING if left else Wait.EXHAUSTED
         return answer, Mix(left, self.seed, counts, slot)
 
@@ -270,6 +278,7 @@ class UntilOk:
         fresh = self.begun < len(self.transactions)
         if not fresh and not self.again:
             return (Wait.PENDING if self.open else Wait.EXHAUSTED), self
+        # Repetitions last: a transaction that keeps failing must not keep others from their turn.
         ops = self.transactions[self.begun] if fresh else self.again[0]
         process = next_process(context, self.last_slot)
         after = attrs.evolve(
@@ -283,6 +292,7 @@ class UntilOk:
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
+        # By the process alone: it has at most one operation open.
         mine = [ops for process, ops in self.open if process == event.process]
         if isinstance(event, Invoke) or not mine:
             return self

@@ -59,6 +59,7 @@ def told(group: str, name: str) -> Iterator[None]:
     """Within the block an exception of the plug-in is reported with its package, file and line."""
     try:
         yield
+    # It is a sentence for a person already, and its kind decides the exit code.
     except FiredrillError:
         raise
     except Exception as error:
@@ -121,13 +122,16 @@ def _packages(point: EntryPoint) -> Iterator[str]:
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
+    # Of a top-level name this runs none of the package's code, unlike that of a submodule.
     spec = importlib.util.find_spec(package)
     if spec is None:
         return
     if spec.submodule_search_locations is None:
+        # A built-in module has an origin, too, which is no path.
         if spec.has_location and spec.origin:
             yield f"{package}.py", Path(spec.origin)
         return
+    # A namespace package may lie in several places.
     for root in spec.submodule_search_locations:
         for path in sorted(Path(root).rglob("*.py")):
             yield f"{package}/{path.relative_to(root)}", path
@@ -147,6 +151,7 @@ _LIBRARIES = ("pyarrow", "numpy", "pandas", "msgspec", "attr", "attrs", "asyncio
 
 
 def _is_library(file: str) -> bool:
+    # Generated code (``attrs`` makes methods) and frozen modules have no file to show.
     return file.startswith("<") or not set(Path(file).parts).isdisjoint(_LIBRARIES)
 
 
@@ -162,6 +167,7 @@ def _package(point: EntryPoint) -> str:
 
 def _members(protocol: type) -> tuple[str, ...]:
     """The members of ``protocol``: the attributes and methods of its class body."""
+    # Attributes without a value are only among the annotations, methods only among the variables.
     body = {**inspect.get_annotations(protocol), **vars(protocol)}
     return tuple(sorted(name for name in body if not name.startswith("_")))
 

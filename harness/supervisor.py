@@ -33,7 +33,7 @@ LIMIT_MAX_BYTES = 1 << 62  # more does not fit what the kernel is told
 # The deadline for killed processes to disappear: the kernel takes its time to free gigabytes.
 KILL_LIMIT_S = 10.0
 KILL_PAUSE_S = 0.01
-END_LIMIT_S = KILL_LIMIT_S + 2.0
+END_LIMIT_S = KILL_LIMIT_S + 2.0  # the supervisor's own, and removing the scratch directory
 EXIT_NOT_STARTED = 127
 # The offset of the exit code of a command that a signal ended, as in shells.
 EXIT_OF_SIGNAL = 128
@@ -92,11 +92,13 @@ def main(argv: list[str]) -> int:
     """Supervise; the exit code is that of ``Supervised.poll``."""
     caller, scratch, command = int(argv[0]), argv[1], argv[2:]
     for number in _SIGNALS:
+        # What ends the caller must not end the process that cleans up after it.
         signal.signal(number, signal.SIG_IGN)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     code = EXIT_NOT_STARTED
     with contextlib.suppress(ProcessLookupError):  # a caller that is gone already
         watched = os.pidfd_open(caller)
+        # Else the caller ended in between, and its number may be another process's by now.
         if os.getppid() == caller:
             code = _run(command, watched)
     _kill_descendants()
@@ -109,6 +111,7 @@ def die_with_parent(parent: int) -> bool:
     whether that process still lives. Raises ``OSError``.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # After the request: of a parent that ended before it the kernel sends no signal any more.
     return os.getppid() == parent
 
 
@@ -120,6 +123,7 @@ def limit_memory(limit_bytes: int) -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = min(limit_bytes, LIMIT_MAX_BYTES)
+    # Infinity is -1, which ``min`` would take for the lower one.
     limit = limit if hard == resource.RLIM_INFINITY else min(hard, limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
@@ -132,6 +136,8 @@ def memory_limit_bytes() -> int | None:
 
 def _run(command: list[str], caller: int) -> int:
     """Return the command's exit code, or that of SIGKILL where it must not go on."""
+    # The command's input, which ends with this process, however that ends. It must not be the
+    # caller's, whose end only this process is to notice.
     lifeline, kept = os.pipe()
     child = os.fork()
     if child == 0:
@@ -143,11 +149,13 @@ def _run(command: list[str], caller: int) -> int:
         waiting.register(handle, select.POLLIN)
     while True:
         ready = [handle for handle, _ in waiting.poll()]
+        # First: a command that ended by itself has its own exit code, even if its caller ends too.
         if ended in ready:
             os.close(kept)
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else EXIT_OF_SIGNAL - code
+        # Bytes from the caller mean nothing: only the end of them does.
         if caller in ready or not os.read(sys.stdin.fileno(), 64):
             return EXIT_OF_SIGNAL + signal.SIGKILL
 
@@ -157,12 +165,16 @@ def _become(command: list[str], lifeline: int) -> None:
     try:
         if die_with_parent(os.getppid()):
             for number in _SIGNALS:
+                # An ignored signal stays ignored across ``exec``.
                 signal.signal(number, signal.SIG_DFL)
+            # Only this copy survives ``exec``. The pipe's own ends do not: if the command held the
+            # writing one, its input would never end.
             os.dup2(lifeline, 0)
             os.execvp(command[0], command)  # noqa: S606 (a list, and no shell)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     finally:
+        # Not ``sys.exit``: a fork must not go on in the supervisor's code, and remove its files.
         os._exit(EXIT_NOT_STARTED)
 
 
@@ -172,10 +184,12 @@ def _kill_descendants() -> None:
     """
     ends_s = time.monotonic() + KILL_LIMIT_S
     while time.monotonic() < ends_s:
+        # ``waitpid`` raises it where no child is left, and the ``return`` below is reached.
         with contextlib.suppress(ChildProcessError):
+            # Before the listing, in which a zombie would still be.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            for pid in _descendants(os.getpid()):
+            for pid in descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(KILL_PAUSE_S)
@@ -183,10 +197,12 @@ def _kill_descendants() -> None:
         return
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Return the processes below ``root`` as they are now, zombies as well, parents first."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
+            # A process may end between the listing and this look.
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:
                 # The name, in parentheses, may hold anything; after it: state, parent.
                 parent = int(stat.read().rpartition(b")")[2].split()[1])

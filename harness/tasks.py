@@ -40,6 +40,7 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
     results = await asyncio.gather(*work, return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     for failure in failures:
+        # A cancellation or a bug keeps its type; only sentences for a person are joined.
         if len(failures) == 1 or not isinstance(failure, FiredrillError):
             raise failure
     if failures:

@@ -21,6 +21,7 @@ def inert(text: str, limit: int = LIMIT_CHARS) -> str:
     ``\\x1b``-like escapes; tabs and line ends become a blank each. Nor is it a command to a CI that
     reads what is printed (``uncommanded``).
     """
+    # Cut first: an escape has up to ten characters, and megabytes are not to be walked for a line.
     cut = len(text) - limit
     shown = uncommanded("".join(_visible(char) for char in text[:limit]))
     return f"{shown}… ({cut} more characters)" if cut > 0 else shown

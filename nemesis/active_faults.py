@@ -45,7 +45,8 @@ def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:
 def burdens(one: Active, active: Iterable[Active], node: str) -> frozenset[Mechanism]:
     """The mechanisms through which faults other than ``one`` act on ``node``."""
     others = (other for other in active if other is not one and node in other.victims.nodes)
-    return frozenset[Mechanism]().union(*(other.fault.kind.mechanisms for other in others))
+    found = frozenset[Mechanism]().union(*(other.fault.kind.mechanisms for other in others))
+    return found - {Mechanism.PLACEMENT}  # a node answers as before while data moves
 
 
 def grudge(active: Iterable[Active]) -> Grudge:

@@ -17,12 +17,12 @@ import msgspec
 from harness.clock import NS_PER_S
 from harness.errors import MissingCapability, PlanError
 from harness.protocols.cluster import Roles
-from harness.protocols.faults import PlannedFault
+from harness.protocols.faults import ITS_NODE, PlannedFault
 from harness.protocols.moments import Happening, Moment
 from nemesis import targets
 from nemesis.targets import Form, Target
 
-ITS_NODE, ITS_PARTITION = "its node", "its partition"
+ITS_PARTITION = "its partition"
 MAX_NTH = 10_000
 _BY = (Form.NAMED, Form.LEADER, Form.PRIMARY, Form.FOLLOWER, Form.METASTORAGE_LEADER)
 _BY_WORDS = "a node, leader, primary or follower of a partition, metastorage leader"
@@ -76,6 +76,7 @@ def check_aim(
         by = targets.checked(fault.by, None, nodes, partitions, f"{path}.by")
         if by.form not in _BY:
             raise PlanError(f"{path}.by", f"must be one of: {_BY_WORDS} (got {fault.by!r})")
+    # Any node and partition will do: only the form of the target is checked with them.
     return concrete(fault.target, Happening(moment=fault.on, node=nodes[0], partition=0))
 
 
@@ -104,11 +105,13 @@ def matches(by: Target, happening: Happening, roles: Roles) -> bool:
     asked = partition if by.partition is None else by.partition
     if by.form is Form.FOLLOWER:
         # Only of a partition that the moment is of: else any node that leads nothing would be one.
+        # Without a known leader no voter counts as a follower, as in ``targets``.
         return partition is not None and roles.leaders.get(partition, node) != node
     holders = roles.leaders if by.form is Form.LEADER else roles.primaries or {}
     return node in holders.values() if asked is None else holders.get(asked) == node
 
 
+# Equal by identity: of two rows that wait for the same each has to remove its own entry.
 @attrs.define(eq=False)
 class _Aim:
     """A row that waits for ``left`` more of its moments."""
@@ -145,6 +148,7 @@ class Aims:
         A simulated node calls this in the middle of a step: nothing here reads a clock, whose time
         would be that of the node.
         """
+        # Waiters wake in a later turn of the loop, so no row leaves the list during this walk.
         for aim in self._waiting:
             if aim.on is not happening.moment or aim.came.done():
                 continue

@@ -78,6 +78,7 @@ class Drift:
 
 
 async def _set_right(hit: Hit) -> None:
+    # The drift ends first: else the reading would be old again by the time of the jump.
     await hit.hardware.set_clock(hit.node, ClockTrouble())
     look = await hit.hardware.look_at_clock(hit.node)
     await hit.hardware.set_clock(hit.node, ClockTrouble(jump_s=-look.ahead_s))

@@ -65,6 +65,7 @@ class CrashFault:
         """Return once one of the nodes has crashed at the point."""
         provider = scene.provider
         if not isinstance(provider, CrashesAtPoints):
+            # ``needs`` is a set: the least name makes the sentence the same in every run.
             raise MissingCapability(f"fault {self.kind.name!r}", min(self.kind.needs))
         await provider.crash_at(victims.nodes, self.point, claim)
 

@@ -42,6 +42,7 @@ def fewest(items: Sequence[T], fails: Callable[[list[tuple[T, ...]]], int | None
 
 def _smaller(items: tuple[T, ...], parts: int) -> Iterator[tuple[T, ...]]:
     """Each of ``parts`` equal pieces alone, then all without each of them."""
+    # Bounds by products: the pieces differ in length by one item at most.
     bounds = [len(items) * part // parts for part in range(parts + 1)]
     pieces = [(low, high) for low, high in pairwise(bounds) if low < high]
     for low, high in pieces:

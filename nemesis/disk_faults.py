@@ -99,6 +99,7 @@ class BitFlip:
 
     async def inject(self, hit: Hit) -> None:
         """Kill, flip, start."""
+        # Between a kill and a start: a running node may never read its old data again.
         await hit.scene.provider.kill(hit.node)
         await hit.hardware.flip(hit.node, hit.draw)
         await hit.scene.provider.start(hit.node)
@@ -113,6 +114,7 @@ class BitFlip:
 
     async def heal(self, hit: Hit) -> None:
         """Replace the disk while it is damaged, and start."""
+        # Asked first: a second try must not wipe the disk that the first one replaced.
         if (await hit.hardware.try_disk(hit.node)).flipped_bits:
             await hit.scene.provider.kill(hit.node)
             await hit.hardware.wipe(hit.node)

@@ -66,6 +66,7 @@ def majorities_ring(ring: tuple[str, ...]) -> Grudge:
     itself: no two nodes hear the same set, and each link is whole or cut in both directions.
     """
     count = len(ring)
+    # A majority without the node itself, shared between both sides: the odd one rounds up.
     reach = (count // 2 + 1) // 2
     return grudge_of(
         (ring[source], ring[destination])

@@ -59,6 +59,7 @@ class LinkFault:
         if hit is None:
             return None
         grudge = self.cuts(hit.nodes, nodes, draw)
+        # Without a link to cut the row is skipped, not recorded as a fault that had no effect.
         return Victims(nodes=hit.nodes, roles=hit.roles, grudge=grudge) if grudge else None
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
@@ -128,6 +129,7 @@ def bridge() -> LinkFault:
 
 def beside(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
     """The links between two halves of the rest; none where that is only one node."""
+    # Sorted: the halves depend on the draw alone, not on the order of nodes in the plan.
     others = sorted(grudges.rest(hit, nodes))
     random.Random(draw).shuffle(others)
     return grudges.halves(tuple(others))

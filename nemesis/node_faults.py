@@ -84,6 +84,7 @@ class NodeFault:
         shown = _all(map(self.verbs.effective, looks))
         if shown.holds and self.kind.silences_program:
             shown = _all((shown, await _prove_silent(scene, victims)))
+        # Only of programs seen down: a paused or frozen one goes on as the same boot.
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
         return msgspec.structs.replace(shown, boots=boots)
 
@@ -111,6 +112,7 @@ async def prove_runs(scene: Scene, victims: Victims) -> Proof:
     free = tuple(look.node for look in ours if not scene.burdens(look.node))
     if silent := await _silent(scene, free):
         text = f"{', '.join(silent)} runs but tells no roles"
+        # ``gone``: it runs again, so what it still recovers from is no effect of the fault.
         return Proof(holds=False, text=text, gone=True)
     told = [
         f"{look.node} runs (boot {look.boot}) and "
@@ -144,6 +146,7 @@ async def _dead(provider: Provider, node: str) -> str:
     try:
         async with asyncio.timeout(LOOK_LIMIT_S):
             look = await provider.probe(node)
+    # A look that fails must not hold up the strike: the proof of the effect looks again.
     except (TimeoutError, FiredrillError):
         return ""
     return "" if look.running else f"{node} was dead before {look.end}".rstrip()
@@ -229,6 +232,7 @@ class Pause:
 
     async def heal(self, provider: Provider, node: str) -> None:
         """SIGCONT, where it is paused."""
+        # A program that died meanwhile can't be resumed: ``prove_healed`` reports that it is down.
         if (await provider.probe(node)).paused:
             await provider.resume(node)
 

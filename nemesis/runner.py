@@ -88,9 +88,12 @@ class Nemesis:
         self._seed = seed
         self._write = write
         self._limits = limits or Limits()
+        # For the whole schedule at once: equal rows are told apart by their count so far.
         self._streams = _streams(schedule, seed)
         self._active: dict[int, Active] = {}
+        # Two: a destroying fault may wait seconds for whole replicas, and no cut may wait with it.
         self._cutting, self._destroying = asyncio.Lock(), asyncio.Lock()
+        # By fault and phase: a heal that is proven later takes back its own reason, and no other's.
         self._trouble: dict[tuple[int, str], str] = {}
 
     @property
@@ -139,6 +142,7 @@ class Nemesis:
         """
         # A copy: each heal takes its fault out of the mapping.
         left = [active for _, active in sorted(self._active.items())]
+        # Side by side: the life cycle grants the limits of one heal for all of them.
         await together(self._mend(scene, active, final=True) for active in left)
 
     async def _apply(
@@ -175,7 +179,9 @@ class Nemesis:
                 self._record(scene, number, planned, FaultState.MISSED, text=text)
                 return None
             planned = aims.materialised(planned, came, scene.clock.now_ns() - started_ns)
+            # The record then holds the offset that it met: a replay strikes at the same instant.
             self._schedule[number] = planned
+            # Anew: the key of a stream holds the offset, which is known only now.
             self._streams[number] = _stream(self._seed, planned)
         if planned.aimed is not None:
             await _wake(scene.clock.loop_time(started_ns + int(planned.at_s * NS_PER_S)))
@@ -230,6 +236,7 @@ class Nemesis:
             self._record(scene, number, planned, FaultState.SKIPPED, text=text)
             return None
 
+        # Called in the middle of a node's step: it can't await, and has to claim at once.
         def claim(node: str) -> bool:
             now = _roles_now(scene) or roles
             victims = whole.resolve(node, now, scene.cluster.nodes, draw)
@@ -284,6 +291,7 @@ class Nemesis:
         draw = self._streams[number].getrandbits(63)
         try:
             victims = fault.resolve(planned.target, roles, scene.cluster.nodes, draw)
+        # A kind may be a plugin's: its error skips this row, and must not end the others.
         except Exception as error:
             return None, f"resolving {planned.target!r} failed: {reason(error)}"
         if victims is None:
@@ -308,6 +316,7 @@ class Nemesis:
 
     async def _break(self, scene: Scene, active: Active) -> bool:
         """Inject and prove; whether the fault is proven effective."""
+        # First: from here on the fault may act; reports shade the time up to its proof.
         self._note(scene, active, FaultState.INJECTING)
         try:
             await self._inject(scene, active)
@@ -315,6 +324,7 @@ class Nemesis:
             return self._unproven(scene, active, "effect", f"not injected: {failure}")
         self._note(scene, active, FaultState.INJECTED)
         proof = await until(
+            # Taken anew at every look: other faults begin and end between two of them.
             lambda: active.fault.prove(
                 self._among(scene, active), active_faults.observable(active, self._active.values())
             ),
@@ -341,6 +351,7 @@ class Nemesis:
         whole.
         """
         async with self._destroying if active.fault.kind.destroys else contextlib.nullcontext():
+            # Before the call: an injection that fails half-way may have destroyed data, too.
             active.struck = True
             await active.fault.inject(self._among(scene, active), active.victims)
 
@@ -358,6 +369,7 @@ class Nemesis:
         for the next try. The last try is that of ``heal_all``: its failure is recorded as unproven,
         and the fault stays active so that a person can try once more.
         """
+        # Once a row: further tries belong to the same healing, which begins with the first.
         if final or not active.mending:
             self._note(scene, active, FaultState.HEALING)
         # From here on the union of cuts no longer holds this fault's links.
@@ -388,6 +400,7 @@ class Nemesis:
         victims = active_faults.healable(active, self._active.values())
         proof = await active.fault.prove_healed(self._among(scene, active), victims)
         if not proof.gone:
+            # It showed again: the end that is recorded is that of its last disappearance.
             active.gone_ns = None
         elif active.gone_ns is None:
             active.gone_ns = scene.clock.now_ns()
@@ -409,6 +422,7 @@ class Nemesis:
         """The heal is proven: record it, and free the nodes."""
         self._note(scene, active, FaultState.HEALED, proof.text)
         del self._active[active.number]
+        # A later ``heal_all`` proved what an earlier one could not: the run is conclusive again.
         self._trouble.pop((active.number, "heal"), None)
 
     async def _enforce(self, scene: Scene, changed: Victims) -> None:
@@ -507,6 +521,7 @@ def _streams(schedule: Sequence[PlannedFault], seed: int) -> list[random.Random]
 
 
 def _stream(seed: int, planned: PlannedFault, again: int = 0) -> random.Random:
+    # ``repr`` is exact: two offsets that print alike stay two keys.
     key = (planned.kind, planned.target, repr(planned.at_s))
     return substream(seed, "nemesis target", *key, again)
 

@@ -53,9 +53,11 @@ def materialise(
         return ()
     _check_times(duration_s, first_s, hold_s, quiet_s)
     if among:
+        # The least that always fits: the longest hold, a pause before it and one behind it.
         _check_times(duration_s, first_s, hold_s * _HOLD_MOST, quiet_s * 2)
         return _each_for_itself(tuple(mix), seed, duration_s, first_s, hold_s, quiet_s, among)
     stream = substream(seed, "nemesis")
+    # Sorted: the order in which a plan names its kinds must change no draw.
     every = tuple(sorted(dict.fromkeys(mix)))
     drawn = _bag(every, stream)
     usual = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
@@ -65,6 +67,7 @@ def materialise(
     faults: list[PlannedFault] = []
     for number in range(_how_many(duration_s, first_s, hold_s + quiet_s)):
         for kind in next(groups):
+            # Only shorter, and shifted within its slot: the pause behind it never shrinks.
             this_hold_s = round(hold_s * stream.uniform(1 - _JITTER, 1), 3)
             slack_s = stream.uniform(0, hold_s - this_hold_s) if faults else 0.0
             at_s = round(first_s + number * (hold_s + quiet_s) + slack_s, 3)
@@ -180,6 +183,7 @@ def _bag(items: tuple[str, ...], stream: random.Random, first: str = "") -> Iter
     begins, where it is one of them.
     """
     drawn = stream.sample(items, len(items))
+    # A stable sort by a bool: ``first`` comes to the front, the others stay as drawn.
     yield from sorted(drawn, key=lambda item: item != first)
     while True:
         yield from stream.sample(items, len(items))
@@ -203,7 +207,7 @@ def _groups(
 
 
 def _exclude(one: FaultKind | None, other: FaultKind | None) -> bool:
-    """Whether two kinds can't be in force together, whatever their targets."""
+    """Whether two kinds can't be in force together, on any targets."""
     if one is None or other is None or (one.of_nodes and other.of_nodes):
         return False
     return bool(one.mechanisms & other.mechanisms)

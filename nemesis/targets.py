@@ -15,7 +15,7 @@ import attrs
 
 from harness.errors import PlanError
 from harness.protocols.cluster import Roles
-from harness.protocols.fault_kinds import Strength
+from harness.protocols.fault_kinds import Strength, split_strength
 from harness.protocols.roles import Role, held_by
 
 ACCEPTED = (
@@ -31,7 +31,6 @@ _OF_PARTITION = re.compile(
     r" of (?:partition (\d{1,9})|any partition)"
 )
 _SYNONYMS = {"its majority": "majority of any partition"}
-_STRENGTH = re.compile(r"(?P<who>.+) at (?P<strength>\d{1,6}(?:\.\d{1,6})?) ?(?P<unit>%|ms)")
 _MOST = {"%": 100.0, "ms": 60_000.0}
 
 
@@ -108,14 +107,11 @@ def parse(text: str, path: str = "target") -> Target:
         problem = f"expected a target of at most {TARGET_CHARS} characters (got {len(text)})"
         raise PlanError(path, problem)
     words = " ".join(text.split())
-    if match := _STRENGTH.fullmatch(words):
-        target = _parse_who(match["who"])
-        if target is not None:
-            return attrs.evolve(target, strength=float(match["strength"]), unit=match["unit"])
-    target = _parse_who(words)
+    nodes, strength, unit = split_strength(words)
+    target = _parse_who(nodes)
     if target is None:
         raise PlanError(path, f"target must be one of: {ACCEPTED} (got {text!r})")
-    return target
+    return attrs.evolve(target, strength=strength, unit=unit)
 
 
 def _parse_who(words: str) -> Target | None:
@@ -168,6 +164,7 @@ def check_strength(target: Target, has: Strength | None, path: str = "target") -
 def is_majority(target: Target, nodes: int) -> bool:
     """Whether ``target`` always takes most of so many nodes, or of a partition's voters."""
     always = target.form in (Form.MAJORITY, Form.ALL, Form.VOTERS_MAJORITY)
+    # One node at least: in a cluster of one node every target takes its majority.
     return always or max(1, len(target.nodes)) > nodes // 2
 
 
@@ -237,6 +234,7 @@ def _of_partition(
     if target.partition is not None:
         candidates = _candidates(target.form, target.partition, roles, nodes)
     else:
+        # Forms that are not one node's role go by the partitions of which voters are told.
         told = sorted(_holders(target.form, roles) or roles.voters)
         every = (_candidates(target.form, partition, roles, nodes) for partition in told)
         some = [found for found in every if found]
@@ -276,6 +274,7 @@ def _holders(form: Form, roles: Roles) -> Mapping[int, str]:
 
 def _how_many(form: Form, nodes: int) -> int:
     """How many of ``nodes`` a form takes; a majority is the size of a quorum."""
+    # Never below 0: of no candidates ``(0 - 1) // 2`` would be -1.
     minority, majority = max(0, (nodes - 1) // 2), nodes // 2 + 1 if nodes else 0
     counts = {
         Form.ONE: min(1, nodes),

@@ -51,6 +51,7 @@ async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
         async with asyncio.timeout(limit_s) as timeout:
             return await work
     except Exception as error:
+        # A TimeoutError of the verb's own is a failure of it, not the end of this deadline.
         if isinstance(error, TimeoutError) and timeout.expired():
             raise Failed(f"{what} did not answer within {limit_s:g} s") from error
         raise Failed(f"{what} failed: {reason(error)}") from error

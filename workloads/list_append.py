@@ -222,6 +222,7 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
         """See ``Generator``."""
         turn, turns = self.turns.next(context)
         share = self.recipe.options.once_fraction
+        # Without the option nothing is drawn for it, so that a seed keeps its operations.
         if share and turn.draw.random() < share:
             return self._once(turn, turns, context)
         number = below(turn.draw, len(self.pools))
@@ -233,6 +234,7 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
             appended=replaced(self.appended, turn.slot, elements),
             once=self.once,
         )
+        # An append would have used an element up.
         only_reads = elements == self.appended[turn.slot]
         kinds = self.recipe.options.read_kinds
         kind = drawn_kind(kinds, turn.draw) if only_reads else READ_WRITE

@@ -69,6 +69,7 @@ class Register:
 
     def main(self) -> Generator:
         """See ``Workload``."""
+        # Each driver process counts its own operations on a key alone.
         shared = max(1, self._options.max_ops // self._setting.drivers)
         options = msgspec.structs.replace(self._options, max_ops=shared)
         return Accesses(
@@ -136,6 +137,7 @@ class Accesses:
         """See ``Generator``."""
         turn, turns = self.turns.next(context)
         place = turn.draw.randrange(len(self.live))
+        # From 1 on, since 0 is what a register without a write is expected to hold.
         fresh = 1 + turn.count * self.concurrency + turn.slot
         step = self._step(turn.draw, place, fresh)
         live, next_key = self.live[place], self.next_key
@@ -165,6 +167,7 @@ class Accesses:
         live = self.live[place]
         if draw.random() < self.options.read_fraction:
             return MicroOp(READ, live.key)
+        # By the place, in which a fresh key follows the old one: so a key has it always or never.
         if place % 2 and draw.random() < self.options.cas_fraction:
             return MicroOp(CAS, live.key, (live.seen, fresh))
         return MicroOp(WRITE, live.key, fresh)

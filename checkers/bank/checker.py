@@ -14,7 +14,7 @@ from checkers.bank.kernels import JUDGED, LAST, SUMS
 from checkers.bank.suspects import Suspect, transfers_of
 from checkers.engine.arrays import ints
 from checkers.explain.attribution import explain_operations
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.models import BANK_TOTAL, LOST_WRITE, NEGATIVE_BALANCE
@@ -45,6 +45,8 @@ class Bank:
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return ``unknown`` where the history sets up no bank, or reads none as a whole."""
+        # Blind writes set a bank up. A Jepsen history has none: only amounts to add, and whole
+        # reads.
         if not tables["bank.banks"].num_rows and tables["bank.unset.accounts"].num_rows:
             return _judge_imported(tables, setting, lookup)
         banks, wrong = tables["bank.banks"], tables["bank.wrong"]
@@ -81,6 +83,7 @@ def _judge_imported(tables: Tables, setting: Setting, lookup: Lookup) -> Part:
     anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
     if moved.num_rows:
         anomalies[WRONG] = _pairs(moved, "before", _wrong_balance, tables["faults"], lookup)
+    # A transfer is two ``add`` steps, one on each of its accounts.
     transfers = int(ints(accounts, "moves").sum()) // 2
     doubts = []
     if not bank.num_rows:
@@ -183,6 +186,7 @@ def _by_half(
     much = "much" if row["excess"] > 0 else "little"
     alike = len(suspects) - 1
     which = ", of which the read shows one half" if first.half_shown else ""
+    # A half in the read points to this transfer; by its amount alone the others fit as well.
     others = f" ({alike} more moved as much then)" if alike and not first.half_shown else ""
     text = (
         f"; the {amount} too {much} is the amount that T{first.transfer.txn} moved from account "
@@ -201,6 +205,7 @@ def _pairs(
     rows: pa.Table, earlier: str, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
 ) -> Anomaly:
     """Return the accounts in which ``read`` contradicts the operation in the column ``earlier``."""
+    # Rows come split by split; which examples are shown must not depend on how many there were.
     rows = rows.sort_by([("key", "ascending"), ("read", "ascending")])
     examples = []
     for row in rows.slice(0, EXAMPLES_MAX).to_pylist():

@@ -53,6 +53,7 @@ def add_up_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     f, key = codes(table, "f", _STEPS), ints(table, "key")
     if setting.planned or not len(key):
         return _named(*(s.empty_table() for s in (ACCOUNTS, UNTOUCHED, READS, MOVED)))
+    # An account that the history wrote has a set-up: the kernels of planned banks judge it.
     kept = np.flatnonzero(~np.isin(key, key[f == _WRITE]))
     table, f, key = table.take(pa.array(kept)), f[kept], key[kept]
     txn, value = ints(table, "txn"), ints(table, "value")
@@ -91,6 +92,7 @@ def _moved(
     reads, adds = steps
     adds = adds[(txns.type[txn[adds]] == OK) | (txns.type[txn[adds]] == INFO)]
     moments = np.unique(np.concatenate([txns.start, txns.finish]))
+    # Place 0 of an account precedes all of its moments: since the beginning of the history.
     stride = len(moments) + 2
 
     def place(rows: Ints, at: Ints) -> Ints:
@@ -99,7 +101,10 @@ def _moved(
     start, finish = place(reads, txns.start), place(reads, txns.finish)
     by_finish = np.argsort(finish)
     last = np.searchsorted(finish[by_finish], start) - 1
+    # Without an earlier read any row stands here (-1 would take the last one); ``known`` excludes
+    # it.
     before = by_finish[np.maximum(last, 0)] if len(reads) else by_finish
+    # The place before an account's first read is one of the account before it.
     known = (last >= 0) & (k[reads[before]] == k[reads])
     done = adds[txns.type[txn[adds]] == OK]
     begun, ended = place(done, txns.start), place(done, txns.finish)
@@ -124,10 +129,13 @@ def _moved(
         """Return the sum of all steps of this sign that may lie between the two reads."""
         of_all, of_done = (np.where(value[s] * sign > 0, value[s], 0) for s in (adds, done))
         to_come = _running(opened, of_all, finish) - _running(opened, of_all, zero)
+        # Only acknowledged steps have an end: one of unknown outcome may take effect at any time
+        # later.
         return to_come - (_running(ended, of_done, start[before]) - _running(ended, of_done, zero))
 
     amount = value[done]
     earlier = value[reads[before]]
+    # The least: only gains that are certain, and every loss that is possible. The most: reversed.
     least = earlier + between(np.maximum(amount, 0)) + possible(-1)
     most = earlier + between(np.minimum(amount, 0)) + possible(1)
     wrong = known & ((value[reads] < least) | (value[reads] > most))
@@ -166,6 +174,7 @@ def judge_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     full = np.flatnonzero(ints(reads, "empty") == 0)
     first = full[np.argsort(txns.finish[txn[full]])[:1]]
     given = setting.bank.total
+    # ``first`` is one read or none: the sum is its total, or 0 where nothing is judged.
     expected = given if given is not None else int(total[first].sum())
     seen = ints(untouched, "txn")
     at_first = ints(untouched, "key")[np.isin(seen, txn[first])]
@@ -187,6 +196,7 @@ def judge_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "nil": ints(reads, "empty") > 0,
         "unexpected": unexpected,
     }
+    # Without a full read the bank's accounts are unknown, even where its total is given.
     wrong = np.any(np.stack(tuple(marks.values())), axis=0) & bool(count)
     same = {"expected": expected, "size": size}
     filled = {name: np.full(len(txn), number) for name, number in same.items()}
@@ -203,6 +213,7 @@ def _unexpected(untouched: pa.Table, at_first: Ints, txn: Ints) -> tuple[Bools, 
     """
     key, of = ints(untouched, "key"), ints(untouched, "txn")
     strange = np.flatnonzero(~np.isin(key, at_first))
+    # Descending: of assignments to one place numpy keeps the last, here the least key.
     strange = strange[np.lexsort((-key[strange], of[strange]))]
     found, least = np.zeros(len(txn), dtype=np.bool_), np.zeros(len(txn), dtype=np.int64)
     place = np.searchsorted(txn, of[strange])

@@ -66,6 +66,7 @@ def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     order = np.lexsort((pos, txn, key))
     order = order[f[order] >= 0]
     order = order[group_starts(key[order], txn[order])]  # the first step on each account
+    # A set-up of unknown outcome counts, since it may have taken effect.
     blind = order[(f[order] == _WRITE) & (txns.type[txn[order]] != FAIL)]
     starts = np.flatnonzero(group_starts(key[blind]))
     first = blind[starts]
@@ -74,6 +75,7 @@ def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     acked = np.minimum.reduceat(done, starts) if len(starts) else done
     accounts = pa.table([txn[first], key[first], value[first], acked], schema=ACCOUNTS)
     read = order[(f[order] == _READ) & ok[txn[order]]]
+    # ``key[first]`` ascends, as ``searchsorted`` needs: ``order`` is sorted by key first.
     place = np.searchsorted(key[first], key[read])
     known = place < len(first)
     known[known] = key[first][place[known]] == key[read][known]
@@ -117,12 +119,14 @@ def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     banks = _banks(tables["bank.accounts"])
     reads = _whole(added_up(tables["bank.sums"]), banks)
     counted = reads.group_by("bank").aggregate([([], "count_all")])
+    # A join returns its rows in no fixed order, and null for the banks that were never read.
     banks = banks.join(counted.rename_columns({"count_all": "reads"}), "bank").sort_by("bank")
     reads_of_banks = pc.fill_null(banks.column("reads"), 0)
     banks = banks.drop_columns("reads").append_column("reads", reads_of_banks)
     before = _before_set_up(reads, tables, setting)
     off = pc.not_equal(reads.column("total"), reads.column("expected"))
     less = pc.and_(pc.less(reads.column("least"), 0), not setting.bank.negative_balances)
+    # A wrong total counts the empty accounts in its text: one finding, not two.
     empty = pc.and_(pc.greater(reads.column("empty"), 0), pc.invert(off))
     wrong = pc.and_(pc.or_(pc.or_(off, less), empty), pa.array(~before))
     for name, column in (("off", off), ("negative", less), ("nil", empty)):
@@ -160,6 +164,7 @@ def _whole(reads: pa.Table, banks: pa.Table) -> pa.Table:
     ordered = banks.sort_by("bank").take(pa.array(place))
     for name in ("size", "expected", "acked"):
         reads = reads.append_column(name, ordered.column(name))
+    # A read of some accounts need not see their total: transfers cross any part of a bank.
     return reads.filter(pc.equal(reads.column("accounts"), reads.column("size")))
 
 
@@ -169,6 +174,7 @@ def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
     """
     txns, txn = transactions_of(tables, setting), ints(reads, "txn")
     nothing = ints(reads, "empty") == ints(reads, "size")
+    # At equal times the read may have come first.
     early = (txns.start[txn] <= ints(reads, "acked")) | ~txns.real_time[txn]
     return np.asarray(nothing & early, dtype=np.bool_)
 
@@ -217,11 +223,13 @@ def compare_last_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     least = given + _summed(k, np.minimum(open_, 0), count)
     most = given + _summed(k, np.maximum(open_, 0), count)
     last = _latest(k, txns.finish[txn], done, count)
+    # A read whose kind promises no real time may show an old state of the account.
     shows = (f == _ACCOUNT_READ) & (type_ == OK) & txns.real_time[txn]
     # A transfer read what was there before it.
     read = _latest(k, txns.start[txn], shows & ~_beside(k, txn, f == _ACCOUNT_WRITE), count)
     once = (_summed(k, blind, count) == 1) & (_summed(k, blind & (type_ == OK), count) == 1)
     known = once & (read >= 0) & (last >= 0)
+    # Row -1, which means none, takes the last row here; ``known`` already excludes it.
     known &= txns.start[txn[read]] > txns.finish[txn[last]]
     lost = known & ((value[read] < least) | (value[read] > most))
     gap = np.where(value[read] < least, least, most) - value[read]
@@ -251,6 +259,7 @@ def _latest(k: Ints, at: Ints, among: Bools, count: int) -> Ints:
 
 def _beside(k: Ints, txn: Ints, steps: Bools) -> Bools:
     """Tell whether the step's transaction has one of ``steps`` on the same account."""
+    # One integer for each pair, so that ``isin`` compares pairs.
     pair = k * (int(txn.max(initial=0)) + 1) + txn
     return np.isin(pair, pair[steps])
 

@@ -55,6 +55,7 @@ def transfers_of(
 def _between(row: dict[str, Any], transactions: pa.Table) -> Ints:
     start, finish = ints(transactions, "invoke_ns"), ints(transactions, "complete_ns")
     type_ = codes(transactions, "type", TYPES)
+    # A transfer of unknown outcome may take effect long after its recorded end.
     in_time = (start <= row["until"]) & ((finish >= row["since"]) | (type_ == INFO))
     may_show = in_time & (type_ != FAIL)
     txns = np.flatnonzero(may_show)

@@ -33,6 +33,7 @@ def _components_of_few(edges: Edges, vertices: int) -> Ints:
         path, place = [root], [begin[root]]
         found += 1
         low[root] = found
+        # One root's numbers suffice: what is on the stack was reached from this root.
         number = {root: found}
         open_.append(root)
         while path:
@@ -56,6 +57,7 @@ def _components_of_few(edges: Edges, vertices: int) -> Ints:
             if low[here] == number[here]:
                 while label[here] < 0:
                     label[open_.pop()] = here
+    # A component bears the number of one of its vertices, so a lone vertex's own number is free.
     alone = [at if own < 0 else own for at, own in enumerate(label)]
     return np.asarray(alone, dtype=np.int64)
 

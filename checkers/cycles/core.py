@@ -84,6 +84,7 @@ def core_of(graph: Graph, details: Details) -> Core:
     old = np.unique(np.concatenate([inside.source, inside.target]))
     source, target = np.searchsorted(old, inside.source), np.searchsorted(old, inside.target)
     key, element = (details.column(name, inside.row) for name in ("key", "element"))
+    # Labels depend on the algorithm that found the components; their least vertices do not.
     _, first, which = np.unique(label[old], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -106,6 +107,7 @@ def joined(cores: Sequence[Core]) -> Core:
     """Concatenate ``cores``, whose transactions ascend from one core to the next."""
     nothing = np.zeros(0, dtype=np.int64)
     edges, txn, owner, first = (
+        # ``np.concatenate`` raises on an empty list: without cores there is still an empty array.
         [Edges.of(nothing, nothing, nothing)],
         [nothing],
         [nothing],

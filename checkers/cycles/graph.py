@@ -95,8 +95,10 @@ class Graph:
 def dependencies_of(table: pa.Table, committed: Bools) -> Edges:
     """Return the rows of ``lists.edges`` that count: of reads, those of committed transactions."""
     kind, source, target = (_narrow(table, name) for name in ("kind", "source", "target"))
+    # Of a wr the target read, of an rw the source; a ww has no reader.
     reader = np.where(kind == Kind.WR, target, source)
     rows = np.flatnonzero((kind == Kind.WW) | committed[reader])
+    # Picking copies, and the edges are most of what a long history holds in memory.
     if len(rows) == len(kind):
         return Edges(source=source, target=target, kind=kind, row=rows)
     return Edges(source=source[rows], target=target[rows], kind=kind[rows], row=rows)
@@ -155,6 +157,7 @@ def _gates(tails: Tails, first: int) -> tuple[Edges, int]:
     met = at < len(keys)
     met[met] = keys[at[met]] == key[below][met]
     below, at = below[met], at[met]
+    # ``_entries`` takes maxima, which an empty array does not have.
     entries = (
         [helpers[0].pick(np.zeros(0, dtype=np.int64))]
         if not len(below)
@@ -173,6 +176,7 @@ def _entries(
     n = int(max(reader.max(), appender.max())) + 1
     # Appenders are sorted within their group, so one code sorts them all.
     code = np.repeat(np.arange(len(low)), size) * n + appender
+    # Beyond the last code nothing is equal; clamped, the comparison says so without an index error.
     at = np.minimum(np.searchsorted(code, group * n + reader), len(code) - 1)
     own = code[at] == group * n + reader
     last = low[group] + size[group] - 1
@@ -201,9 +205,11 @@ def _processes(txns: Transactions) -> Edges:
 def _following(txns: Transactions, among: Bools) -> Edges:
     rows = np.flatnonzero((txns.type != FAIL) & among)
     rows = rows[np.lexsort((rows, txns.start[rows], txns.process[rows]))]
+    # A transaction of unknown outcome may take effect after later ones: only an ok precedes them.
     last_ok = np.maximum.accumulate(np.where(txns.type[rows] == OK, np.arange(len(rows)), -1))
     after, last_ok = rows[1:], last_ok[:-1]
     before = rows[np.maximum(last_ok, 0)]
+    # The running maximum goes on from one process to the next, whose first rows it must not reach.
     pick = (last_ok >= 0) & (txns.process[before] == txns.process[after])
     return Edges.of(before[pick], after[pick], Kind.PROCESS)
 
@@ -214,6 +220,7 @@ def _timeline(txns: Transactions, first: int) -> tuple[Edges, int]:
     done = done[np.lexsort((done, txns.finish[done]))]
     points = first + np.arange(len(done))
     later = np.flatnonzero((txns.type != FAIL) & txns.real_time)
+    # "left": a completion at the very time of an invocation does not precede it.
     last = np.searchsorted(txns.finish[done], txns.start[later], side="left") - 1
     later, last = later[last >= 0], last[last >= 0]
     edges = [

@@ -51,6 +51,7 @@ def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
     nothing = np.zeros(0, dtype=np.int64)
     for kind in CLASSES:
         open_ = np.ones(core.owners, dtype=np.bool_)
+        # A component that holds a kind which implies this one is not counted here again.
         for lesser in found:
             if kind.implied_by(lesser):
                 open_[found[lesser]] = False
@@ -66,11 +67,13 @@ def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
     edges = core.edges.pick(allowed(core, txns, kind) & open_[core.owner[core.edges.source]])
     if not len(edges.source):
         return edges.source
+    # With fewer kinds of edges the components of all edges fall apart: less lies on a cycle.
     edges = edges.pick(cyclic(edges, core.vertices))
     if kind.base == G_NONADJACENT:
         return _without_adjacent_rw(core, txns, kind, edges)
     if kind.base == G_SINGLE:
         vertices = closed_by_one_rw(edges, core.vertices, core.owner)
+    # Components with a single or a non-adjacent rw are not ``open_``: those kinds imply this one.
     elif kind.base > G_SINGLE:
         vertices = edges.source[edges.kind == Kind.RW]
     else:
@@ -80,10 +83,13 @@ def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
 
 def _without_adjacent_rw(core: Core, txns: Transactions, kind: Class, edges: Edges) -> Ints:
     walked = np.unique(core.owner[closed_without_adjacent_rw(edges, core.vertices)])
+    # Beside a cycle without rw, a walk may be no simple cycle (see ``simple``): only a search
+    # tells.
     tangled = np.isin(walked, core.owner[closed_without_rw(edges, core.vertices)])
     holds = ~tangled
     left = SIMPLE_ALL_MAX
     for place in np.flatnonzero(tangled).tolist():
+        # With no states left the search ends at once, and says that there is no cycle.
         search = shortest_cycle(core.only(int(walked[place])), txns, kind, min(left, SIMPLE_MAX))
         holds[place] = search.cycle is not None
         left -= search.states
@@ -140,6 +146,7 @@ def _folded(steps: list[Row], kind: Class) -> list[Row]:
     for step in steps[1:]:
         last = folded[-1]
         one_key = last["key"] is not None and last["key"] == step["key"]
+        # A fold must not lead from a transaction to itself.
         if one_key and (last["kind"], step["kind"]) in able and last["source"] != step["target"]:
             word = "rw" if last["kind"] == "rw" else step["kind"]
             element = None if word == "wr" else step["element"]

@@ -79,6 +79,7 @@ def allowed(core: Core, txns: Transactions, kind: Class) -> Bools:
     if kind.order >= REALTIME:
         kinds += (Kind.REALTIME, Kind.TIME)
     fitting: Bools = np.isin(core.edges.kind, kinds)
+    # Dependencies bind every transaction; the orders are promises that some kinds do not make.
     if kind.reverse or kind.order < PROCESS:
         return fitting
     promised = txns.real_time if kind.order == REALTIME else txns.in_session

@@ -104,6 +104,7 @@ def _readers(core: Core, edges: Edges) -> list[int]:
     """Return the sources of rw steps, first those that one rw is known to lead back to."""
     sure = closed_by_one_rw(edges, core.vertices, core.owner)
     readers = np.unique(edges.source[edges.kind == Kind.RW])
+    # The first cycle found bounds all later searches.
     return [*sure.tolist(), *readers[~np.isin(readers, sure)].tolist()]
 
 
@@ -147,7 +148,9 @@ class _Search:
         on_axis = core.txn != HELPER
         txn = np.where(on_axis, core.txn, 0)
         timed = on_axis & txns.real_time[txn]
+        # The extremes hold in no comparison, so that such a vertex never closes a cycle by time.
         self._start = np.where(timed, txns.start[txn], np.iinfo(np.int64).min)
+        # Only an acknowledgement precedes anything: an unknown outcome may come about later.
         ends = timed & (txns.type[txn] == OK)
         self._finish = np.where(ends, txns.finish[txn], np.iinfo(np.int64).max)
         self._steps = Steps.of(edges)
@@ -167,6 +170,7 @@ class _Search:
                 first, last = self._best[0].source, self._best[-1].target
                 closing = Step(kind=Kind.REALTIME, source=last, target=first)
                 self._best = (*self._best, closing)
+        # No cycle has fewer than two steps.
         return self._best is None or (self._states < STATES_MAX and len(self._best) > 2)
 
     def _breadth_first(self, start: int) -> list[int] | None:
@@ -183,6 +187,7 @@ class _Search:
         while queue and (self._states < STATES_MAX or self._best is None):
             state, length = queue.popleft()
             self._states += 1
+            # Queued before a shorter way to the same state was found.
             if length > least.get(state, length):
                 continue
             if length and self._closes(state[0], start):
@@ -191,6 +196,7 @@ class _Search:
                 mode = self._mode_after(state[1], kind)
                 cost = self._steps.cost(kind, state[2])
                 steps = length + cost
+                # ``_by_time``: the realtime step that closes the cycle counts as well.
                 if mode is None or steps + self._by_time >= limit:
                     continue
                 following = (target, mode, kind == Kind.PROCESS)
@@ -220,6 +226,7 @@ class _Search:
 
     def _mode_after(self, mode: int, kind: int) -> int | None:
         """Return the mode after a step of ``kind``, or ``None`` where that step may not follow."""
+        # A gate continues the rw that entered it.
         if kind == Kind.GATE:
             return mode
         if mode == BEGIN and kind != Kind.RW:
@@ -251,6 +258,8 @@ def _told(core: Core, edges: Edges, path: list[int]) -> tuple[Step, ...]:
         source, target = (int(core.txn[x[edge]]) for x in (edges.source, edges.target))
         kind, row = int(edges.kind[edge]), int(edges.row[edge])
         if kind in (Kind.GATE, Kind.TIME):
+            # The row is that of the gate's last edge: the edge from the reader into the gates has
+            # none.
             steps.append(attrs.evolve(steps.pop(), target=target, row=row))
         elif kind == Kind.PROCESS and steps and steps[-1].kind == Kind.PROCESS:
             steps.append(attrs.evolve(steps.pop(), target=target))

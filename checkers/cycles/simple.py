@@ -78,6 +78,7 @@ class Simple:
                 if path is not None:
                     return path
                 beyond += [] if more is None else [more]
+            # IDA*: the next limit is the least that any path exceeded.
             limit = min(beyond, default=None) if self.states < self._max else None
         return None
 
@@ -95,6 +96,7 @@ class Simple:
             for node, cost in self._before(vertex, by_rw):
                 if far + cost < least.get(node, far + cost + 1):
                     least[node] = far + cost
+                    # Free steps first keep the queue sorted by length.
                     queue.append((node, far + cost)) if cost else queue.appendleft((node, far))
         return least
 
@@ -106,6 +108,8 @@ class Simple:
             elif kind == Kind.RW and by_rw:
                 yield (source, False), 1
             elif kind not in (Kind.RW, Kind.GATE) and not by_rw:
+                # Backwards it is unknown whether a process step continues one: the bound may be
+                # low, never high.
                 cost = 0 if kind in (Kind.TIME, Kind.PROCESS) else 1
                 yield (source, False), cost
                 yield (source, True), cost

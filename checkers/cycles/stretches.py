@@ -60,6 +60,7 @@ def _appenders(tails: Tails) -> tuple[Ints, Ints, Ints, Bools]:
     among these, and whether it has one.
     """
     beyond = np.flatnonzero(tails.appends)
+    # The clamp below needs a key to point at.
     if not len(beyond):
         zeros = np.zeros(len(tails.txn), dtype=np.int64)
         return zeros, zeros, zeros, zeros > 0
@@ -77,6 +78,7 @@ def _cuts(dependencies: Edges, tails: Tails, txns: Transactions, stretch: int) -
     count = len(txns.type)
     if count < 2 * stretch or not _in_order(txns):
         return np.zeros(0, dtype=np.int64)
+    # Differences: their sum up to a number counts the edges that lead back over it.
     over = np.zeros(count + 1, dtype=np.int32)
     for source, target in (_ends(dependencies), _gate_ends(tails)):
         over += np.bincount(target + 1, minlength=count + 1).astype(np.int32)
@@ -127,11 +129,14 @@ def _stretches(
     for number in range(len(cuts) + 1):
         edges = dependencies.pick(inside[ends[number] : ends[number + 1]])
         some = tails.pick(of_tail == number)
+        # Readers and appenders meet through gates, which may lead back: with any, the graph is
+        # built.
         if len(some.txn) or np.any(edges.source > edges.target):
             yield bounds[number] or 0, bounds[number + 1], edges, some
 
 
 def _stretch_of(txn: Ints, cuts: Ints) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+    # Of one type with ``txn``, or numpy would widen the whole long column.
     return np.searchsorted(cuts.astype(txn.dtype), txn, side="right").astype(np.int16)
 
 

@@ -60,6 +60,7 @@ def closed_by_one_rw(edges: Edges, vertices: int, owner: Ints) -> Ints:
     part = components(steps, vertices)
     crossing = part[steps.source] != part[steps.target]
     following = adjacency(part[steps.source[crossing]], part[steps.target[crossing]])
+    # The target of an rw needs a place in the order even where no other step leads on from it.
     ends = np.concatenate([part[steps.source[crossing]], part[edges.target]])
     order = _topological(following, np.unique(ends).tolist())
     entries = adjacency(edges.source[rw], part[edges.target[rw]])
@@ -118,6 +119,7 @@ def _reaching_themselves(
         for target in entries[reader]:
             reached[target] = reached.get(target, 0) | 1 << number
     back = 0
+    # In this order a vertex has all its bits before it passes them on.
     for vertex in order:
         bits = reached.pop(vertex, 0)  # popped: only the frontier's bits are in memory
         if not bits:

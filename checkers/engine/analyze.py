@@ -24,9 +24,9 @@ from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
 from harness import plugins
 from harness.errors import HarnessBug, NotStored, UsageError
+from harness.exit_codes import Outcome, worst
 from harness.history import files
 from harness.history.load import History, load
-from harness.outcome import Outcome, worst
 from harness.plan import planfile
 from harness.plan.plan import MAX_DEADLINE_S, MAX_RATE_PER_S, CheckPlan
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
@@ -114,7 +114,8 @@ def analyze(
         Source.of_files(history.transactions_file, history.micro_op_files),
         setting=_setting(history, _asked(model, declaration), search_limit),
         checkers=(
-            *checkers_named(_with_evidence(history.manifest.checkers)),
+            # Each once: a manifest may repeat a name for ever.
+            *checkers_named(tuple(dict.fromkeys(_with_evidence(history.manifest.checkers)))),
             *always_on.CHECKERS,
             *told,
         ),
@@ -264,6 +265,7 @@ def _part(
 ) -> Part:
     """Return the part of ``checker``; one that breaks gives ``unknown`` and the reason."""
     names = (checker.name, *(kernel.name for kernel in checker.kernels))
+    # A kernel that misses a broken one's tables breaks as well; the cause comes first in the order.
     why = next((broken[name] for name in names if name in broken), None)
     if why is None:
         ENTERING.get()(checker.name)
@@ -340,6 +342,7 @@ def _combined(parts: list[Part], setting: Setting, why: Excuse | None) -> Analys
         reason_of(name, a, meaning_of(name, meanings).promise or setting.model)
         for name, a in deciding.items()
     ]
+    # An excused finding leaves the promise undecided: it was seen, so the run is not valid.
     for reason, names in spared.items():
         outcomes.append(Outcome.UNKNOWN)
         reasons.append(f"undecided: {', '.join(names)} was seen, but {reason}")
@@ -400,6 +403,7 @@ def _write(directory: Path, tables: Tables) -> None:
             files.publish(unfinished, path)
     except OSError as error:
         if unfinished is not None:
+            # What is to be told is the failed write, not that its rest could not be removed.
             with suppress(OSError):
                 unfinished.unlink()
         missing = "the tables behind the verdict are missing"

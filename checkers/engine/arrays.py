@@ -46,6 +46,7 @@ def _codes(column: pa.ChunkedArray | pa.Array, names: tuple[str, ...]) -> NDArra
 
 def _codes_of_dictionary(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.int8]:
     """Translate the dictionary: each name is looked up once, not once a row."""
+    # Nulls point beyond the dictionary, where -1 stands.
     known = np.append(_codes(chunk.dictionary, names), np.int8(-1))
     place = pc.fill_null(chunk.indices, len(chunk.dictionary))
     found: NDArray[np.int8] = known[np.asarray(place)]
@@ -62,6 +63,7 @@ def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:
     offsets = np.asarray(array.offsets, dtype=np.int64)
     known = np.asarray(array.is_valid(), dtype=np.bool_)
     length = np.where(known, np.diff(offsets), 0)
+    # ``values``, not ``flatten``: the offsets count all items, those behind nulls as well.
     return offsets[:-1], length, np.asarray(array.values, dtype=np.int64), known
 
 
@@ -78,6 +80,7 @@ def batches(length: Ints, limit: int) -> Iterator[slice]:
     start = 0
     while start < len(length):
         before = total[start - 1] if start else 0
+        # A row beyond the limit gets a slice of its own, or the loop would not advance.
         end = max(int(np.searchsorted(total, before + limit, side="right")), start + 1)
         yield slice(start, end)
         start = end
@@ -116,5 +119,6 @@ def _weight(micro_ops: pa.Table) -> int:
 def _cell_of(keys: NDArray[np.int64], many: int) -> NDArray[np.int16]:
     mixed = keys.view(np.uint64) * _MULTIPLIER
     mixed ^= mixed >> np.uint64(32)
+    # The high half scaled to ``many``: as even as a modulo, without a division for each row.
     scaled = ((mixed * _MULTIPLIER) >> np.uint64(32)) * np.uint64(many) >> np.uint64(32)
     return scaled.astype(np.int16)

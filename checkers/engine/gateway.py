@@ -104,6 +104,7 @@ def close() -> None:
         if SparkContext._gateway is not None:
             with contextlib.suppress(Exception):  # py4j, of a JVM that is gone
                 SparkContext._gateway.shutdown()
+        # pyspark would use these again, and talk to a JVM that is gone.
         SparkContext._gateway = SparkContext._jvm = None
 
 
@@ -147,6 +148,7 @@ def _start(java: Path) -> Gateway:
         )
     try:
         port, secret = _meet(jvm, directory)
+    # An interruption must not leave the JVM behind either.
     except BaseException:
         jvm.end()
         raise
@@ -179,6 +181,7 @@ def _jvm_environment(directory: Path) -> dict[str, str]:
     """Return the environment of the JVM and through it of the Python workers: they import nothing
     from their working directory.
     """
+    # The JVM and its workers start in another directory, where relative entries lead elsewhere.
     path = [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     return {
         **os.environ,

@@ -77,6 +77,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
     if home := os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home)
     if found := shutil.which("java"):
+        # The program on PATH is mostly a link: the home is where it leads.
         yield "PATH", Path(found).resolve().parent.parent
     for java in sorted(Path("/usr/lib/jvm").glob("*/bin/java")):
         yield "/usr/lib/jvm", java.parent.parent
@@ -97,14 +98,18 @@ def _version(java: Path) -> int | None:
             text=True,
             timeout=VERSION_LIMIT_S,
             check=True,
+            # JAVA_TOOL_OPTIONS makes every JVM print a line of its own, and may keep it from
+            # starting.
             env=without_foreign(os.environ),
         )
     except (OSError, subprocess.SubprocessError):
         return None
+    # ``java -version`` writes to standard error.
     match = _VERSION.search(answer.stderr + answer.stdout)
     if match is None:
         return None
     major, minor = match.groups()
+    # Releases before 9 call themselves 1.8, 1.7 ...
     return int(minor) if major == "1" and minor else int(major)
 
 

@@ -68,6 +68,7 @@ def on_split(
     """Run EARLY or KEY kernels over one split of ``source``, KEY ones with the tables of the EARLY
     ones: the work of a Spark task, and of the process executor.
     """
+    # Only what a Spark task reads: a kernel must not find more in process than there.
     tables = {"transactions": source.transactions.select(KEY_COLUMNS), **early}
     tables[PREPARED] = prepared(tables, setting)
     return merge(

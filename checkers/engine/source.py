@@ -66,11 +66,13 @@ class Source:
         """Return the operations ``txns``; see ``Lookup``."""
         ops: dict[int, list[MicroOp]] = {txn: [] for txn in sorted(set(txns))}
         steps: list[dict[str, Any]] = []
+        # Without a transaction to look for, no file is read.
         for split in range(self.splits if ops else 0):
             steps += self._steps_of(split, list(ops)).to_pylist()
         for step in sorted(steps, key=lambda row: (row["txn"], row["pos"])):
             value = step["value"] if step["elements"] is None else tuple(step["elements"])
             ops[step["txn"]].append(MicroOp(step["f"], step["key"], value))
+        # Transactions are dense: row t is transaction t.
         return {t: _operation(self.transactions.slice(t, 1), tuple(own)) for t, own in ops.items()}
 
     def _steps_of(self, split: int, txns: list[int]) -> pa.Table:

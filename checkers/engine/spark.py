@@ -121,6 +121,7 @@ def _unpacked(rows: pa.Table) -> Iterator[KernelOutput]:
             if kernel:
                 yield KernelOutput(tables={}, broken={kernel: broken})
             else:
+                # ``as_py`` would copy every payload.
                 payload = batch.column(4)[row].as_buffer()
                 yield KernelOutput(tables={output: pa.ipc.open_stream(payload).read_all()})
 
@@ -144,6 +145,7 @@ def session(master: str, scratch: Path) -> Iterator[SparkSession]:
         try:
             spark = _connected(jvm, master, scratch)
         except (PySparkException, Py4JError, OSError) as error:
+            # Closing removes the JVM's directory, and its log with it.
             words = jvm.last_words
             gateway.close()
             raise HarnessError(f"Spark did not start on {master}: {error}\n{words}") from error

@@ -95,6 +95,7 @@ def transactions_of(tables: Tables, setting: Setting) -> Transactions:
         process=ints(table, "process"),
         start=ints(table, "invoke_ns"),
         finish=ints(table, "complete_ns"),
+        # A kind without a staleness has no code here (-1): it promises real time.
         real_time=kind < 0,
         in_session=kind < sessions,
         committed=committed(type_, tables),
@@ -107,6 +108,7 @@ def prepared(tables: Tables, setting: Setting) -> pa.Table:
     """
     txns = transactions_of(tables, setting)
     columns = {
+        # Arrow keeps booleans as bits, which each cell would have to unpack again.
         name: column.view(np.int8) if column.dtype == np.bool_ else column
         for name, column in attrs.asdict(txns, recurse=False).items()
     }

@@ -109,6 +109,7 @@ def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]
     away_ns = max(window["start_ns"] - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
     held, partition = window["roles"] or (), loss["partition"]
     led = any(str(Role(kind, partition)) in held for kind in (RoleKind.PRIMARY, RoleKind.LEADER))
+    # The number last: between equals the answer must always be the same.
     return not (led and away_ns <= NEAR_NS), away_ns, window["fault"]
 
 

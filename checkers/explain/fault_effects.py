@@ -68,6 +68,8 @@ def least_open(invoked: Ints, completed: Ints, start_ns: int, end_ns: int | None
     """Return the fewest transactions that were open at one moment from ``start_ns`` to ``end_ns``,
     both included; at ``start_ns`` alone where there is no end. The arrays ascend.
     """
+    # A transaction that is invoked or completes at the very moment is open then: hence the two
+    # sides.
     low, high = np.searchsorted(completed, [start_ns, start_ns if end_ns is None else end_ns])
     at_start = np.searchsorted(invoked, start_ns, side="right") - low
     # Between two ends it can only grow: the fewest are open right after one of them.
@@ -110,6 +112,7 @@ def _takeovers(
             (at_ns, node)
             for at_ns, node in taken.get((_ANSWER[role.kind], role.partition), ())
             if at_ns >= window["start_ns"]
+            # An election after the heal is not proven to answer this fault.
             and (window["end_ns"] is None or at_ns <= window["end_ns"])
         ]
         at_ns, node = later[0] if later else (None, None)

@@ -100,6 +100,7 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
     found: list[Cause | None] = []
     for row in lost.select(["ack_ns", "read_ns", "partition"]).to_pylist():
         here = [forced for forced in whole if _concerns(forced.reset, row)]
+        # The first reset after the acknowledgement discarded the write; later ones found it gone.
         taken = next((forced for forced in here if _between(forced.reset, row)), None)
         under = _last(forced for forced in here if _before(forced.reset, row))
         found.append(Cause(taken=taken, under=under) if taken else None)
@@ -127,6 +128,7 @@ def _concerns(reset: Row, row: Row) -> bool:
 
 
 def _before(reset: Row, row: Row) -> bool:
+    # Before only for certain, between where it is possible: an open order may hide the cause.
     return bool(reset["at_ns"] + reset["uncertainty_ns"] < row["ack_ns"])
 
 

@@ -23,7 +23,7 @@ from checkers.lists.snapshot_reads import SNAPSHOTS, snapshots
 from checkers.lists.transactions import internal, lost_updates, own_operations
 from checkers.lists.versions import versions_of
 from checkers.lists.witness import WITNESSES
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.cycle_words import explain
 from harness.protocols.finding import Dependency, Finding, RecordedOperation
@@ -86,6 +86,7 @@ class ListAppend:
             examples = tuple(_cycle(name, steps, operations, faults) for steps in cycles[name])
             anomalies[name] = Anomaly(count=row["count"], examples=examples)
         (graph,) = tables["cycles.graph"].to_pylist()
+        # An anomaly of one transaction alone is evidence, even where no other touched its keys.
         judged = graph["dependencies"] > 0 or bool(anomalies)
         return Part(
             outcome=Outcome.VALID if judged else Outcome.UNKNOWN,
@@ -127,6 +128,7 @@ def _mentioned(shown: dict[str, list[Row]], cycles: dict[str, list[list[Row]]]) 
             yield from {row["txn"], row["other"]} - {NOBODY}
     for examples in cycles.values():
         for steps in examples:
+            # A step's target is the source of the next one.
             yield from (step["source"] for step in steps)
 
 

@@ -31,6 +31,7 @@ class Kind(enum.IntEnum):
 # ``element`` is what was read (wr) or what the target appended (ww, rw).
 EDGES = pa.schema(
     [
+        # Narrow columns: as 64 bits, the edges of long histories fill the memory.
         ("kind", pa.int8()),
         ("source", pa.int32()),
         ("target", pa.int32()),
@@ -110,6 +111,7 @@ def _last(ops: ListOps, read: Ints) -> Ints:
     if not len(ops.elements):
         return np.zeros(len(read), dtype=np.int64)
     at = ops.reads.start[read] + ops.reads.length[read] - 1
+    # The place of an empty read may lie outside of the elements, at either end.
     last: Ints = ops.elements[np.clip(at, 0, len(ops.elements) - 1)]
     return last
 
@@ -119,6 +121,7 @@ def _write_write(ops: ListOps, versions: Versions) -> pa.Table:
     seen = _between(ops, versions, follower - 1, versions.append[follower])
     unseen = np.flatnonzero(versions.of_append[: len(ops.appends.txn)] < 0)
     k = ops.appends.k[unseen]
+    # Where no version was read, nothing is known to precede an append that no read shows.
     unseen = unseen[versions.count[k] > 0]
     k = ops.appends.k[unseen]
     last = versions.first[k] + versions.count[k] - 1
@@ -128,6 +131,7 @@ def _write_write(ops: ListOps, versions: Versions) -> pa.Table:
 def _between(ops: ListOps, versions: Versions, before: Ints, append: Ints) -> pa.Table:
     """Return ww edges from the writers of versions ``before`` to the writers of ``append``."""
     writer = versions.append[before]
+    # -1 is garbage, which no transaction appended; it is a finding of its own.
     pick = writer >= 0
     return _to_append(ops, Kind.WW, ops.appends.txn[writer[pick]], append[pick])
 
@@ -159,6 +163,7 @@ def _to_append(ops: ListOps, kind: Kind, source: Ints, append: Ints) -> pa.Table
 
 def _made(ops: ListOps, kind: Kind, source: Ints, target: Ints, k: Ints, element: Ints) -> pa.Table:
     type_ = ops.txns.type
+    # What failed takes no part in an order: where a read shows it nevertheless, that is G1a.
     pick = (source != target) & (type_[source] != FAIL) & (type_[target] != FAIL)
     columns = [
         pa.array(np.full(int(pick.sum()), int(kind)), pa.int8()),

@@ -67,6 +67,7 @@ def rows(
     others = np.broadcast_to(np.asarray(other, dtype=np.int64), len(txn))
     elements = pa.nulls(len(txn), pa.int64()) if element is None else pa.array(element, pa.int64())
     columns = [
+        # Repeated by Arrow: a Python list would hold a reference for every row.
         pa.array([anomaly], pa.string()).take(pa.array(np.zeros(len(txn), dtype=np.int64))),
         pa.array(ops.keys[k], pa.int64()),
         pa.array(txn, pa.int64()),
@@ -101,6 +102,7 @@ def _first_bad(ops: ListOps, versions: Versions) -> Ints:
     repetition.
     """
     append = versions.append
+    # Without any append all rows are -1, and bad for that alone.
     writer = ops.appends.txn[append] if len(ops.appends.txn) else append
     # Of unknown fate (info) is no anomaly: to be read is how it shows that it took effect.
     bad = np.flatnonzero((append < 0) | (ops.txns.type[writer] == FAIL))

@@ -74,6 +74,8 @@ def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -
         return missed, missed
     shown = _last_shown(ops, missed)
     started = np.where(shown >= 0, ops.txns.start[ops.reads.txn[shown]], 0)
+    # The search began at the first of the key's missed acknowledgements; this append's may be
+    # later.
     seen = (shown >= 0) & (started > ops.txns.finish[ops.appends.txn[missed]])
     lost = ~seen
     if final_ns is not None:

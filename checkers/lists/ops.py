@@ -75,6 +75,7 @@ class _Codes:
         span = high - low + 1
         ranks = None
         # Only for keys with elements far apart, as of an imported history: ranks cost a sort.
+        # Python's integers: the product could overflow numpy's.
         if span * (int(k.max(initial=0)) + 1) >= 2**62:
             ranks = np.unique(element)
             low, span = 0, len(ranks)
@@ -117,6 +118,7 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
     read = np.flatnonzero((f == 0) & (known | (txns.type[txn] == OK)))
     # Stable: within a key the rows stay in the order of (transaction, position).
     read = read[np.argsort(k[read], kind="stable")]
+    # Failed appends as well: to recognise a read of one (G1a), its writer must be known.
     append = np.flatnonzero(f == 1)
     # Sorted once: every inference looks appends up by (key, element).
     append_codes, order = _Codes.of(k[append], ints(table, "value")[append])
@@ -148,6 +150,7 @@ def _in_order(micro_ops: pa.Table) -> pa.Table:
 
 def _ranked(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
     """Return the distinct values, ascending, and the position among them of each row's value."""
+    # Many rows, few keys: only the distinct ones are sorted.
     values = np.sort(np.asarray(pc.unique(column).to_numpy(), dtype=np.int64))
     rank = pc.index_in(column, value_set=pa.array(values, column.type))
     return values, np.asarray(rank.to_numpy(), dtype=np.int64)

@@ -72,6 +72,7 @@ def _snapshots(ops: ListOps, versions: Versions, tables: Tables, setting: Settin
         nothing = np.zeros(0, dtype=np.int64)
         return _Snapshots(read=nothing, count=nothing, staleness_ns=nothing)
     kind = codes(tables["transactions"], "kind", kinds)[ops.reads.txn]
+    # The length of a list with repetitions is not the number of versions that it shows.
     whole = versions.prefix & (versions.repeats_at[ops.reads.k] == NEVER)
     read = np.flatnonzero((kind >= 0) & whole & (ops.txns.type[ops.reads.txn] == OK))
     return _Snapshots(read=read, count=ops.reads.length[read], staleness_ns=allowed_ns[kind[read]])
@@ -95,12 +96,14 @@ def _stale(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
     if not len(acked) or not len(some.read):
         return rows(ops, "stale-snapshot", some.read[:0], some.read[:0])
     acked = acked[np.lexsort((place[acked], appends.k[acked]))]
+    # Wider than any position, so that the codes of two keys never meet.
     width = int(max(place.max(), some.count.max())) + 2
     code = appends.k[acked] * width + place[acked]
     at = np.searchsorted(code, reads.k[some.read] * width + some.count)
     lacks = at < len(acked)
     lacks[lacks] = appends.k[acked[at[lacks]]] == reads.k[some.read[lacks]]
     read, staleness_ns = some.read[lacks], some.staleness_ns[lacks]
+    # Acknowledgements need not come in the order of versions: any later version may be the oldest.
     missed = _first_acknowledged(ops, acked)[at[lacks]]
     writer = appends.txn[missed]
     late = txns.finish[writer] + staleness_ns < txns.start[reads.txn[read]]
@@ -201,6 +204,7 @@ def _pairs(tables: Tables, txns: Transactions, by_turn: Ints) -> Iterator[_Pairs
     writer, of_key, low, high, element = (column[order] for column in columns)
     begin = np.searchsorted(of_key, key, side="left")
     many = np.searchsorted(of_key, key, side="right") - begin
+    # Batches end between processes: a snapshot goes back only against one of its own process.
     starts = np.flatnonzero(group_starts(txns.process[reader]))
     ends = np.append(starts[1:], len(reader))
     for part in batches(np.add.reduceat(many, starts), CHUNK):
@@ -208,6 +212,7 @@ def _pairs(tables: Tables, txns: Transactions, by_turn: Ints) -> Iterator[_Pairs
         row, place = spread(many[rows])
         row = rows[row]
         at = begin[row] + place
+        # A transaction's own writes tell nothing about the snapshot that it reads.
         keep = writer[at] != reader[row]
         row, at = row[keep], at[keep]
         yield _Pairs(
@@ -229,10 +234,12 @@ def _judged(pairs: _Pairs, by_turn: Ints, txns: int) -> Iterator[pa.Table]:
     session = pairs.process * txns + pairs.writer
     seen = np.flatnonzero(pairs.sees)
     seen = seen[np.lexsort((pairs.turn[seen], session[seen]))]
+    # The process's first snapshot that saw the writer accuses all later ones that lack it.
     seen = seen[group_starts(session[seen])]
     if len(seen):
         at = np.minimum(np.searchsorted(session[seen], session), len(seen) - 1)
         first = pairs.turn[seen[at]]
+        # A torn snapshot is a finding already.
         back = pairs.lacks & ~torn & (session[seen[at]] == session) & (first < pairs.turn)
         yield _rows("snapshot-went-back", pairs, back, by_turn[first], by_turn)
 

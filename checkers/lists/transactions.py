@@ -33,11 +33,13 @@ def own_operations(ops: ListOps) -> Own:
     reads, appends = ops.reads, ops.appends
     order = np.lexsort((appends.pos, appends.txn, appends.k))
     group = _groups(ops, reads.k, reads.txn)
+    # Two more than any position: a group's last code lies beyond all of its appends.
     depth = int(max(reads.pos.max(initial=0), appends.pos.max(initial=0))) + 2
     code = _groups(ops, appends.k[order], appends.txn[order]) * depth + appends.pos[order]
     high = np.searchsorted(code, group * depth + reads.pos)
     again = ~group_starts(group)
     low = np.searchsorted(code, group * depth)
+    # Reads are sorted, so the row before is the same transaction's previous read.
     low[again] = high[:-1][again[1:]]
     return Own(
         before=np.where(again, np.arange(len(again)) - 1, -1),
@@ -67,6 +69,7 @@ def internal(ops: ListOps, own: Own) -> pa.Table:
     known = np.where(before >= 0, reads.length[before], 0)
     wrong = reads.length[read] < known + count
     wrong |= (before >= 0) & (reads.length[read] != known + count)
+    # A list of the wrong length is wrong already; compared, it would be read beyond its end.
     wrong |= _differ_in_head(ops, read, before, np.where(wrong, 0, known))
     wrong |= _differ_in_tail(ops, own, read, np.where(wrong, 0, count))
     read = read[wrong]
@@ -122,5 +125,6 @@ def _states(ops: ListOps, versions: Versions, read: Ints) -> Ints:
     for i in np.flatnonzero(~versions.prefix[read]).tolist():
         start = ops.reads.start[read[i]]
         content = ops.elements[start : start + ops.reads.length[read[i]]].tobytes()
+        # Negative, so that it never equals the length of a prefix.
         state[i] = -1 - seen.setdefault(content, len(seen))
     return state

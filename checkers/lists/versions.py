@@ -57,6 +57,7 @@ def versions_of(ops: ListOps) -> Versions:
     k, element = k[~repeated], element[~repeated]
     count = np.bincount(k, minlength=len(ops.keys)).astype(np.int64)
     append = ops.writer(k, element)
+    # At least one row, so that a clamped lookup of no append stays in bounds.
     of_append = np.full(max(len(ops.appends.txn), 1), -1)
     of_append[append[append >= 0]] = np.flatnonzero(append >= 0)
     return Versions(

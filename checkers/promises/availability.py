@@ -68,6 +68,7 @@ def _gap(done: Ints, start_ns: int, end_ns: int) -> dict[str, int]:
     """
     low, high = np.searchsorted(done, [start_ns, end_ns], side="right")
     inner = done[low:high]
+    # Without a completion in the drive phase its end may lie before its begin; no gap is negative.
     closing = done[high : high + 1] if high < len(done) else np.asarray([max(end_ns, start_ns)])
     points = np.concatenate([[start_ns], inner, closing])
     widths = np.diff(points)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import Ints, ints
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.verdict import ControllerLoad, Memory
 from harness.text import seconds
@@ -65,6 +65,7 @@ def _driven(rows: pa.Table, marks: dict[str, int]) -> pa.Table:
 def _cpu(rows: pa.Table, length: Ints) -> float | None:
     """Return the share of one core over the whole time; ``None`` where it was not measured."""
     shares = rows.column("cpu_share").drop_null().to_numpy()
+    # Where some seconds lack the figure, the weights would belong to other seconds.
     return float(np.average(shares, weights=length)) if len(shares) == len(length) else None
 
 

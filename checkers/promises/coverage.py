@@ -48,6 +48,7 @@ def covered(faults: pa.Table, kinds: tuple[str, ...]) -> dict[str, dict[str, int
     """
     cells = {kind: dict.fromkeys(COVERED, 0) for kind in kinds}
     for row in faults.to_pylist():
+        # Without possible kinds in the manifest (an older run) the recorded faults make the cells.
         if row["effective_ns"] is None or (kinds and row["kind"] not in cells):
             continue
         counts = cells.setdefault(row["kind"], dict.fromkeys(COVERED, 0))

@@ -118,8 +118,10 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
         start_ns, end_ns = window["start_ns"], window["end_ns"]
         if calm_ns is not None and start_ns - calm_ns >= least_ns:
             yield Calm(calm_ns, start_ns, start_ns)
+        # A fault that was never seen to heal may be in force to the end.
         if end_ns is None:
             return
+        # A fault that began earlier may heal later than this one.
         calm_ns = max(calm_ns or 0, end_ns)
     if calm_ns is not None and marks["heal"] - calm_ns >= least_ns:
         yield Calm(calm_ns, marks["heal"], 2**62)
@@ -131,6 +133,7 @@ def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[Finding]
     first, due = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NS_PER_S)) // STEP_NS + 1
     begun, ended, partition = ints(tries, "begun"), ints(tries, "ended"), ints(tries, "partition")
     ok, writes = np.asarray(tries.column("ok")), np.asarray(tries.column("writes"))
+    # The step in which the stretch ends may hold operations from beyond it.
     tried = ~ok & (begun >= due) & (begun < end_ns // STEP_NS) & (ended < over_ns // STEP_NS)
     served = ok & (ended >= first)
     for number in np.unique(partition[tried]).tolist():
@@ -153,6 +156,7 @@ def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[Finding]
                 )
                 where = {"partition": number}
                 yield Finding(text=text, txns=(), keys=(), at_ns=start_ns, details=where)
+                # Where nothing committed, no write did: one finding a partition.
                 break
 
 

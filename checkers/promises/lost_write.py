@@ -20,7 +20,7 @@ from checkers.explain.resets import Cause, causes, columns
 from checkers.explain.words import of_lost_write
 from checkers.lists.checker import INFERENCE
 from checkers.lists.lost import FINAL_READS
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.models import LOST_WRITE, promises_real_time
@@ -57,6 +57,7 @@ class LostWrite:
         if lost.num_rows:
             shown = lost.slice(0, EXAMPLES_MAX).to_pylist()
             operations = lookup.operations(tuple(t for row in shown for t in _transactions(row)))
+            # ``found`` is of all rows, ``shown`` of the first ones.
             told = zip(shown, found, strict=False)
             examples = tuple(
                 _finding(row, cause, operations, tables["faults"]) for row, cause in told

@@ -119,6 +119,7 @@ def _first_out(
     """
     known = [(window, _votes(window)) for window in away]
     for now, _ in known:
+        # The nodes that are out together grow in number only where a fault begins.
         at_ns = now["start_ns"]
         out = [
             (node, votes)

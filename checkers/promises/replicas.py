@@ -123,6 +123,7 @@ def two_leaders(states: pa.Table, events: pa.Table) -> Found:
     counted = both.group_by(["partition", "term"]).aggregate([("node", "distinct")])
     for row in counted.to_pylist():
         nodes = sorted(row["node_distinct"])
+        # A store's event may tell no term, and then proves nothing about one.
         if len(nodes) > 1 and row["term"]:
             yield (
                 "two-leaders",
@@ -162,6 +163,7 @@ def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
     )
     told = events.filter(pc.equal(events["kind"], EventKind.LOST_LOG.value))
     for row in told.sort_by([("at_ns", "ascending"), ("node", "ascending")]).to_pylist():
+        # Before the fault for certain: times of the store's events are mapped, with an error bound.
         if destroying_ns is None or row["at_ns"] + row["uncertainty_ns"] < destroying_ns:
             yield (
                 "forgotten-state",
@@ -201,6 +203,7 @@ def lost_entries(states: pa.Table, last: pa.Table) -> Found:
             for voter in here
             if voter["last_index"] < (known := _known_at(of_group, voter["asked_ns"]))
         }
+        # A voter that gave no state at the end counts as one that holds the entry.
         if size - len(lacking) < size // 2 + 1:
             nodes = " and ".join(sorted(lacking))
             yield (
@@ -295,6 +298,7 @@ def _boots(states: pa.Table) -> list[Row]:
     as_told = pc.ScalarAggregateOptions(skip_nulls=False)
     recovered = [(f"recovered_{name}", "first", as_told) for name in ("term", "vote", "index")]
     told = [(name, "last", as_told) for name in ("term", "vote", "applied_index")]
+    # Arrow takes first and last of a group only in one thread, where rows have an order.
     grouped = states.sort_by(order).group_by(keys, use_threads=False)
     return list(
         grouped.aggregate([*told, *recovered, ("asked_ns", "first")])
@@ -327,7 +331,8 @@ def _both(told: Row | None, row: Row) -> Row:
     """Return the highest state reported up to the end of the start in ``row``."""
     if told is None:
         return row
-    further = max(told, row, key=lambda each: each["term_last"])
+    # Within one term a vote stands above none: it may be given by a later start only.
+    further = max(told, row, key=lambda each: (each["term_last"], each["vote_last"] is not None))
     applied = max(told["applied_index_last"], row["applied_index_last"])
     return dict(further) | {"applied_index_last": applied}
 

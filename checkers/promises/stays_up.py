@@ -101,6 +101,7 @@ class StaysUp:
 
 def _explained(row: Row, risky: Iterable[Row]) -> bool:
     """Tell whether a fault that nodes may not survive was in force on the node when it ended."""
+    # ``at_ns`` is when the exit was seen: it came some time after the look before.
     first_ns, last_ns = row["at_ns"] - row["uncertainty_ns"], row["at_ns"]
     return any(
         row["node"] in (window["nodes"] or ())
@@ -125,6 +126,7 @@ def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
     told = [e["kind"] for e in lives if e["node"] == row["node"] and e["at_ns"] <= row["at_ns"]]
     began = [place for place, kind in enumerate(told) if kind == EventKind.NODE_STARTED]
     life = told[began[-1] if began else 0 :]
+    # An empty life holds no refusal, so that its last event is not asked for.
     return EventKind.NODE_REFUSED in life and life[-1] == EventKind.NODE_STOPPED
 
 
@@ -157,6 +159,7 @@ def _panics(lines: Iterable[Row], risky: Iterable[Row]) -> Iterator[Row]:
 
 
 def _count(lines: list[Row], risky: list[Row]) -> int:
+    # Each row repeats the total of its file and pattern, which counts once.
     totals = {(r["node"], r["file"], r["pattern"]): r["total"] for r in _panics(lines, risky)}
     return sum(totals.values())
 
@@ -247,6 +250,7 @@ def _refuse_unusable(run: RunDirectory, patterns: Iterable[LogPattern]) -> None:
 
 def _findings(log: NodeLog, patterns: tuple[LogPattern, ...]) -> Iterator[dict[str, Any]]:
     node, name = log.node, log.name
+    # Only what was sealed: the node may have written on since.
     size_bytes = log.path.stat().st_size if log.size_bytes is None else log.size_bytes
     kept: dict[str, list[dict[str, Any]]] = {}
     totals: dict[str, int] = {}

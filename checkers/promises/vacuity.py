@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import OK, TYPES, codes, ints
 from checkers.promises.statistics import STEPS, steps_by_f
 from harness.driving.flight import CLIENT_BUG
+from harness.exit_codes import Outcome
 from harness.history.records import FaultState
-from harness.outcome import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.text import seconds
 
@@ -43,6 +43,7 @@ class Vacuity:
             *setting.trouble,
         )
         outcome = Outcome.UNKNOWN if reasons else Outcome.VALID
+        # Remarks are told with the reasons, and put nothing in doubt.
         remarks = (*_overloaded(tables, setting), *setting.remarks)
         return Part(outcome=outcome, reasons=tuple(dict.fromkeys((*reasons, *remarks))))
 
@@ -100,6 +101,7 @@ def _overloaded(tables: Tables, setting: Setting) -> Iterator[str]:
     asked = setting.rate_per_s * max(0.0, span_s)
     invoked = ints(tables["transactions"], "invoke_ns")
     begun = int(((invoked >= marks["drive"]) & (invoked < marks["heal"])).sum())
+    # The variance of a Poisson count is its mean.
     if begun < (1 - RATE_MISSED_SHARE) * asked - RATE_MISSED_DEVIATIONS * asked**0.5:
         yield (
             f"the load fell behind: {setting.rate_per_s:,.6g} transactions a second were asked "

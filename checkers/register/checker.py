@@ -25,7 +25,7 @@ from checkers.register.ops import (
 )
 from checkers.register.search import CONFIGURATIONS_EACH, Contradiction, Op, SearchExhausted, search
 from checkers.register.zones import judge_by_zones
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.verdict import Anomaly
@@ -51,6 +51,7 @@ def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     ops, unexplained = register_ops(tables, setting)
     searched = searched_keys(ops)
     by_zones = judge_by_zones(ops.take(~searched[ops.k]))
+    # As objects: numpy's strings of six characters would cut "undecided".
     judged = np.where(searched, "search", "zones").astype(object)
     found = []
     for one in _one_by_one(ops.take(searched[ops.k])):
@@ -85,6 +86,7 @@ def _tested(ops: Ops) -> Bools:
 def _one_by_one(ops: Ops) -> list[Ops]:
     """Return the operations key by key: the one place where keys are not judged all at once."""
     starts = np.flatnonzero(group_starts(ops.k))
+    # The part before the first start is empty.
     return [ops.take(rows) for rows in np.split(np.arange(len(ops.k)), starts)[1:]]
 
 
@@ -99,6 +101,7 @@ def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
     """
     held = [number for number in answer.held if number != INITIAL]
     wrote = np.flatnonzero((one.f != READ) & np.isin(one.left, [*held, one.seen[answer.op]]))
+    # Only what began before its end could have given it the value that it must have found.
     wrote = wrote[(one.start[wrote] <= one.finish[answer.op]) & (wrote != answer.op)]
     latest = wrote[np.argsort(one.start[wrote], kind="stable")][-MENTIONED_MAX:]
     return {
@@ -146,6 +149,7 @@ class Register:
 
 
 def _order(row: Row, columns: tuple[str, ...]) -> tuple[Any, ...]:
+    # Null does not compare with a number.
     return tuple((row[name] is not None, row[name]) for name in columns)
 
 
@@ -157,6 +161,7 @@ def _anomaly(rows: list[Row], tables: Tables, lookup: Lookup) -> Anomaly:
 
 
 def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Table) -> Finding:
+    # -1 stands for the register's beginning, which no transaction wrote.
     txns = tuple(dict.fromkeys(txn for txn in row["txns"] if txn >= 0))
     shown = tuple(operations[txn] for txn in txns)
     return Finding(

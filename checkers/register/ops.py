@@ -77,6 +77,7 @@ def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:
     writes = every.f != READ
     # A compare-and-set that found a value without a writer is a garbage read, too.
     reads = (every.f != WRITE) & (type_ == OK) & (every.seen != INITIAL)
+    # One number for key and value; a register's initial value takes place 0 of its key.
     pair = every.k * (len(every.values) + 1) + np.where(writes, every.left, INITIAL) + 1
     wanted = every.k * (len(every.values) + 1) + every.seen + 1
     possible = np.unique(pair[writes & (type_ != FAIL)])
@@ -89,6 +90,8 @@ def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:
         for row, bad in zip(rows, aborted, strict=True)
     ]
     ordered = writes | txns.real_time[every.txn]
+    # Such a read is a finding by now; such a compare-and-set stays, as others may read what it
+    # left.
     kept = every.take((type_ != FAIL) & ordered & ~(unexplained & ~writes))
     return kept, pa.Table.from_pylist(findings, schema=FINDINGS)
 

@@ -83,6 +83,7 @@ def search(ops: list[Op], configurations_max: int) -> Answer:
         if not carried:
             return Contradiction(number, held)
         del pending[number]
+        # All hold the ended operation: without its bit more of them are equal, and merge.
         configurations = {(state, done & ~(1 << number)) for state, done in carried}
     return Linearization()
 

@@ -72,6 +72,7 @@ def judge_by_zones(ops: Ops) -> pa.Table:
 def _zones(ops: Ops) -> Zones:
     """Return the clusters of operations on one value each, as zones."""
     ops_order = np.lexsort((ops.txn, ops.left, ops.k))
+    # A read leaves what it found: of both kinds ``left`` is the value.
     k, value = ops.k[ops_order], ops.left[ops_order]
     starts = np.flatnonzero(group_starts(k, value))
     if not len(starts):
@@ -115,6 +116,7 @@ def _arg(values: Ints, starts: Ints) -> Ints:
 
 def _early_reads(ops: Ops) -> list[dict[str, Any]]:
     """Return the reads that ended before the only write of their value began."""
+    # False sorts first, so the write leads the operations on its value.
     order = np.lexsort((ops.f != WRITE, ops.left, ops.k))
     starts = group_starts(ops.k[order], ops.left[order])
     lead = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]] if len(order) else order
@@ -140,11 +142,14 @@ def _conflicts(ops: Ops, zones: Zones) -> list[dict[str, Any]]:
     by_reach = np.lexsort((order, high[order]))
     reach[by_reach] = np.arange(len(order))  # ranks: exact, and no two are equal
     span = len(order) + 1
+    # A key's codes exceed those of all keys before it: the maximum starts anew with each.
     far = np.maximum.accumulate(zones.k[order] * span + np.where(forward[order], reach + 1, 0))
     before = np.concatenate([[-1], far[:-1]])
     rank = before - zones.k[order] * span
     other = order[by_reach[np.maximum(rank, 1) - 1]]
+    # A forward zone conflicts where it begins within the other, a backward one where it ends there.
     edge = np.where(forward, low, high)[order]
+    # A rank of 0 or less: no forward zone of the key comes before.
     bad = (rank > 0) & (edge < high[other])
     return [
         _conflict(ops, zones, int(held), int(row), bool(forward[row]))

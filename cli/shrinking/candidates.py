@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from harness.errors import UsageError
 from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
 
@@ -32,6 +31,8 @@ def smaller(plan: Plan) -> list[Plan]:
     """Return ``plan`` with less of one thing, each in turn, those that save most first. All can be
     run.
     """
+    from cli.wiring import can_run  # heavy
+
     ways: tuple[Callable[[Plan], Iterator[Plan]], ...] = (
         _sooner,
         _shorter_drive,
@@ -43,7 +44,7 @@ def smaller(plan: Plan) -> list[Plan]:
         _calmer_ground,
         _shorter_holds,
     )
-    return [less for way in ways for less in way(plan) if less != plan and _can_run(less)]
+    return [less for way in ways for less in way(plan) if less != plan and can_run(less)]
 
 
 def beginnings(plan: Plan) -> list[Plan]:
@@ -51,7 +52,9 @@ def beginnings(plan: Plan) -> list[Plan]:
     its end, so an anomaly that had happened by then happens again, and all later trials are
     cheaper.
     """
-    return [less for share in BEGINNINGS if (less := _beginning(plan, share)) and _can_run(less)]
+    from cli.wiring import can_run  # heavy
+
+    return [less for share in BEGINNINGS if (less := _beginning(plan, share)) and can_run(less)]
 
 
 def _beginning(plan: Plan, share: float) -> Plan | None:
@@ -64,22 +67,9 @@ def _beginning(plan: Plan, share: float) -> Plan | None:
 
 def with_schedule(plan: Plan, faults: Sequence[PlannedFault]) -> Plan:
     """Return ``plan`` with ``faults`` and no others."""
+    # Without the mix, from which the faults of an empty schedule would be drawn.
     nemesis = msgspec.structs.replace(plan.nemesis, mix=(), schedule=tuple(faults))
     return msgspec.structs.replace(plan, nemesis=nemesis)
-
-
-def _can_run(plan: Plan) -> bool:
-    """Tell whether its workload accepts its options, and the nodes that its faults name exist."""
-    from cli.wiring import build_fault, build_system, build_workload, materialised
-
-    try:
-        system = build_system(plan)
-        build_workload(plan, system)
-        kinds = dict.fromkeys(fault.kind for fault in plan.nemesis.schedule)
-        materialised(plan, system, {kind: build_fault(kind) for kind in kinds})
-    except UsageError:
-        return False
-    return True
 
 
 def _sooner(plan: Plan) -> Iterator[Plan]:
@@ -115,6 +105,7 @@ def _simpler_workload(plan: Plan) -> Iterator[Plan]:
         step = next((step for step in steps if not isinstance(now, int) or step < now), None)
         if step is not None:
             less = options | {name: step}
+            # A least length above the greatest would be refused.
             if name == "max_length" and options.get("min_length", 1) > step:
                 less["min_length"] = step
             workload = msgspec.structs.replace(plan.workload, options=less)

@@ -21,7 +21,7 @@ from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Choose, in_this_process, in_turn
 from harness.clock import substream
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import MAX_SEED, Plan
 from results.store.store import RunStore
 
@@ -77,6 +77,7 @@ class Trials:
             for place, result in enumerate(results, start=1):
                 if self._fails(result):
                     return place - 1
+                # After the last candidate there is nothing left to cut short.
                 if place < len(plans) and time.monotonic() >= self.ends_s:
                     raise OutOfTime
         return None

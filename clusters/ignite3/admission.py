@@ -100,6 +100,7 @@ class Admission:
             return
         await asyncio.sleep(THROWN_OUT_STARTING_S)
         again = await self._strangers()
+        # Those that stayed apart: of a node that boots the news may only have been late.
         await together(self._restart(node) for node in first if node in again)
 
     async def readmit(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,6 +115,7 @@ class Admission:
         again = await self._thrown_out(nodes)
         # A node that has finished starting meanwhile is on its way in.
         out = tuple(n for n in nodes if n in first and again.get(n) == first[n])
+        # After the short wait a node that still starts can't be told from a removed one.
         if not starting:
             out = tuple(n for n in out if first[n] == rest.STARTED)
         await together(self._restart(node) for node in out)

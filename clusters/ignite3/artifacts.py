@@ -152,6 +152,7 @@ class Artifacts:
 
     def runtime(self) -> Path:
         """A Java runtime for nodes, cut out of the JDK that is installed here."""
+        # /usr/bin/javac is a chain of links into the JDK, where the file of its release lies.
         release = Path(os.path.realpath(_tool("javac"))).parents[1] / "release"
         text = release.read_bytes() if release.is_file() else b""
         return self.made(f"jre-{digest(text + MODULES.encode())}", _link)
@@ -186,10 +187,12 @@ class Artifacts:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._forget_partials()
+            # Beside the target: a rename is one step only within a file system.
             beside = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=PARTIAL, dir=self.root))
         except OSError as error:
             raise HarnessError(f"{self.root}: {error.strerror or error}") from error
         try:
+            # Below the new directory: jlink refuses a target that exists already.
             make(beside / "made")
             (beside / "made").rename(target)
         except OSError as error:
@@ -251,6 +254,7 @@ def _told(path: Path) -> list[tuple[str, str]]:
 def _fetch(profile: str, release: str, into: Path) -> None:
     run(
         MAVEN_LIMIT_S,
+        # By default Maven only warns of a wrong checksum.
         *(_tool("mvn"), "--batch-mode", "--quiet", "--strict-checksums", "--file", str(POM)),
         *("--activate-profiles", profile, f"-Drelease={release}"),
         "dependency:copy-dependencies",

@@ -125,6 +125,7 @@ class Bridge:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
         try:
+            # Not drained: a request is a line, and its answer is awaited anyway.
             driver.write({"id": number, "op": op, "conn": conn, **fields})
             answer = await answered
         finally:

@@ -145,6 +145,7 @@ class IgniteClient:
         """The result of ``op`` on this connection. Raises ``StoreError``."""
         if self._broken is not None:
             raise StoreError(error_table.BROKEN, self._broken)
+        # Set before the await: a cancelled call leaves its answer on the way, and this behind.
         self._broken = "a call did not come to its end"
         try:
             answer = await self._bridge.ask(op, self._number, **fields)

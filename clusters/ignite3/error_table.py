@@ -9,8 +9,8 @@ as indefinite.
 
 from __future__ import annotations
 
-from harness.protocols.classification import ErrorMeaning, error_table
 from harness.protocols.client import StoreError
+from harness.protocols.fail_or_info import ErrorMeaning, error_table
 
 CONNECTION_LOST = "DRIVER-CONNECTION-LOST"
 DRIVER_GONE = "DRIVER-GONE"

@@ -23,6 +23,7 @@ class Holders:
 
     def take(self, node: str, heard: LogEvent) -> None:
         """Take in the next event of ``node``."""
+        # A new process has none of the roles of its last life, however that ended.
         if heard.kind is EventKind.NODE_STARTED:
             self.leaders = {g: held for g, held in self.leaders.items() if held[1] != node}
             self.leases = {p: held for p, held in self.leases.items() if held[1] != node}
@@ -30,6 +31,7 @@ class Holders:
             known = self.leaders.get(heard.group, (0, ""))
             self.leaders[heard.group] = max(known, (heard.term, node))
         elif heard.kind is EventKind.LEADER_LOST:
+            # Only of that term: a log that is read late may tell of an older one.
             if self.leaders.get(heard.group) == (heard.term, node):
                 del self.leaders[heard.group]
         elif heard.lease is not None and heard.partition is not None:
@@ -57,6 +59,7 @@ def roles_of(held: Mapping[str, tuple[int, ...]], holders: Holders) -> Roles:
         for partition in partitions:
             into = learners if holders.learner(node, partition) else voters
             into[partition] = (*into.get(partition, ()), node)
+    # A node without an answer may be dead: what it held last proves nothing.
     leaders = {group: node for group, (_, node) in holders.leaders.items() if node in held}
     some = {*leaders.values(), *(node for node, partitions in held.items() if partitions)}
     return Roles(

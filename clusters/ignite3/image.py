@@ -23,7 +23,7 @@ from clusters.ignite3.options import RELEASE, RELEASE_NAME, Options
 from clusters.providers.docker import images
 from clusters.providers.docker.daemon import connect, doing
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.outcome import EXIT_USAGE
+from harness.exit_codes import EXIT_USAGE
 
 REPOSITORY = "firedrill-ignite3"
 LOOK_LIMIT_S = 10

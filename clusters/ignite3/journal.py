@@ -90,6 +90,7 @@ class Journal:
             try:
                 async with asyncio.timeout(READ_LIMIT_S):
                     piece = await provider.read_log(node, log.offset, logbook.PIECE_BYTES)
+            # The next read asks from the same byte again: nothing is lost.
             except (TimeoutError, FiredrillError):
                 return
             more = len(piece.content) >= logbook.PIECE_BYTES
@@ -100,6 +101,7 @@ class Journal:
         log.look(
             Reading(
                 wall_ns=piece.wall_ns,
+                # The node read its clock on the way: the middle is off by half of the trip at most.
                 loop_ns=(asked_ns + answered_ns) // 2,
                 half_trip_ns=(answered_ns - asked_ns + 1) // 2,
             )

@@ -51,6 +51,7 @@ class Log:
         if not whole and len(content) >= PIECE_BYTES:
             whole = len(content)  # a line that no piece holds is none of ours
         self.offset += whole
+        # Not ``splitlines``, which breaks at further characters that a message may hold.
         for line in content[:whole].decode("utf-8", "replace").split("\n"):
             found = parse_line(line.rstrip("\r"))
             if found is not None and found.wall_ns > after_ns:

@@ -43,7 +43,6 @@ from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
 from harness.plan.plan import options as convert
-from harness.protocols.classification import ErrorMeaning
 from harness.protocols.client import READ_WRITE, StoreError
 from harness.protocols.cluster import (
     Address,
@@ -55,6 +54,7 @@ from harness.protocols.cluster import (
     ReadsLogs,
     Roles,
 )
+from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.tasks import together

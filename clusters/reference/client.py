@@ -41,8 +41,8 @@ from clusters.reference.node.wire.messages import (
 )
 from clusters.reference.node.wire.messages import Committed as CommittedReply
 from harness.errors import HarnessBug
-from harness.protocols.classification import ErrorMeaning, error_table
 from harness.protocols.client import READ_WRITE, Committed, StoreError
+from harness.protocols.fail_or_info import ErrorMeaning, error_table
 
 CONNECT_FAILED = "CONNECT-FAILED"
 CONNECTION_LOST = "CONNECTION-LOST"
@@ -185,6 +185,7 @@ class ReferenceClient:
         if self._broken is not None and not behind:
             raise StoreError(CONNECTION_LOST, self._broken)
         self._next_id += 1
+        # Until the answer is read: a call that is cancelled leaves it in the stream.
         self._broken = "a call did not come to its end"
         self._send(ClientRequest(self._next_id, body))
         return self._next_id
@@ -208,10 +209,13 @@ class ReferenceClient:
         except BadMessage as error:
             self._fail(BAD_ANSWER, str(error), error)
         answer = reply.body
+        # Answers come in the order of requests: another number means a stream out of step.
         if reply.id != number or not isinstance(answer, expected | Failed):
             self._fail(BAD_ANSWER, f"asked {number} {body!r}, got {reply!r}", None)
+        # Of two requests that left together only the second answer completes the call.
         if number == self._next_id:
             self._broken = None
+            # An answer comes behind all puts before its request: none is under way any more.
             self._unanswered_bytes = 0
         return answer
 
@@ -246,6 +250,7 @@ class ReferenceTx:
 
     async def append(self, key: int, element: int) -> None:
         """Read the list, put it back with ``element`` at its end."""
+        # Of two appends that both had shared locks, one could only die.
         held = await self._get(key, for_update=True)
         if isinstance(held, int):
             raise StoreError(BAD_ANSWER, f"key {key} holds {held}, not a list")
@@ -257,6 +262,7 @@ class ReferenceTx:
 
     async def rollback(self) -> None:
         """Give it up."""
+        # Else the store never heard of the transaction.
         if self._unasked_deadline_s is None:
             await self._client.call(Rollback(), Ok)
 

@@ -117,6 +117,20 @@ _WIPES: Overrides = _mix("wipe", "kill", "partition") | {
 }
 
 
+# What is committed without the slow node, while a node that was wiped is taken in, may lack voters.
+_SLOW_NODE = {"at_s": 0.3, "kind": "delay", "target": "n2 at 40 ms", "hold_s": 8.0}
+_TIMES = (0.8, 3.4, 6.0)
+_WIPES_BESIDE_A_SLOW_NODE: Overrides = {
+    "system.partitions": 4,
+    "drive.rate_per_s": 150.0,
+    "drive.concurrency": 30,
+    "nemesis.schedule": [
+        _SLOW_NODE,
+        *({"at_s": at_s, "kind": "wipe", "target": "n3", "hold_s": 1.2} for at_s in _TIMES),
+    ],
+}
+
+
 OWN: Mapping[str, Overrides] = {
     "clock-not-advanced": _WIDE
     | _SNAPSHOTS
@@ -132,6 +146,15 @@ OWN: Mapping[str, Overrides] = {
     "finished-at-own-time": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     # Whose home dies between its decision and telling it: the more are open the likelier.
     "in-doubt-aborted": _WIDE | _mix("kill") | {"drive.rate_per_s": 150.0, "drive.concurrency": 20},
+    "joint-counted-as-one": _WIPES_BESIDE_A_SLOW_NODE
+    | {
+        "cluster.nodes": 5,
+        "system.replicas": 5,
+        "nemesis.schedule": [
+            _SLOW_NODE,
+            *({"at_s": at_s, "kind": "wipe", "target": "n4,n5", "hold_s": 1.2} for at_s in _TIMES),
+        ],
+    },
     "laggard-left-behind": _THEN_CALM,
     "last-entry-dropped": _mix("kill"),
     "lease-past-end": _LONG_PAUSES,
@@ -144,6 +167,7 @@ OWN: Mapping[str, Overrides] = {
         "drive.concurrency": 20,
         "nemesis.schedule": _SLOW_DISKS,
     },
+    "learner-counted": _WIPES_BESIDE_A_SLOW_NODE,
     "locks-not-rebuilt": _WIDE | _mix("kill"),
     "lost-hold-ignored": _WIDE | _mix("kill", "pause"),
     "no-fsync": _mix("kill"),

@@ -18,7 +18,14 @@ from msgspec.structs import replace
 from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
-from harness.protocols.faults import PlannedFault
+from harness.protocols.fault_kinds import (
+    BUILT_IN,
+    CLOCK_FAST,
+    CLOCK_SLOW,
+    split_strength,
+    with_strength,
+)
+from harness.protocols.faults import ITS_NODE, PlannedFault
 from harness.protocols.moments import Moment
 
 Overrides = dict[str, object]
@@ -122,12 +129,18 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
         "nemesis.quiet_s": of["quiet"],
         "nemesis.overlap": _together(draw, shape) if pace is _PACES[2] else 1,
     }
-    load["workload.read_kinds"] = list(draw.choice(_READS))
-    if workload == "bank":
-        load |= _bank(draw, burst=pace is _PACES[3])
+    reads = draw.choice(_READS)
+    burst = pace is _PACES[3]
+    if workload == "register":
+        load |= _registers(draw, burst=burst)
+        keys = int(str(load["workload.key_count"]))
+    elif workload == "bank":
+        load["workload.read_kinds"] = list(reads)
+        load |= _bank(draw, burst=burst)
         keys = int(str(load["workload.accounts"])) * int(str(load["workload.banks"]))
     else:
-        load |= _lists(draw, burst=pace is _PACES[3])
+        load["workload.read_kinds"] = list(reads)
+        load |= _lists(draw, burst=burst)
         keys = int(str(load["workload.key_count"]))
     # Most of what meets on a key dies for it: a rate that keys can't carry shows little of a store.
     each = 3.0 if workload == "bank" else 6.0  # a read of a bank meets all that is on its way
@@ -181,6 +194,16 @@ def _bank(draw: Random, *, burst: bool) -> Overrides:
         "workload.total": accounts * draw.choice((2, 12, 100)),
         "workload.max_transfer": draw.choice((1, 5, 20)),
         "workload.read_fraction": round(draw.uniform(0.1, 0.5), 2),
+    }
+
+
+def _registers(draw: Random, *, burst: bool) -> Overrides:
+    """Single keys, each replaced after some operations."""
+    return {
+        "workload.key_count": draw.randint(*draw.choice(((30, 60),) if burst else _KEYS)),
+        "workload.max_ops": draw.choice((30, 100)),
+        "workload.read_fraction": round(draw.uniform(0.3, 0.7), 2),
+        "workload.cas_fraction": draw.choice((0.0, 0.3, 0.7)),
     }
 
 
@@ -242,11 +265,30 @@ def _tuning(draw: Random) -> Overrides:
         "system.tuning.version_retention_s": (3.0, 5.0),
         "system.tuning.outcome_retention_s": (6.0, 10.0),
         "system.padding_bytes": (100, 2000, 20_000),  # small beside large values
+        # An election takes from 0.2 s to nearly twice as long as a lease.
+        "system.tick_ms": (40, 70),
+        "system.election_ticks": (5, 9),
     }
     return {name: draw.choice(values) for name, values in small.items() if draw.random() < 0.5}
 
 
-# -- the schedule, once its faults are drawn
+# -- schedules
+
+
+def within_drift(schedule: Sequence[PlannedFault]) -> bool:
+    """Whether no two clocks drift further apart in ``schedule`` than the design allows: one that
+    gains and one that loses are so far apart as both together. A strength that is no drift is
+    within none.
+    """
+    most = dict.fromkeys((CLOCK_FAST.name, CLOCK_SLOW.name), 0.0)
+    for fault in schedule:
+        if fault.kind in most:
+            usual = BUILT_IN[fault.kind].strength
+            _, drift, unit = split_strength(fault.target)
+            if usual is None or (drift is not None and unit != usual.unit):
+                return False
+            most[fault.kind] = max(most[fault.kind], usual.usual if drift is None else drift)
+    return sum(most.values()) <= DRIFT_EDGE
 
 
 def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFault, ...]:
@@ -274,7 +316,7 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
             percent = draw.choice((0.5, 2.0, DRIFT_EDGE / 2))
             if len({"clock-fast", "clock-slow"} & set(plan.nemesis.mix)) == 1:
                 percent = draw.choice((percent, DRIFT_EDGE))
-            found.append(replace(fault, target=f"{fault.target} at {percent:g} %"))
+            found.append(replace(fault, target=with_strength(fault.target, percent, "%")))
         else:
             # The first one comes whatever happens: a seed without any fault shows nothing.
             found.append(_aimed(aims, fault, plan) if found else fault)
@@ -291,7 +333,7 @@ def _aimed(draw: Random, fault: PlannedFault, plan: Plan) -> PlannedFault:
     several = int(str(plan.system.options.get("partitions", 1))) > 1
     return replace(
         fault,
-        target="its node" if draw.random() < 0.75 else fault.target,
+        target=ITS_NODE if draw.random() < 0.75 else fault.target,
         on=draw.choice(_MOMENTS + _MOMENTS_OF_TWO * (3 if several else 0)),
         after_s=draw.choice(_AFTER_S),
         nth=draw.choice((None, None, 2, 4)),
@@ -314,7 +356,7 @@ def _jump(
     healed_s = first_s + down_s + draw.uniform(*_WELL_AFTER_S)
     again_s = healed_s + _AGAIN_AFTER_S
     jumped = replace(
-        fault, target=f"{node} at {jump_ms} ms", hold_s=round(healed_s - fault.at_s, 3)
+        fault, target=with_strength(node, jump_ms, "ms"), hold_s=round(healed_s - fault.at_s, 3)
     )
     if again_s + down_s > end_s:
         # No time for all of it. The jump alone moves nothing that the store looks at.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,8 @@ from clusters.reference.client import ERRORS, ONE_SHOT, ReferenceClient, connect
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
+from clusters.reference.node.catalog.errors import SqlError
+from clusters.reference.node.catalog.nodes import AttributeText
 from clusters.reference.node.config import (
     DEFAULT_APPEND_ENTRIES,
     DEFAULT_APPENDS_AHEAD,
@@ -27,9 +29,12 @@ from clusters.reference.node.config import (
     MAX_PARTITIONS,
     AppendEntries,
     AppendsAhead,
+    Attributes,
     Config,
+    DetectionS,
     ElectionTicks,
     Endpoint,
+    Rebalance,
     SnapshotBytes,
     TickMs,
     Tuning,
@@ -44,19 +49,32 @@ from clusters.reference.node.wire.messages import BadMessage
 from clusters.reference.node.wire.reports import (
     AdminBody,
     AskEvents,
+    AskSql,
     AskStates,
     AskStatus,
     EventBatch,
     NodeReport,
     ReplicaReport,
+    SqlProblem,
+    SqlReport,
     StateReport,
 )
 from clusters.reference.wholeness import missing, roles_of
+from clusters.reference.zones import (
+    JOINED,
+    KEYS,
+    VIEWS,
+    Table,
+    Zones,
+    alteration,
+    differing,
+    unplaced,
+    zones_of,
+)
 from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
 from harness.plan.plan import options as convert
-from harness.protocols.classification import ErrorMeaning
 from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import (
     Address,
@@ -67,8 +85,10 @@ from harness.protocols.cluster import (
     PythonTree,
     Roles,
 )
+from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.statements import StatementAnswer
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState
 from harness.tasks import together
 
@@ -76,6 +96,8 @@ PEER, CLIENT = "peer", "client"
 CONNECT_LIMIT_S = 1.0
 ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others up
 WHOLE_LIMIT_S = 5.0  # digests of everything that a node holds take it a moment
+STATEMENT_LIMIT_S = 5.0
+VIEW_LIMIT_S = 1.5  # nodes are asked in turn until one answers, within one look of a proof
 POLL_S = 0.1
 CONFIG_FILE = "node.json"
 LOG_FILE = "node.log"
@@ -99,6 +121,12 @@ PaddingBytes = Annotated[int, Meta(ge=0, le=1 << 19)]  # half of the largest val
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The plan's ``[system]`` table for this store. Where ``replicas`` is not given, a cluster of
     fewer nodes has as many as nodes. Clients write values with up to ``padding_bytes`` beside them.
+
+    A plan that has one of the others makes a cluster with distribution zones (``zones.py``): the
+    first ``system_nodes`` hold cluster management and metastorage, and with ``system_apart`` no
+    data. Nodes announce ``attributes`` and ``profiles``, by name: values by attribute, or a list of
+    attributes without value. A node is out ``detection_s`` after its lease. ``rebalance``: the
+    variant. ``ddl`` is run at set-up; by default it is made of ``partitions`` and ``replicas``.
     """
 
     partitions: int = 8
@@ -112,6 +140,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     power_loss: bool = False
     padding_bytes: PaddingBytes = 0
     tuning: Tuning = Tuning()
+    system_nodes: Annotated[int, Meta(ge=1, le=64)] | None = None
+    system_apart: bool = False
+    attributes: dict[str, Attributes | list[AttributeText]] = {}
+    profiles: dict[str, tuple[AttributeText, ...]] = {}
+    detection_s: DetectionS | None = None
+    rebalance: Rebalance | None = None
+    ddl: tuple[str, ...] | None = None
 
 
 def build(
@@ -126,6 +161,7 @@ def build(
     ``network``: the clients' way to dial; the machine's by default.
     """
     usual = {"replicas": min(USUAL_REPLICAS, len(nodes))}
+    # What the plan says comes last: replicas that it names are checked, never lowered.
     chosen = convert(Options, usual | dict(options), "system")
     if not 1 <= chosen.partitions <= MAX_PARTITIONS:
         limits = f"expected 1 to {MAX_PARTITIONS} (got {chosen.partitions})"
@@ -133,11 +169,12 @@ def build(
     if not 1 <= chosen.replicas <= len(nodes):
         limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.replicas})"
         raise PlanError("system.replicas", limits)
+    zones = zones_of(chosen, options, nodes)
     try:
         bugs.check(chosen.bugs)
     except bugs.UnknownBug as error:
         raise PlanError("system.bugs", str(error)) from error
-    return ReferenceSystem(options=chosen, network=network or _real_network())
+    return ReferenceSystem(options=chosen, network=network or _real_network(), zones=zones)
 
 
 def _real_network() -> Network:
@@ -156,15 +193,15 @@ class ReferenceSystem:
         PortSpec(name=CLIENT, between_nodes=False),
     )
 
-    def __init__(self, *, options: Options, network: Network) -> None:
+    def __init__(self, *, options: Options, network: Network, zones: Zones | None = None) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
-        self._options, self._network = options, network
+        self._options, self._network, self._zones = options, network, zones
         self._feed = EventFeed()
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are."""
-        return self._options.partitions
+        """How many partitions there are, those of all tables together."""
+        return self._options.partitions if self._zones is None else self._zones.partitions
 
     @property
     def declaration(self) -> Declaration:
@@ -191,7 +228,7 @@ class ReferenceSystem:
 
     def partition_of(self, key: int) -> int:
         """The partition of ``key``, by the hash that the node uses."""
-        return partition_of(encode_key(key), self._options.partitions)
+        return partition_of(encode_key(key), self.partitions)
 
     def versions(self) -> dict[str, str]:
         """The hash of the node's source, and the planted bugs if any is on."""
@@ -213,7 +250,7 @@ class ReferenceSystem:
                 if other != node
             },
             data_dir=f"{cluster.work_dir[node]}/data",
-            partitions=options.partitions,
+            partitions=self.partitions,
             replicas=options.replicas,
             bugs=options.bugs,
             tick_ms=options.tick_ms,
@@ -223,7 +260,9 @@ class ReferenceSystem:
             appends_ahead=options.appends_ahead,
             power_loss=options.power_loss,
             tuning=options.tuning,
+            zoned=None if self._zones is None else self._zones.of(node),
         )
+        # Before any node starts, so that a plan's mistake is named here and not in a node's log.
         check(config)
         return Program(
             argv=("python3", "-m", "clusters.reference.node", "--config", CONFIG_FILE),
@@ -236,6 +275,8 @@ class ReferenceSystem:
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
         """Start all nodes at once, and wait until every partition serves."""
         await together(provider.start(node) for node in cluster.nodes)
+        if self._zones is not None:
+            await self._define(cluster, self._zones.ddl, deadline_s)
         await self._whole(cluster, deadline_s)
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
@@ -314,10 +355,97 @@ class ReferenceSystem:
         deadline_s, goals = loop.time() + limit_s, dict[int, int]()
         while True:
             reports = await self._reports(cluster)
-            lacking = missing(reports, cluster.nodes, self.partitions, goals)
+            system_nodes = cluster.nodes if self._zones is None else self._zones.system_nodes
+            lacking = missing(reports, cluster.nodes, self.partitions, goals, system_nodes)
             if not lacking or loop.time() >= deadline_s:
                 return lacking
             await asyncio.sleep(POLL_S)
+
+    async def sql(self, cluster: Cluster, node: str, statement: str, limit_s: float) -> SqlReport:
+        """The store's answer to ``statement`` at ``node``, as rows or as a problem."""
+        limit_ms = int(limit_s * 1000)
+        # The node answers by then, unless it can't be reached.
+        answer = await self._ask(
+            cluster, node, AskSql(statement, limit_ms), limit_s + ADMIN_LIMIT_S
+        )
+        if isinstance(answer, SqlReport):
+            return answer
+        problem = SqlProblem(kind="NoAnswer", message=f"{node} does not answer", doubtful=True)
+        return SqlReport(problem=problem)
+
+    async def statement(
+        self, cluster: Cluster, node: str, text: str, limit_s: float
+    ) -> StatementAnswer:
+        """See ``harness.protocols.statements.TakesStatements``."""
+        answer = await self.sql(cluster, node, text, limit_s)
+        problem = answer.problem
+        return StatementAnswer(
+            columns=answer.columns,
+            rows=answer.rows,
+            warnings=answer.warnings,
+            problem="" if problem is None else f"{problem.kind}: {problem.message}",
+            doubtful=problem is not None and problem.doubtful,
+        )
+
+    def fixed(self) -> str:
+        """See ``harness.protocols.statements.AlteredByStatements``."""
+        return "" if self._zones is not None else f"its plan names none of {', '.join(KEYS)}"
+
+    def check_alteration(self, text: str) -> str:
+        """See ``harness.protocols.statements.AlteredByStatements``."""
+        if self._zones is None:
+            return self.fixed()
+        try:
+            alteration(self._zones, text)
+        except (SqlError, ValueError) as error:
+            return str(error)
+        return ""
+
+    async def differing(self, cluster: Cluster, text: str) -> list[str]:
+        """See ``harness.protocols.statements.AlteredByStatements``."""
+        if self._zones is None:
+            return [self.fixed()]
+        views = await self._views(cluster, ("ZONES",))
+        return differing(alteration(self._zones, text), views["ZONES"])
+
+    async def unplaced(self, cluster: Cluster) -> list[str]:
+        """See ``harness.protocols.statements.AlteredByStatements``."""
+        if self._zones is None:
+            return []
+        return unplaced(self._zones, await self._views(cluster, tuple(VIEWS)))
+
+    async def _views(self, cluster: Cluster, names: Sequence[str]) -> dict[str, Table]:
+        """The system views ``names``, asked for in this order, of the first node that tells
+        all.
+        """
+        problems = []
+        for node in cluster.nodes:
+            found: dict[str, Table] = {}
+            for name in names:
+                answer = await self.sql(cluster, node, VIEWS[name], VIEW_LIMIT_S)
+                if answer.problem is not None:
+                    problems.append(f"{node}: {answer.problem.message}")
+                    break
+                found[name] = Table(answer.columns, answer.rows)
+            else:
+                return found
+        raise HarnessError(f"no node tells its system views: {'; '.join(problems)}")
+
+    async def _define(self, cluster: Cluster, ddl: Sequence[str], deadline_s: float) -> None:
+        """Run ``ddl``, once every node has joined: zones begin with the nodes that are there."""
+        loop, node = asyncio.get_running_loop(), cluster.nodes[0]
+        while True:
+            joined = (await self.sql(cluster, node, JOINED, STATEMENT_LIMIT_S)).rows
+            missing_ones = [name for name in cluster.nodes if (name,) not in joined]
+            if not missing_ones:
+                break
+            if loop.time() >= deadline_s:
+                raise HarnessError(f"not in the logical topology: {', '.join(missing_ones)}")
+            await asyncio.sleep(POLL_S)
+        for statement in ddl:
+            answer = await self.sql(cluster, node, statement, STATEMENT_LIMIT_S)
+            if answer.problem is not None:
+                raise HarnessError(f"system.ddl: {statement!r}: {answer.problem.message}")
 
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
         """Return when nothing is missing; raise ``HarnessError`` with what is missing at the
@@ -350,7 +478,7 @@ class ReferenceSystem:
         self,
         cluster: Cluster,
         node: str,
-        question: AskStatus | AskEvents | AskStates,
+        question: AskStatus | AskEvents | AskStates | AskSql,
         limit_s: float = ADMIN_LIMIT_S,
     ) -> AdminBody | None:
         """The node's answer, or ``None`` where there is none in time."""
@@ -359,6 +487,7 @@ class ReferenceSystem:
             return await ask(
                 self._network, address.host, address.port, question, limit_s, address.source
             )
+        # No answer is a usual state here: nodes are down or cut off in most drills.
         except (ConnectionLost, BadMessage, TimeoutError):
             return None
 
@@ -367,7 +496,7 @@ def _state(report: StateReport, replica: ReplicaReport) -> ReplicaState:
     told = msgspec.structs.asdict(replica)
     told["recovered"] = RecoveredState(**msgspec.structs.asdict(replica.recovered))
     told["log"] = tuple(LogMark(mark.index, mark.term, mark.digest) for mark in replica.log)
-    return ReplicaState(node=report.node, life=report.member, boot=report.boot, **told)
+    return ReplicaState(node=report.node, life=told.pop("member"), boot=report.boot, **told)
 
 
 def source_hash(directory: Path) -> str:
@@ -375,6 +504,7 @@ def source_hash(directory: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(directory.rglob("*.py")):
         content = path.read_bytes()
+        # Names and lengths, too: bytes that move from one file to another change the hash.
         digest.update(f"{path.relative_to(directory)} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusters.reference.node.raft import Role, Stage
-from clusters.reference.node.storage.identity import member_of
+from clusters.reference.node.storage.identity import directory_of, member_of
 from clusters.reference.node.wire.reports import GroupStatus, NodeReport
 from harness.protocols.cluster import Roles
 
@@ -42,13 +42,14 @@ def missing(
     nodes: tuple[str, ...],
     partitions: int,
     goals: dict[int, int],
+    system_nodes: tuple[str, ...] | None = None,
 ) -> list[str]:
     """The reasons why the cluster is not whole, in words; empty when every replica of every
     partition runs and has applied the partition's goal.
 
     ``goals`` is kept between calls: the last index that a partition's leader knew to be committed
     when it was first seen to serve. A goal that moved with the load would never be reached by all
-    at once.
+    at once. ``system_nodes`` vote in metastorage, all nodes by default.
     """
     silent = [node for node in nodes if node not in reports]
     lacking = [f"{node} does not answer" for node in silent]
@@ -75,7 +76,10 @@ def missing(
             lacking.append(f"partition {partition} is not assigned")
             continue
         running = {n: held.get(n) for n in holders if n not in silent}
-        lacking += _behind(partition, running, goals) or _foreign(partition, running, lives)
+        behind = _behind(partition, running, goals)
+        if partition == METASTORAGE and system_nodes is not None:
+            running = {n: status for n, status in running.items() if n in system_nodes}
+        lacking += behind or _foreign(partition, running, lives)
         if partition != METASTORAGE and partition not in served:
             lacking.append(f"{_name(partition)} has no primary")
     return lacking
@@ -94,7 +98,8 @@ def _foreign(
     name = _name(partition)
     if leader.stage != Stage.STABLE:
         return [f"{name} changes its members ({leader.stage})"]
-    return [f"{name} has not taken {n} in" for n in replicas if lives[n] not in leader.members]
+    members = frozenset(map(directory_of, leader.members))
+    return [f"{name} has not taken {n} in" for n in replicas if lives[n] not in members]
 
 
 def _name(partition: int) -> str:

@@ -3,7 +3,7 @@
 A store that refuses more than it did, or fails where it did not, breaks no promise: every history
 is valid. So the shares of operations that succeed, conflict or fail otherwise in *calm* (no fault
 in force, and the last one healed for a while) are compared with those of a recorded campaign of the
-same setting. Faults would drown the difference: what they cost depends on whom they hit.
+same setting. Faults would drown the difference: what they cost depends on the nodes that they hit.
 """
 
 from __future__ import annotations

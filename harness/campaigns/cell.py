@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, dumps
 from harness.protocols.models import OF_NODES, OF_SERVICE
 
@@ -58,7 +58,13 @@ class Cell:
         if self.options or self.repetition:
             # Not of a plain cell, whose key names its plan alone.
             text += f"\n# {sorted(self.options.items())} {self.repetition}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return key_of(text.encode())
+
+
+def key_of(text: bytes) -> str:
+    """Return the key of the cell whose plan is written as ``text``, without options."""
+    # 64 bits: of a million cells two are alike by chance in one of 37 million campaigns.
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 class CalmCounts(msgspec.Struct, frozen=True, kw_only=True):

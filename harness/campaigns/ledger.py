@@ -82,6 +82,8 @@ class Ledger:
         line = _Line(self.code, msgspec.Raw(raw), zlib.crc32(raw))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Appending goes to the end, also where another campaign wrote meanwhile. Not synced:
+            # cells whose results a power failure takes are run again.
             with self.path.open("a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # two campaigns may share a directory
                 _cut_torn_line(file)

@@ -1,5 +1,5 @@
 """Markers that the nodes of a campaign reached: named places of the system's code that few runs
-come by. What a campaign never reached it never tested, whatever it found.
+come by. What a campaign never reached it never tested.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import msgspec
 from harness.campaigns.cell import CellResult
 from harness.clock import substream
 from harness.errors import MalformedHistory
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.points import CrashPoint, MessageClass, Operation, When
 from harness.run.directory import RunDirectory
 
@@ -78,7 +78,7 @@ def sampled(points: Sequence[NodePoint], most: int, seed: int) -> list[NodePoint
             chosen.append(bags[kind].pop())
             if not bags[kind]:
                 del bags[kind]
-    return chosen[:most]
+    return chosen[:most]  # the last round may have gone beyond
 
 
 _COLUMNS = (Outcome.VALID, Outcome.VIOLATION, Outcome.UNKNOWN, Outcome.HARNESS_ERROR)

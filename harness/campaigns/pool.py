@@ -5,7 +5,7 @@ cell's result on a pipe; a worker that dies, or is silent past its cell's limit,
 
 The order of results is that of the cells, and cell ``k`` is chosen as soon as result ``k - ahead``
 was delivered, neither earlier nor later: so a search that chooses from results chooses the same
-cells whatever the number of workers and whichever of them ends first.
+cells with any number of workers, in any order of their ends.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class _Worker:
         """Make sure that the process has ended, by force if it has not by itself within that time;
         return its exit code, or the negative number of the signal that ended it.
         """
+        # Until ``wait4`` the number is its own, even once it has ended.
         process = os.pidfd_open(self.pid)
         if not _readable(process, within_s):
             signal.pidfd_send_signal(process, signal.SIGKILL)
@@ -136,6 +137,7 @@ class _Worker:
                     return self._measured(message.result)
                 run = message.run
         failure, reason = self._failure(code, late=late)
+        # A cell that is not kept may have removed it, before the worker died.
         run = run if Path(run).is_dir() else ""
         lost = failed(self.cell, reason, run=run, wall_s=wall_s, failure=failure)
         return self._measured(lost)
@@ -195,12 +197,14 @@ class Pool:
                     # would depend on which worker ends first.
                     cell = choose()
                     if asking := cell is not None:
+                        # An equal cell that is under way is run once and delivered twice.
                         if cell.key not in ledger.known and all(cell.key != o.key for o in ordered):
                             waiting.append(cell)
                         ordered.append(cell)
                 while waiting and workers.free and machine_s() < begin_until_s:
                     workers.start(waiting.popleft())
                 if waiting and workers.free:
+                    # The time is over: cells under way are still delivered, those that wait never.
                     late = {cell.key for cell in waiting}
                     ordered = deque(cell for cell in ordered if cell.key not in late)
                     waiting.clear()
@@ -265,6 +269,7 @@ class _Workers:
             pid = os.fork()
             if pid == 0:
                 _run_worker(self._pool, cell, parent, reply[1], stderr[1])
+            # The pipe ends with its last writer: held here, too, it would outlive the worker.
             os.close(reply[1])
             os.close(stderr[1])
             worker = _Worker(cell, pid, reply[0], stderr[0], machine_s())
@@ -289,6 +294,8 @@ class _Workers:
                 if read():
                     continue
                 self._pipes.unregister(key.fd)
+                # The end of its standard error alone says nothing: a program may close that. A
+                # worker that is late as well must not be collected twice.
                 if key.fd == worker.reply and worker not in late:
                     done.append(worker)
             if done or late or not wait:
@@ -299,6 +306,8 @@ class _Workers:
         return []
 
     def _collect(self, worker: _Worker, *, late: bool) -> CellResult:
+        # An exception between the two would have ``__exit__`` reap a number that may be another
+        # process's by then.
         with _signals_blocked():
             for handle in (worker.reply, worker.stderr):
                 if handle in self._pipes.get_map():
@@ -334,6 +343,7 @@ def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) ->
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.dup2(stderr, 2)
+        # A crash in a compiled library leaves its stack among the last words.
         faulthandler.enable(2)
         if not die_with_parent(parent):  # a parent that is killed takes its workers with it
             os._exit(1)
@@ -350,6 +360,7 @@ def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) ->
     except BaseException as error:  # an exit, too: it is the worker's last words
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
+        # Neither the parent's exit handlers nor the iterator on this stack may run in the fork.
         os._exit(code)
 
 
@@ -373,4 +384,4 @@ def _run_cell(pool: Pool, cell: Cell, reply: int) -> CellResult:
 def _send(handle: int, message: _Message) -> None:
     content = memoryview(msgspec.json.encode(message) + b"\n")
     while content:
-        content = content[os.write(handle, content) :]
+        content = content[os.write(handle, content) :]  # a signal may end a write midway

@@ -48,6 +48,7 @@ def run_stats(run: RunDirectory) -> RunStats:
 def _calm(history: History, transactions: pa.Table, faults: list[dict[str, Any]]) -> CalmCounts:
     """Count the operations of the drive that no fault can have touched."""
     marks, declared = dict(history.manifest.phases), history.manifest.declaration.conflicts
+    # A run that broke off: without its heal the end of its last faults is not known.
     if "drive" not in marks or "heal" not in marks:
         return CalmCounts()
     begun, ended = (transactions[name].to_numpy() for name in ("invoke_ns", "complete_ns"))
@@ -105,6 +106,7 @@ def _moves(events: pa.Table) -> list[tuple[int, int]]:
         partition = row["partition"]
         if partition is None:  # the lease of a node
             continue
+        # The first grant is no move: there is no holder before it to compare with.
         if holder.get(partition, row["node"]) != row["node"]:
             moves.append((partition, row["at_ns"]))
         holder[partition] = row["node"]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.campaigns.cell import CellResult, RunStats
-from harness.outcome import FAILED, Outcome
+from harness.exit_codes import FAILED, Outcome
 from harness.protocols.roles import COVERED
 
 # More seeds than this share that show nothing, and the campaign as a whole shows nothing.
@@ -33,15 +33,15 @@ def overall(results: Sequence[CellResult], max_unknown: float = MAX_UNKNOWN_SHAR
     return Outcome.VALID
 
 
-def totals(results: Sequence[CellResult], wall_s: float) -> Iterator[str]:
-    """Yield the sums of ``results``; ``wall_s`` is the time of this command."""
+def totals(results: Sequence[CellResult], wall_s: float, unit: str = "seed") -> Iterator[str]:
+    """Yield the sums of ``results``, each of a ``unit``; ``wall_s`` is the time of this command."""
     if not results:
         return
     shown = ", ".join(f"{outcome.value} {n}" for outcome, n in outcome_counts(results).items())
-    yield f"{len(results)} seeds: {shown}"
+    yield f"{len(results)} {unit}s: {shown}"
     whole = [result.stats for result in results if result.judged]
     if whole:
-        yield from _operations(whole)
+        yield from _operations(whole, unit)
         yield from _roles(whole)
     simulated_s = sum(result.stats.simulated_s for result in results)
     computed_s = sum(result.cpu_s for result in results)
@@ -51,23 +51,24 @@ def totals(results: Sequence[CellResult], wall_s: float) -> Iterator[str]:
     )
 
 
-def _operations(runs: Sequence[RunStats]) -> Iterator[str]:
+def _operations(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
     sizes = [run.operations for run in runs]
     shares = sorted(run.ok_share for run in runs)
     yield (
-        f"operations: {sum(sizes)}, median {statistics.median(sizes):.0f} a seed; "
+        f"operations: {sum(sizes)}, median {statistics.median(sizes):.0f} a {unit}; "
         f"ok: median {statistics.median(shares):.0%}, least {shares[0]:.0%}"
     )
     moved = sum(1 for run in runs if run.changes)
     under_load = sum(1 for run in runs if run.open_changes)
     yield (
-        f"seeds with a change of primary: {moved / len(runs):.0%}, "
+        f"{unit}s with a change of primary: {moved / len(runs):.0%}, "
         f"under open transactions: {under_load / len(runs):.0%}"
     )
 
 
 def _roles(runs: Sequence[RunStats]) -> Iterator[str]:
     """Yield the table fault x role: the number of proven faults by role; then its empty cells."""
+    # Also the kinds that were tried and hit nothing: their cells are the empty ones.
     hits: dict[str, Counter[str]] = {kind: Counter() for run in runs for kind in run.tried}
     for run in runs:
         for kind, hit in run.hits.items():

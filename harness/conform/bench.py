@@ -19,9 +19,9 @@ from harness.driving.flight import CLIENT_BUG, Ending, Flight, Ops, attempt, fai
 from harness.driving.slots import Slot
 from harness.errors import FiredrillError, HarnessError
 from harness.history.records import Invoke, MicroOp, OpType, Phase, StoreEvent, Value
-from harness.protocols.classification import DEADLINE, unanswered
 from harness.protocols.client import READ_WRITE, Client, Tx
 from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
+from harness.protocols.fail_or_info import DEADLINE, unanswered
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 
 T = TypeVar("T")
@@ -168,6 +168,7 @@ class Bench:
             raise CheckFailure(f"a call went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
         if ended:
             done = self._noted(flight.phase, work.result())
+            # As the driver does it: left open, it would keep its locks from the checks that follow.
             if not done.ok and flight.phase == "step" and flight.tx is not None:
                 await self.give_up(self._rollback(flight.tx), CANCEL_LIMIT_S)
         else:
@@ -257,6 +258,7 @@ class Bench:
             raise CheckFailure(f"{what} took longer than {LOOK_LIMIT_S:g} s")
         try:
             return task.result()
+        # That of the call; the check's own cancellation would have come out of ``_over``.
         except (Exception, asyncio.CancelledError) as error:
             raise CheckFailure(f"{what} raised {type(error).__name__}: {error}") from error
 
@@ -295,11 +297,13 @@ class Bench:
             raise CheckFailure(f"roles() does not tell who {target!r} is")
         victims: Victims = found
         try:
+            # Faults of links cut none themselves: in a run that is the nemesis's part.
             await self.provider.cut(victims.grudge)
             await fault.inject(self.scene, victims)
             proof = await self._proven(
                 lambda: fault.prove(self.scene, found), f"{kind} of {target} has no effect"
             )
+            # The proof of the heal has to show other boots than these.
             victims = attrs.evolve(victims, boots=proof.boots)
             yield victims
         finally:
@@ -343,6 +347,7 @@ class Bench:
             try:
                 self.events += await self.timely("events()", self._told())
             except CheckFailure as error:
+                # By its text: what fails at every poll is told once.
                 self.unheard[str(error)] = None
             self.looks += 1
             await asyncio.sleep(POLL_S)
@@ -377,6 +382,7 @@ async def _over(work: Awaitable[T], limit_s: float) -> tuple[asyncio.Future[T], 
     """
     task = asyncio.ensure_future(work)
     try:
+        # Not ``asyncio.timeout``, which waits as long as the call ignores its cancellation.
         done, _ = await asyncio.wait({task}, timeout=limit_s)
         if not done:
             task.cancel()
@@ -384,6 +390,7 @@ async def _over(work: Awaitable[T], limit_s: float) -> tuple[asyncio.Future[T], 
             if late and not task.cancelled():
                 task.exception()  # asked for, or the loop would complain
     finally:
+        # Also where the check itself was cancelled: no call goes on beside the next check.
         task.cancel()
     return task, bool(done)
 

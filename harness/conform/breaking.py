@@ -58,6 +58,7 @@ def _wrong(bench: Bench, told: Roles) -> list[str]:
     if not told.voters:
         wrong.append("no voters of any partition")
     for partition, leader in told.leaders.items():
+        # Where the voters are not known, nothing speaks against the leader.
         if leader not in told.voters.get(partition, (leader,)):
             wrong.append(f"{leader} leads partition {partition} and has no vote in it")
     return wrong
@@ -88,6 +89,7 @@ async def _silenced(bench: Bench, kind: str) -> str:
                 )
         if await bench.roles(victim) != Roles():
             raise CheckFailure(f"{victim} tells roles under the fault {kind!r}")
+        # Of all nodes: the silent one must not make it late, or raise.
         await bench.roles()
         if bench.kind(kind).kind.ends_program:
             await _succeeded(bench, victim)
@@ -172,11 +174,13 @@ async def under_faults(bench: Bench) -> str:
 
     breaking = asyncio.ensure_future(break_it())
     try:
+        # In short turns, since nothing tells how long the faults will take to be proven.
         while not breaking.done():
             await load(ledger, seconds=1.0, clients=6, keys=3, limit_s=OP_LIMIT_S)
         await breaking
     finally:
         breaking.cancel()
+        # The first failure is on its way already: one of the ended faults must not replace it.
         with suppress(asyncio.CancelledError, CheckFailure):
             await breaking
     await bench.mend()
@@ -238,6 +242,7 @@ async def refused(bench: Bench) -> str:
         raise CheckFailure(f"connect() raised {name} ({error}), which is no StoreError") from error
     else:
         await bench.close(client)
+        # A client may dial as late as its first operation: then that has to fail.
         begun = await bench.transact(victim, MicroOp(READ, bench.number()), limit_s=SHORT_S)
         if begun.ok:
             raise CheckFailure(

@@ -11,9 +11,9 @@ import msgspec
 from harness.conform.bench import CANCEL_LIMIT_S, LOOK_LIMIT_S, POLL_S, Bench, CheckFailure
 from harness.errors import PlanError
 from harness.history.records import EventKind, StoreEvent
-from harness.protocols.classification import Certainty
 from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import Address, Capability, Cluster
+from harness.protocols.fail_or_info import Certainty
 from harness.protocols.promise import Declaration
 
 SCOPES = ("partition", "cluster")
@@ -132,7 +132,7 @@ def _dials_links(bench: Bench) -> None:
 
 def _elsewhere(cluster: Cluster, node: str, port: str) -> dict[str, dict[str, Address]]:
     bind = {name: dict(ports) for name, ports in cluster.bind.items()}
-    bind[node][port] = Address(host=bind[node][port].host, port=1)
+    bind[node][port] = Address(host=bind[node][port].host, port=1)  # another one, never dialed
     return bind
 
 
@@ -180,8 +180,10 @@ async def _asked_again(bench: Bench) -> None:
     before, limit_s = bench.looks, LOOK_LIMIT_S + CANCEL_LIMIT_S
 
     async def look() -> str:
+        # The next to end may have asked before the question: only the one after it counts.
         return "" if bench.looks > before + 1 else "it was not asked once more"
 
+    # Two requests with their pauses, each as slow as it may be.
     await bench.until(look, "events()", 2 * (limit_s + POLL_S) + POLL_S)
 
 
@@ -190,6 +192,7 @@ def _again(bench: Bench) -> list[tuple[StoreEvent, int]]:
     seen: dict[tuple[object, ...], int] = {}
     first: dict[tuple[object, ...], StoreEvent] = {}
     for _, event in bench.events:
+        # Without the time on the run's axis: each request maps an event anew.
         key = (event.node, event.boot, event.wall_ns, event.kind, event.partition, event.text)
         first.setdefault(key, event)
         seen[key] = seen.get(key, 0) + 1

@@ -12,8 +12,8 @@ from harness.conform.bench import OP_LIMIT_S, POLL_S, AttemptResult, Bench, NotT
 from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
 from harness.history.records import OpType
-from harness.protocols.classification import DEADLINE, unanswered
 from harness.protocols.client import READ_WRITE, Client, StoreError, Tx
+from harness.protocols.fail_or_info import DEADLINE, unanswered
 from harness.tasks import together
 
 IN_FLIGHT = 4  # commits whose answers are lost at once
@@ -61,6 +61,7 @@ async def _passing(bench: Bench) -> str:
     if len(nodes) < 2:
         raise NotTried("one node has no links")
     hosts = {address.host for ports in peer.values() for address in ports.values()}
+    # The relay listens on this machine's loopback, which nodes elsewhere do not reach.
     if not bench.real_network or hosts != {LOOPBACK}:
         raise NotTried(f"provider {bench.provider.name} has no links that a relay could stand in")
     count = Counter((await _leading(bench)).values())
@@ -134,6 +135,7 @@ async def _opened(
         one = await _one(bench, node, key)
         found += [one] if one else []
         over = asyncio.get_running_loop().time() >= ends_s
+        # A store may take no more beside those that are open: then they have to do.
         if len(found) == IN_FLIGHT or (found and not one) or over:
             break
     if not found:

@@ -98,6 +98,7 @@ async def load(
                 await bench.close(client)
                 client = None
             turn += 1
+            # Of different lengths, or clients that met in a conflict would meet again.
             await asyncio.sleep(0.05 + 0.1 * draw.random())
         if client is not None:
             await bench.close(client)

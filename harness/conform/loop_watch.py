@@ -22,6 +22,7 @@ class Blocked(CheckFailure):
     """The adapter blocked the loop that all clients share."""
 
     def __init__(self, limit_s: float, frame: FrameType | None) -> None:
+        # The adapter's call, not the lock or the socket of the library that it waits in.
         while frame and frame.f_back and _pythons_own(frame.f_code.co_filename):
             frame = frame.f_back
         code = frame.f_code if frame else None
@@ -35,6 +36,7 @@ class Blocked(CheckFailure):
 
 
 def _pythons_own(path: str) -> bool:
+    # ``site-packages`` and ``dist-packages`` may lie within it.
     return path.startswith(PYTHONS_OWN) and "-packages" not in path
 
 
@@ -55,6 +57,7 @@ def watched(loop: asyncio.AbstractEventLoop, limit_s: float = BLOCKED_S) -> Iter
     def look(number: int, frame: FrameType | None) -> None:
         nonlocal ticked_s
         if loop.time() - ticked_s > limit_s:
+            # Anew: what handles this exception must not be struck by the next signal.
             ticked_s = loop.time()
             raise Blocked(limit_s, frame)
 
@@ -64,6 +67,7 @@ def watched(loop: asyncio.AbstractEventLoop, limit_s: float = BLOCKED_S) -> Iter
     try:
         yield
     finally:
+        # First: the handler from before may be the default one, which ends the process.
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
         if timer is not None:

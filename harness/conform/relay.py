@@ -119,7 +119,7 @@ async def _before(
     """The addresses that reach ``ports`` through ``relay``, until ``ends``."""
     addresses = {}
     for name, to in ports.items():
-
+        # ``to`` by default is bound now: the variable goes on to the next port.
         def take(
             reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address = to
         ) -> None:

@@ -124,6 +124,7 @@ async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Re
     for node in cluster.nodes:
         await bench.provider.install(node, system.program(node, cluster))
     if "set-up deadline" in wanted:
+        # It needs the programs in their places, though it starts none.
         yield await _one(bench, BEFORE[-1])
     chosen_up = [check for check in UP if check.name in wanted]
     if not chosen_up:
@@ -146,6 +147,7 @@ async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Re
                 yield await _one(bench, check)
     finally:
         watching.cancel()
+        # What it could not fetch is in ``unheard``, by which ``events`` was judged.
         with suppress(asyncio.CancelledError, Exception):
             await watching
 
@@ -171,6 +173,7 @@ async def _one(bench: Bench, check: Check) -> Result:
         text, mark = f"{type(error).__name__}: {error}", Mark.BROKEN
     except Exception as error:
         text, mark = f"the adapter raised {type(error).__name__}: {error}", Mark.BROKEN
+    # Before the set-up there is nothing that could be made whole.
     if mark is Mark.BROKEN and check in UP:
         text += await _mended(bench)
     return Result(name=check.name, mark=mark, text=text)

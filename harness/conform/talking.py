@@ -125,6 +125,7 @@ async def _transactions(bench: Bench) -> str:
         await perform(tx, (MicroOp(WRITE, other, 9),))
     finally:
         await bench.close(client)
+    # With a write, which also shows that no lock of the abandoned one is left.
     read = await bench.acknowledged(node, MicroOp(READ, other), MicroOp(WRITE, other, 10))
     if read.values != (7,):
         raise CheckFailure(
@@ -216,6 +217,7 @@ async def lost_answer(bench: Bench) -> str:
         await tx.append(key, element)
         before = relay.accepted
         relay.mute()
+        # The request passes, and only its answer is lost: the commit may well be done.
         commit = asyncio.ensure_future(tx.commit())
         await asyncio.sleep(ON_ITS_WAY_S)
         relay.cut()

@@ -23,9 +23,9 @@ from harness.driving.slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.errors import HarnessBug, UsageError
 from harness.generators import Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, Note, OpType, Record
-from harness.protocols.classification import DEADLINE, unanswered
 from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, System
+from harness.protocols.fail_or_info import DEADLINE, unanswered
 from harness.protocols.workload import WHOLE, Share, Workload
 
 ROLLBACK_LIMIT_S = 1.0  # best effort: a store drops a transaction with its connection too
@@ -95,6 +95,7 @@ class Driver:
         try:
             return await self._schedule(generator, until_ns)
         finally:
+            # A copy, since ``_abandon`` removes the flight.
             for flight in list(self._flights.values()):
                 if not flight.over:
                     self._finish(flight, Ending(type=OpType.INFO, error=INTERRUPTED))
@@ -134,10 +135,12 @@ class Driver:
                 held = None if isinstance(answer, Wait) else answer
             if held is not None and self._reached(held.at_ns):
                 invoke = self._launch(held)
+                # With the time of the record, which may be ahead of the clock: see ``_launch``.
                 generator = generator.update(self._context(invoke.at_ns), invoke)
                 held = None
             else:
                 await self._pause(until_ns if held is None else min(held.at_ns, until_ns))
+        # Without a limit: each flight ends by its deadline at the latest, and that rings the alarm.
         while self._flights:
             generator = self._absorb(generator)
             await self._pause(None)
@@ -195,6 +198,7 @@ class Driver:
         slot = self._slots.take(operation.process)
         if slot is None:
             raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
+        # A timer's wake-up, rounded to nanoseconds, may read as earlier than what it waited for.
         at_ns = max(self._clock.now_ns(), operation.at_ns, self._last_ns)
         # Behind the last completion, or the two would look concurrent: see the module.
         self._last_ns = at_ns = max(at_ns, self._last_complete_ns + 1)
@@ -231,6 +235,7 @@ class Driver:
                 return
             self._finish(flight, ending)
             connected = ending.type is OpType.OK or await self._tidy(flight)
+            # Not after a rollback that outlasted its limit: its slot is released already.
             if flight.invoke.index in self._flights:
                 self._settle(flight, ending, connected)
         except Exception as error:
@@ -240,6 +245,7 @@ class Driver:
         """Record the completion."""
         flight.over, flight.uncertain = True, ending.type is OpType.INFO
         del self._busy[flight.invoke.process]
+        # The last invocation may have been dated a nanosecond ahead of the clock.
         now_ns = max(self._clock.now_ns(), self._last_ns)
         self._last_ns = self._last_complete_ns = now_ns
         ok = ending.type is OpType.OK
@@ -263,16 +269,19 @@ class Driver:
 
     async def _tidy(self, flight: Flight) -> bool:
         """Roll back the transaction of a failed step; whether the connection is still usable."""
+        # The commit was sent: nothing is left to roll back, and its answer has been read.
         if flight.phase == "commit":
             return True
         if flight.phase != "step" or flight.tx is None:
             return False
+        # The outcome is recorded, so only the slot still waits; ``_expire`` takes it back.
         flight.timer = self._loop.call_later(ROLLBACK_LIMIT_S, self._expire, flight)
         try:
             await flight.tx.rollback()
         except StoreError:
             return False
         except asyncio.CancelledError:
+            # ``_abandon`` cancelled it. Otherwise the client cancelled itself, which ends no run.
             if flight.invoke.index not in self._flights:
                 raise
             return False

@@ -257,6 +257,7 @@ class DriverPool:
             self._members.append(DriverProcess(number, process, self._observe))
         # The text, not the path: all processes read the same plan, whatever becomes of the file.
         plan = await asyncio.to_thread(self._plan.read_text)
+        # Only now, when all have been started: their imports go on side by side.
         await together(self._enlisted(member, plan) for member in self._members)
 
     async def drive(self, until_ns: int) -> None:
@@ -314,6 +315,7 @@ class DriverPool:
                     member.send(protocol.Halt())
                 # They record what they have open before they answer.
                 await asyncio.wait(tasks, timeout=HALT_LIMIT_S)
+            # Also when cancelled: a task that is left would take the answer to the next order.
             done = [await self._over(task, member) for task, member in tasks.items()]
         return all(done)
 

@@ -17,9 +17,9 @@ import msgspec
 from harness.driving.slots import Slot
 from harness.history.records import Invoke, MicroOp, OpType, Phase
 from harness.plugins import where
-from harness.protocols.classification import ErrorMeaning, classify
 from harness.protocols.client import Client, StoreError, Tx
 from harness.protocols.cluster import Cluster, System
+from harness.protocols.fail_or_info import ErrorMeaning, classify
 
 MAX_TEXT = 200  # characters of a client's message in a note
 INTERRUPTED = "interrupted"
@@ -28,6 +28,7 @@ Ops = tuple[MicroOp, ...]
 Execute = Callable[[Tx, Ops], Awaitable[Ops]]
 
 
+# Not tracked by the collector: of texts and tuples of them no reference cycle can be made.
 class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. ``error`` and ``text`` are the store's code and message."""
 
@@ -95,7 +96,7 @@ async def attempt(flight: Flight, system: System, cluster: Cluster, execute: Exe
     except asyncio.CancelledError as error:
         if flight.over:
             raise
-        return failed(flight.phase, error, system.errors)
+        return failed(flight.phase, error, system.errors)  # a client that cancels itself has a bug
     except Exception as error:
         return failed(flight.phase, error, system.errors)
 
@@ -141,6 +142,7 @@ class Deadlines:
     def add(self, flight: Flight) -> None:
         """Watch ``flight``, whose deadline is not before the deadlines added earlier."""
         flights = self._flights
+        # Else the queue would hold every operation of the last ``op_deadline_s``, ended or not.
         while flights and flights[0].over:
             flights.popleft()
         flights.append(flight)

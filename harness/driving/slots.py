@@ -12,7 +12,7 @@ from harness.protocols.client import Client
 
 CLOSE_LIMIT_S = 1.0
 BACKOFF_FIRST_S = 0.05  # a node that refuses connections must not fill the history with refusals
-BACKOFF_MOST_S = 1.0
+BACKOFF_MOST_S = 1.0  # a node that is back has its clients again within this time
 
 
 @attrs.define(eq=False)
@@ -67,6 +67,7 @@ class Slots:
         """The slot of ``process``, no longer idle; ``None`` where it is not idle."""
         number = process % self._concurrency
         place = bisect_left(self._idle_numbers, number)
+        # Not the number alone: a process that has ended may have an idle successor in its slot.
         if place == len(self._idle_processes) or self._idle_processes[place] != process:
             return None
         del self._idle_numbers[place]
@@ -88,12 +89,14 @@ class Slots:
     def lost(self, slot: Slot) -> float:
         """Count one more lost connection of ``slot``; seconds to wait before the next."""
         delay_s = min(BACKOFF_FIRST_S * 2.0**slot.losses, BACKOFF_MOST_S)
-        # Bounded, so that the power below stays a number.
+        # Bounded, so that the power stays a number.
         slot.losses = min(slot.losses + 1, 16)
         return delay_s
 
     def end_process(self, slot: Slot) -> None:
         """A new process takes the place of the slot's, with a connection of its own."""
+        # By the slots of the whole run: ``process % concurrency`` stays the slot's number, and no
+        # other driver process comes to the same one.
         slot.process += self._concurrency
         self.disconnect(slot)
 
@@ -104,6 +107,7 @@ class Slots:
             number = self._next_closing
             self._next_closing += 1
             task = asyncio.get_running_loop().create_task(self._close(slot, client))
+            # The loop itself holds its tasks weakly: without this one could be collected half-way.
             self._closing[number] = task
             task.add_done_callback(lambda _: self._closing.pop(number))
 

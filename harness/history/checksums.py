@@ -24,6 +24,7 @@ from harness.run.directory import LogSum, Manifest, RunDirectory
 
 LOGS_PATTERN = "*.log"
 _BLOCK_BYTES = 1 << 20
+# No part may begin with a dot: neither ``..``, which leads out, nor a file that is unfinished.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 

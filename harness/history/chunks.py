@@ -62,6 +62,7 @@ class _Chunk:
     def __init__(self, path: Path, header: record_frames.Header) -> None:
         self.path = path
         self.size = 0
+        # Appending, since after ``ftruncate`` below the handle's own offset is beyond the end.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._handle = os.open(path, flags, 0o644)
         try:
@@ -77,6 +78,7 @@ class _Chunk:
             while written < len(content):
                 written += os.write(self._handle, content[written:])
         except OSError:
+            # A part of a frame would end the stream for its reader, and hide all behind it.
             if written:
                 os.ftruncate(self._handle, self.size)
             raise
@@ -85,6 +87,7 @@ class _Chunk:
     def sync(self) -> None:
         """Make the chunk and its name durable."""
         os.fsync(self._handle)
+        # The name is the directory's data: without this a crash may lose a file that is synced.
         sync_directory(self.path.parent)
 
     def finish(self) -> None:
@@ -161,6 +164,7 @@ class ChunkWriter:
         first = directory / record_frames.chunk_name(writer, 0)
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            # Shared by the writers of one run; sealing holds it alone.
             self._lock = lock_directory(directory, shared=True)
             if self._lock is None:
                 raise UsageError(f"{directory}: the run is being sealed, so it can't be written")
@@ -264,6 +268,7 @@ class ChunkWriter:
             return
         mark, _ = record_frames.pack_mark(record_frames.END, self._chain)
         try:
+            # First, since on a full disk the mark may need this room.
             with contextlib.suppress(FileNotFoundError):
                 self._reserve.unlink()
             try:
@@ -275,6 +280,7 @@ class ChunkWriter:
             missing = "the mark of its end is missing, the records are there"
             raise disk_failure("close", self._chunk.path, error, missing) from error
         finally:
+            # A sync that hangs has had its limit in ``_await_sync``: the run does not wait again.
             self._syncer.shutdown(wait=False)
             self._unlock()
 

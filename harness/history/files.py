@@ -97,6 +97,8 @@ def open_regular(path: Path, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> Buffere
     a file that is a hole for the most part.
     """
     regular(path)  # before it is opened, since that alone makes some devices act
+    # The name may have become another file since: a link is refused, a FIFO not waited for, a
+    # terminal not made this process's own.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(path, flags)
     try:
@@ -134,7 +136,7 @@ def _require_no_hole(handle: int, path: Path, size_bytes: int) -> None:
             break  # a hole up to the end
         place = os.lseek(handle, begin_of_data, os.SEEK_HOLE)
         data_bytes += place - begin_of_data
-    os.lseek(handle, 0, os.SEEK_SET)
+    os.lseek(handle, 0, os.SEEK_SET)  # where its reader begins
     if size_bytes - data_bytes > max(data_bytes, HOLES_MAX_BYTES):
         reason = f"it is a hole, of {size_bytes} bytes only {data_bytes} were written"
         raise OSError(errno.EFBIG, reason, str(path))
@@ -169,6 +171,7 @@ def publish(unfinished: Path, path: Path) -> None:
     durable. Raises ``OSError``.
     """
     with open_regular(unfinished) as stream:
+        # A handle for reading will do: what is synced is the file, with what any handle wrote.
         os.fsync(stream.fileno())
     unfinished.replace(path)
     sync_directory(path.parent)
@@ -210,6 +213,8 @@ def lock_directory(directory: Path, *, shared: bool) -> int | None:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
+        # Not a lock of POSIX: that needs a handle for writing, which no directory has, and is lost
+        # when any handle of the file is closed.
         fcntl.flock(handle, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)

@@ -121,6 +121,7 @@ def _require_schema(path: Path, expected: pa.Schema) -> None:
     """Called only after the checksum: Parquet readers are not hardened against untrusted bytes."""
     dense = TRANSACTIONS_PER_BYTE if path.stem == TRANSACTIONS else ROWS_PER_BYTE
     found = require_plausible(path, rows_per_byte=dense)
+    # The version of the schema is in its metadata.
     if not found.equals(expected, check_metadata=True):
         reason = f"expected the columns {expected.names}, found {found.names}"
         if found.names == expected.names:

@@ -41,6 +41,7 @@ def read_manifest(run: RunDirectory) -> Manifest:
     path = run.manifest
     content = _content(run)
     try:
+        # First and alone: another version is named as such, not by the fields that are new in it.
         version = msgspec.json.decode(content, type=_Version).schema_version
         _require_version(run, version)
         stored = msgspec.json.decode(content, type=_Stored)
@@ -53,6 +54,7 @@ def read_manifest(run: RunDirectory) -> Manifest:
     if stored.digest != digest:
         reason = f"expected the digest {digest}, found {stored.digest or 'none'}"
         raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
+    # The digest covers values, not layout: without its last byte the file would still pass.
     if not content.endswith(b"}\n"):
         reason = "expected a line break after the last brace, found none: it was cut off"
         raise MalformedHistory(str(path), "", reason)

@@ -18,6 +18,7 @@ PAGES_PER_BYTE = 1 / 40
 DEPTH_MAX = 4
 FIELDS_MAX = 64
 
+# Types of Thrift's compact protocol, then the numbers of fields in ``parquet.thrift``.
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
 _UNCOMPRESSED, _COMPRESSED, _VALUES = 2, 3, 1
 _DATA, _DATA_V2 = 5, 8
@@ -48,6 +49,7 @@ def _require_chunk(
     """The number of pages of a column chunk, at most ``left``."""
     begin = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        # It stands before the data, and counts in the column's size.
         begin = min(begin, column.dictionary_page_offset)
     end = begin + column.total_compressed_size
     if not 0 <= begin <= end <= size_bytes:
@@ -63,8 +65,10 @@ def _require_chunk(
         at += length + compressed
         uncompressed += length + _integer(fields, _UNCOMPRESSED)
         data = fields.get(_DATA, fields.get(_DATA_V2))
+        # The page of a dictionary counts as none: its values are only referred to.
         values += _integer(data, _VALUES) if isinstance(data, dict) else 0
     told = (column.total_uncompressed_size, column.num_values)
+    # Smaller is harmless: the limits of the footer hold all the more.
     if at != end or uncompressed > told[0] or values != told[1]:
         raise Contradiction(
             f"pages of {uncompressed} bytes and {values} values in a column of {told[0]} bytes and "
@@ -100,11 +104,13 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
         head, at = data[at], at + 1
         if head == 0:
             return found, at
+        # A number is told as the step from the last one, if that is from 1 to 15.
         if head >> 4:
             field += head >> 4
         else:
             field, at = _signed(data, at)
         kind = head & 15
+        # Its type is its value: nothing follows.
         if kind in _BOOLEANS:
             continue
         if kind == _STRUCT:
@@ -123,11 +129,12 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
     value, at = _varint(data, at)
-    return (value >> 1) ^ -(value & 1), at
+    return (value >> 1) ^ -(value & 1), at  # zigzag, so that small negative numbers are short
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
+    # 64 bits take up to ten groups of seven.
     for shift in range(0, 70, 7):
         byte = data[at]
         at += 1

@@ -6,7 +6,7 @@ holds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history import files
+from harness.history.checksums import require_checksum
 from harness.history.files import open_regular, regular
 from harness.history.layout import table_names, table_path, table_schema
 from harness.history.page_headers import Contradiction, require_agreement
@@ -60,6 +61,7 @@ class ParquetSink:
         if late:
             self._late.setdefault(name, []).append(piece)
         else:
+            # A row group a piece: ``_woven`` holds no more than one of them in memory.
             self._writers[name].write_table(piece, row_group_size=piece.num_rows)
 
     def publish(self) -> dict[str, str]:
@@ -114,6 +116,7 @@ def _woven(source: pq.ParquetFile, late: pa.Table) -> Iterator[pa.Table]:
     taken = 0
     for number in range(source.num_row_groups):
         group = source.read_row_group(number)
+        # Late rows up to the last of this group are in their place once it is sorted with them.
         until = int(np.searchsorted(txns, pc.max(group.column("txn")).as_py()))
         yield pa.concat_tables([group, late.slice(taken, until - taken)]).sort_by(order)
         taken = until
@@ -132,6 +135,7 @@ def require_plausible(path: Path, *, rows_per_byte: int = ROWS_PER_BYTE) -> pa.S
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it is no Parquet file: {error}") from error
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # A forged footer may contradict itself, and readers allocate by either figure.
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
     columns = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
     values = max((sum(c.num_values for c in chunks) for chunks in columns), default=0)
@@ -154,4 +158,24 @@ def require_plausible(path: Path, *, rows_per_byte: int = ROWS_PER_BYTE) -> pa.S
     except (Contradiction, OSError) as error:
         reason = f"expected pages as its footer tells of them, found {error}"
         raise MalformedHistory(str(path), "", reason) from error
+    return found
+
+
+def read_summed(
+    root: Path, checksums: Mapping[str, str], schemas: Mapping[str, pa.Schema]
+) -> dict[str, pa.Table]:
+    """The tables of ``root`` in the files that ``schemas`` names, by stem; empty ones of its schema
+    where ``checksums``, the manifest's, names none.
+
+    Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
+    """
+    found = {}
+    for name, schema in schemas.items():
+        path = root / name
+        if name in checksums:
+            require_checksum(path, checksums[name])
+            require_plausible(path)
+            found[path.stem] = pq.read_table(regular(path))
+        else:
+            found[path.stem] = schema.empty_table()
     return found

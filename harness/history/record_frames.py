@@ -78,6 +78,7 @@ def first_chain(run_id: str) -> int:
 
 def frame_crc(length: int, payload: bytes, chain: int) -> int:
     """The crc of a frame that follows one whose crc is ``chain``."""
+    # With the length: a bit flipped in it would move the borders of all frames behind.
     return zlib.crc32(payload, zlib.crc32(LENGTH.pack(length), chain))
 
 

@@ -19,7 +19,10 @@ from harness.errors import MalformedHistory
 from harness.history import record_frames
 from harness.history.files import open_regular
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
+from harness.plan.plan import MAX_DRIVERS
 
+# The controller's and its driver processes'. All are open at once while they are merged.
+MAX_STREAMS = 1 + MAX_DRIVERS
 _NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
 _BUFFER_BYTES = 1 << 20
 _TIMED = (Invoke, Complete, PhaseMark, Heartbeat)
@@ -222,6 +225,7 @@ def _ranked(stream: Stream) -> Iterator[tuple[Rank, Stream, Record]]:
     for record in stream:
         # Touching is concurrent: at one time every invocation comes before every completion.
         later = 0 if type(record) is Invoke else 1
+        # Not by the record's own time, which goes back at mapped events: ranks have to ascend.
         yield (stream.last_ns, later, stream.writer), stream, record
 
 
@@ -230,7 +234,8 @@ def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan
 
     ``count`` is the number of streams of run ``run_id``, where that was recorded: a stream without
     a chunk then counts as torn at its start. Memory is bounded by a record a writer. Raises
-    ``MalformedHistory`` where there is no chunk, or one of a writer that the run did not have.
+    ``MalformedHistory`` where there is no chunk, one of a writer that the run did not have, or
+    where there would be more than ``MAX_STREAMS``.
     """
     try:
         names = sorted(path.name for path in directory.iterdir())
@@ -240,6 +245,11 @@ def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan
     writers = {int(found.group(1)) for name in names if (found := _NAME.fullmatch(name))}
     if not writers:
         raise MalformedHistory(str(directory), "", "expected the chunks of a run, found none")
+    claimed = len(writers) if count is None else count
+    if not 1 <= claimed <= MAX_STREAMS:
+        reason = f"expected the chunks of 1 to {MAX_STREAMS} writers, found {claimed}"
+        raise MalformedHistory(str(directory), "", reason)
+    # As of versions that recorded no number: all chains begin at 0 there.
     if count is None:
         return Scan(tuple(Stream(directory, writer) for writer in sorted(writers)))
     if strangers := sorted(writers - set(range(count))):

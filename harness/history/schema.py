@@ -126,11 +126,14 @@ def check_splits(splits: int) -> None:
 def split_of(key: int, splits: int) -> int:
     """The file, 0 to ``splits`` - 1, that holds the micro-operations on ``key`` (an int64)."""
     spread = (key & _MASK_64) * _MULTIPLIER & _MASK_64
+    # The upper bits: the lower ones of a product depend on few bits of the key. Scaled by a
+    # product, which is quicker than a remainder and needs no power of two.
     return (spread >> 32) * splits >> 32
 
 
 def splits_of(keys: npt.NDArray[np.int64], splits: int) -> npt.NDArray[np.int64]:
     """``split_of`` of every key at once."""
+    # The view is two's complement, and products of arrays wrap: both as ``_MASK_64`` does it.
     spread = keys.astype(np.int64, copy=False).view(np.uint64) * np.uint64(_MULTIPLIER)
     scaled = (spread >> np.uint64(32)) * np.uint64(splits) >> np.uint64(32)
     return scaled.astype(np.int64)

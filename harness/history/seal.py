@@ -51,6 +51,7 @@ def seal_chunks(
         if manifest.state == RUNNING:
             manifest = _tabulate(run, manifest, partition_of, splits, ended)
             write_manifest(run, manifest)
+        # Also of a sealed run: the sealer before may have died between the two.
         shutil.rmtree(run.chunks, ignore_errors=True)
         return manifest
 
@@ -161,6 +162,7 @@ def _feed(tabulator: Tabulator, scanned: Scan) -> None:
             place = f"byte {stream.offset}"
             raise MalformedHistory(str(stream.file), place, str(error)) from error
     for torn in scanned.torn:
+        # Missing, damaged or another run's from its first byte on: there is no prefix to read.
         if torn.first and torn.offset == 0 and not torn.cut_off:
             raise MalformedHistory(str(torn.file), "byte 0", torn.reason)
 

@@ -137,6 +137,7 @@ class Tabulator:
 
     def finish(self, end_ns: int) -> None:
         """Pass on the remaining rows. Open operations become info, completed at ``end_ns``."""
+        # The late ones first: they were invoked before all that is still open.
         self._abandon(self._late, self._late_rows, end_ns)
         self._abandon(self._open, self._rows, end_ns)
         self._give(sorted(self._rows, key=_txn))
@@ -203,6 +204,7 @@ class Tabulator:
         self._last_own[writer] = index
         if self._reindex:
             index = self._next_index
+        # Kept beyond every index that was seen, for the operations that are never completed.
         if index >= self._next_index:
             self._next_index = index + 1
         return index

@@ -46,6 +46,7 @@ class Mutation:
         package from here.
         """
         for number, tree in enumerate(program.python):
+            # With the dots: package ``node`` has no part in module ``node_tools``.
             if not f"{self.module}.".startswith(f"{tree.package}."):
                 continue
             copy = scratch / tree.package
@@ -76,6 +77,7 @@ def source_of(module: str) -> tuple[str, str]:
     if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:
         raise UsageError(f"module {module!r}: expected one with a source file")
     try:
+        # As the interpreter decodes it: a line of the source may name another encoding.
         return decode_source(spec.loader.get_data(spec.origin)), spec.origin
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise UsageError(f"module {module!r}: {spec.origin} can't be read: {error}") from error
@@ -94,6 +96,7 @@ def load_code(module: str, code: str | ast.Module, names: Mapping[str, object]) 
     """
     if module in sys.modules:
         raise HarnessBug(f"{module} was imported before its mutant")
+    # Ahead of the finder of paths, which would load the file itself.
     sys.meta_path.insert(0, _Finder(module, code, names))
 
 
@@ -125,6 +128,7 @@ class _Loader(SourceFileLoader):
         self._code, self._names = code, names
 
     def exec_module(self, module: ModuleType) -> None:
+        # Before the module's code: it may call its own functions while it is imported.
         vars(module).update(self._names)
         super().exec_module(module)
 

@@ -52,7 +52,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Its name, the same whatever is changed outside of its function."""
+        """Its name, independent of changes outside of its function."""
         return f"{self.module}:{self.function}:{self.rule}:{self.number}"
 
     @property
@@ -85,6 +85,7 @@ def mutants_of(module: str, source: str) -> tuple[Mutant, ...]:
     scan.visit_body(ast.parse(source).body)
     numbers: Counter[tuple[str, str]] = Counter()
     found = []
+    # The numbers follow from this order, and with them the keys in ledgers and reviews.
     for edit in sorted(scan.edits, key=lambda edit: (edit.start, edit.end, edit.rule)):
         numbers[edit.function, edit.rule] += 1
         number = numbers[edit.function, edit.rule]
@@ -131,6 +132,7 @@ class _Text:
     def __init__(self, source: str) -> None:
         self.content = source.encode()
         self._starts = [0]
+        # Lines of bytes end as the parser's do; those of ``str`` also at form feeds and U+2028.
         for line in self.content.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
 
@@ -192,6 +194,7 @@ class _Scan:
         self, definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     ) -> None:
         was_in, self._path = self._in_function, [*self._path, definition.name]
+        # The body of a class runs at the import: a mistake there is seen by every test.
         self._in_function = not isinstance(definition, ast.ClassDef)
         if definition.name not in _FOR_PEOPLE:
             self.visit_body(definition.body)
@@ -237,7 +240,8 @@ class _Scan:
             self._replace(f"condition-{rule}", test, str(rule == "always"))
 
     def _drop_guard(self, statement: ast.With | ast.AsyncWith) -> None:
-        """A block that is entered without its lock, or whatever guards it."""
+        """A block that is entered without its lock or other guard."""
+        # A name that is missing then is an error at once, which any test sees.
         if any(item.optional_vars is not None for item in statement.items):
             return
         start, _ = self._span(statement)
@@ -276,6 +280,7 @@ class _Scan:
         # ``__init__`` names parts, in no order that matters.
         if self._path[-1] == "__init__":
             return
+        # A name that is read before it has its value fails at once, which any test sees.
         if not (_acts(first) or _acts(second)) or _bound(first) & _read(second):
             return
         self._lines = (first.lineno, second.end_lineno or second.lineno)
@@ -338,6 +343,7 @@ class _Scan:
         left, right = self._source(node.left), self._source(node.comparators[0])
         kind = type(node.ops[0])
         if kind in _BOUNDS:
+            # In parentheses: an operand may bind more weakly than the comparison put between them.
             self._replace("bound-shifted", node, f"({left}) {_BOUNDS[kind]} ({right})")
             self._replace("negated", node, f"(not ({self._source(node)}))")
         else:
@@ -345,6 +351,7 @@ class _Scan:
 
     def _edit_arithmetic(self, node: ast.BinOp) -> None:
         sides = (node.left, node.right)
+        # ``-`` of texts and lists fails at once.
         if any(_is_text(side) for side in sides):
             return
         left, right = (self._source(side) for side in sides)
@@ -361,6 +368,7 @@ class _Scan:
             self._replace("extreme-swapped", node.func, _EXTREMES[node.func.id])
         for keyword in node.keywords:
             constant = isinstance(keyword.value, ast.Constant)
+            # A constant has its mutant already: ``truth-flipped``.
             if keyword.arg and _SYNCS.fullmatch(keyword.arg) and not constant:
                 self._replace("sync-removed", keyword.value, "False")
 

@@ -119,7 +119,7 @@ def find_mutants(target: Target) -> Sources:
 
 
 def mutation_named(key: str) -> Mutation:
-    """Return the mutant ``key`` for a run, whatever target it is of. Raises ``UsageError``."""
+    """Return the mutant ``key`` of any target, for a run. Raises ``UsageError``."""
     module = key.partition(":")[0]
     source, _ = source_of(module)
     for mutant in mutants_of(module, source):
@@ -197,4 +197,5 @@ def _modules(packages: Sequence[str]) -> list[str]:
             for file in root.rglob("*.py"):
                 parts = file.relative_to(root).with_suffix("").parts
                 found.append(".".join((package, *parts)).removesuffix(".__init__"))
+    # Once each: a package may be named beside a module of it.
     return sorted(dict.fromkeys(found))

@@ -15,10 +15,10 @@ import attrs
 import msgspec
 
 from harness.campaigns.cell import Cell, CellResult, Failure
+from harness.exit_codes import Outcome
 from harness.mutation.coverage import Lines
 from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant
-from harness.outcome import Outcome
 from harness.plan.plan import Plan
 from harness.protocols.models import OF_NODES
 
@@ -175,6 +175,7 @@ class Trials:
         self._tries[drill.name] += 1
         self._kills[drill.name] += fate is not None
         if fate is None:
+            # Ahead of mutants that wait, so no more than ``abreast`` are ever under way.
             self._open.append(trial)
             return None
         return self._end(trial, fate, result)
@@ -203,6 +204,7 @@ class Trials:
 
     def _enter(self, trial: _Trial, drill: Drill) -> Cell:
         hang_s = max(HANG_CPU_S, HANG_TIMES * drill.cost_s)
+        # At least one: the kernel counts the CPU time of a limit in whole seconds.
         limit_s = max(1.0, min(hang_s, self._limit_cpu_s - trial.cpu_s))
         options = {MUTANT: trial.mutant.key}
         cell = Cell(plan=drill.plan, options=options, limit_s=WALL_LIMIT_S, limit_cpu_s=limit_s)

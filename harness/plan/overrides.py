@@ -22,6 +22,7 @@ RIVALS = {"nemesis.mix": "schedule", "nemesis.schedule": "mix"}
 ONE_OF_RIVALS = "expected a mix or a schedule, not both"
 # Tables that hold a plugin's own options, and the plugin where none is named.
 PLUGINS = {"system": "reference", "workload": "list-append"}
+# Kept as what TOML reads them to: as texts they would pass where a text is expected.
 TOML_TIMES = (datetime.datetime, datetime.date, datetime.time)
 
 # Dotted path -> value.
@@ -34,12 +35,14 @@ def override(text: str) -> tuple[str, object]:
     path = path.strip()
     if not equals or not path:
         raise PlanError("", f"expected KEY=VALUE (got {planfile.shown(text)})")
+    # Before ``planfile.override``, which recurses once for each table on the path.
     if path.count(".") >= planfile.MAX_DEPTH:
         problem = f"nested too deeply (more than {planfile.MAX_DEPTH} tables)"
         raise PlanError(path[: planfile.MAX_SHOWN], problem, "--set")
     try:
         found = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
+        # Words need no quotes of TOML within those of the shell: ``--set workload.name=bank``.
         return path, value.strip()
     except RecursionError as error:
         raise PlanError(path, "nested too deeply", "--set") from error
@@ -99,6 +102,7 @@ def applied(table: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
         for path, value in overrides.items()
         if value is not None
     }
+    # Again, since some callers join further values to what ``merged`` returned.
     refuse_contradictions(given)
     result = dict(table)
     for head, usual in PLUGINS.items():

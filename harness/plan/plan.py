@@ -213,6 +213,7 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
         rows = nemesis["schedule"]
         if isinstance(rows, list):
             rows = [_from_the_begin(row) for row in rows]
+        # Before the file's own keys: a mix that is written beside the schedule is still refused.
         table["nemesis"] = {"mix": [], **nemesis, "schedule": rows}
     return table
 

@@ -28,6 +28,7 @@ MAX_DEPTH = 16  # tables and arrays within each other; a plan has three
 OF_64_BITS = "expected an integer of 64 bits"
 MAX_SHOWN = 60  # characters of a wrong value in a message
 
+# msgspec's errors carry the path and the expectation in their text alone.
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `(?P<key>.*)`", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<key>.*)`")
@@ -49,6 +50,7 @@ def read_text(path: Path) -> str:
     """The text of a plan file. Raises ``PlanError`` naming the file."""
     try:
         with path.open("rb") as file:
+            # One byte more tells a file that is too long, without reading all of it.
             data = file.read(MAX_PLAN_BYTES + 1)
     except OSError as error:
         raise PlanError("", f"{path}: {error.strerror or error}") from error
@@ -82,6 +84,7 @@ def require_shape(value: object, path: str, source: str = "plan") -> None:
     """Refuse shapes that TOML allows and no plan has: nesting without limit, and integers of more
     than 64 bits. ``path`` is the path of ``value``. Raises ``PlanError``.
     """
+    # A list in place of recursion, which would end in Python's own limit.
     waiting: list[tuple[str, int, object]] = [(path, 0, value)]
     while waiting:
         where, depth, found = waiting.pop()
@@ -125,6 +128,7 @@ def convert(cls: type[T], table: object, path: str) -> T:
 
 def shown(value: object) -> str:
     """A value as it looks in a plan, cut to the length of a sentence."""
+    # As TOML writes them, so that the value can be found in the plan.
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
@@ -172,6 +176,7 @@ def _expectation(what: str) -> str:
 def _steps(at: str) -> tuple[Step, ...]:
     """msgspec's ``$.a.b[1]`` as ``("a", "b", 1)``."""
     return tuple(
+        # ``[...]``, an item that msgspec does not number, has the first one's type.
         m["name"] if m["name"] is not None else int(m["index"] or 0)
         for m in _STEP.finditer(at.removeprefix("$"))
     )

@@ -27,7 +27,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import SEARCH_LIMIT
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.finding import RecordedOperation

@@ -17,6 +17,15 @@ fact                claim                 holds if
 ``Acted``           lease-valid           the sender's lease holds by its own clock
 ``Acted``           one-primary           no primary of a later epoch has acted before
 ``Granted`` (entry) one-primary           the predecessor's lease is over when it is committed
+``Locked``          lock-exclusive        no other transaction holds the lock in a conflicting mode,
+                                          nor is prepared with it
+``Written`` (entry) lock-exclusive        no other transaction holds a lock on what is written
+``Written`` (entry) lock-kept             no lock that the transaction was granted was given up
+``Outcome``         one-outcome           no other outcome of the transaction was told before
+``Forgotten``       one-outcome           the transaction is prepared nowhere any more
+``Needless``        needed-entries        few other such entries of the group came shortly before
+``SnapshotRead``    snapshot-stable       no version between the one that was read and the time of
+                                          the snapshot is committed, before or after
 =================== ===================== ========================================================
 
 An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
@@ -43,6 +52,11 @@ class Claim(enum.StrEnum):
     DURABLE_ON_MAJORITY = "durable-on-majority"
     LEASE_VALID = "lease-valid"
     ONE_PRIMARY = "one-primary"
+    LOCK_EXCLUSIVE = "lock-exclusive"
+    LOCK_KEPT = "lock-kept"
+    ONE_OUTCOME = "one-outcome"
+    SNAPSHOT_STABLE = "snapshot-stable"
+    NEEDED_ENTRIES = "needed-entries"
 
 
 ANOMALIES: Mapping[Claim, str] = MappingProxyType(
@@ -53,6 +67,11 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.DURABLE_ON_MAJORITY: "ack-before-durable",
         Claim.LEASE_VALID: "answer-outside-lease",
         Claim.ONE_PRIMARY: "overlapping-leases",
+        Claim.LOCK_EXCLUSIVE: "lock-granted-twice",
+        Claim.LOCK_KEPT: "lock-given-up-early",
+        Claim.ONE_OUTCOME: "two-outcomes",
+        Claim.SNAPSHOT_STABLE: "snapshot-overtaken",
+        Claim.NEEDED_ENTRIES: "needless-entries",
     }
 )
 """The anomaly that a broken claim of each kind is reported as."""
@@ -68,6 +87,7 @@ def term_of(mark: int) -> int:
     return mark >> TERM_SHIFT
 
 
+# Facts without containers are not tracked by the collector: each message of a run makes some.
 class Fact(msgspec.Struct, frozen=True, gc=False):
     """What one message, or one entry of a log, says."""
 
@@ -129,7 +149,98 @@ class Acted(Fact, frozen=True, gc=False):
     epoch: int = 0
 
 
+class Outcome(Fact, frozen=True, gc=False):
+    """The transaction ``txn`` has committed at ``ts``; ``None``: it is aborted, for good."""
+
+    txn: str
+    ts: int | None
+
+
+# Declared by a program, since no message says it.
+
+
+class Locked(Fact, frozen=True, gc=False):
+    """The primary of ``group`` under ``epoch`` holds the lock of ``key`` for ``txn``."""
+
+    group: str
+    epoch: int
+    txn: str
+    key: bytes
+    exclusive: bool
+
+
+class Unlocked(Fact, frozen=True, gc=False):
+    """The primary of ``group`` under ``epoch`` has given up all locks of ``txn``."""
+
+    group: str
+    epoch: int
+    txn: str
+
+
+class Prepared(Fact, frozen=True):
+    """``txn`` is prepared in ``group``, by a primary under ``epoch``: until its outcome is there
+    it holds these locks under each later primary, too.
+    """
+
+    group: str
+    epoch: int
+    txn: str
+    shared: tuple[bytes, ...]
+    exclusive: tuple[bytes, ...]
+
+
+class SnapshotRead(Fact, frozen=True, gc=False):
+    """A snapshot at ``ts`` read the version of ``version_ts`` of ``key``; 0: there was none."""
+
+    group: str
+    key: bytes
+    ts: int
+    version_ts: int
+
+
 # Of entries of a log.
+
+
+class Written(Fact, frozen=True):
+    """The entry was proposed by a primary of ``group`` under ``epoch``, with writes of ``txn`` to
+    ``keys``.
+    """
+
+    group: str
+    epoch: int
+    txn: str
+    keys: tuple[bytes, ...]
+
+
+class Finished(Fact, frozen=True, gc=False):
+    """The entry ends the prepared ``txn`` in ``group``."""
+
+    group: str
+    txn: str
+
+
+class Forgotten(Fact, frozen=True, gc=False):
+    """The entry drops the outcome of ``txn``, which is finished everywhere: a transaction of which
+    nothing is known counts as aborted.
+    """
+
+    txn: str
+
+
+class Installed(Fact, frozen=True):
+    """The entry, once committed, gave each of ``keys`` a version at ``ts``."""
+
+    group: str
+    keys: tuple[bytes, ...]
+    ts: int
+
+
+class Needless(Fact, frozen=True, gc=False):
+    """The entry, once committed, changed nothing in ``group``: now and then that happens where a
+    request is repeated.
+    """
+
+    group: str
 
 
 class Command(Fact, frozen=True, gc=False):
@@ -201,9 +312,12 @@ class LogUpdate(Fact, frozen=True):
 
 
 class Member(Fact, frozen=True, gc=False):
-    """The disk belongs to this member: a node in one life of its disk."""
+    """The disk belongs to this member: a node in one life of its disk. With ``group`` only the log
+    of that group, of which the replica that was on this disk before is destroyed.
+    """
 
     name: str
+    group: str = ""
 
 
 class ClaimBroken(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,8 +371,11 @@ class ClaimsReader(Protocol):
 
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         """What the entry did, which is committed behind all those before it: each is given once,
-        in order.
+        in order. ``mark`` is 0 where the entry is not known.
         """
+
+    def declared(self, node: str, event: object) -> Iterable[Said]:
+        """The program on ``node`` declares ``event``, without a message."""
 
     def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
         """A message between nodes leaves ``source``."""

@@ -24,8 +24,8 @@ import msgspec
 
 from harness.clock import RunClock
 from harness.history.records import StoreEvent
-from harness.protocols.classification import ErrorMeaning
 from harness.protocols.client import Client
+from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.promise import Declaration
 
 Link = tuple[str, str]
@@ -372,7 +372,9 @@ def felt(able: frozenset[Capability], system: System, provider: Provider) -> fro
 
 
 class Capability(enum.StrEnum):
-    """One ability of a provider on this machine. A plan that needs an absent one is refused."""
+    """One ability of a provider on this machine, or of a system (``OF_SYSTEMS``). A plan that needs
+    an absent one is refused.
+    """
 
     KILL = "kill"
     PAUSE = "pause"
@@ -386,6 +388,10 @@ class Capability(enum.StrEnum):
     DISK = "disk"
     CRASH_POINTS = "crash-points"
     MESSAGES = "messages"  # are chosen one by one
+    STATEMENTS = "statements"  # move data: an ability of the system, under every provider
+
+
+OF_SYSTEMS = frozenset({Capability.STATEMENTS})
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ that a judgement needs are recorded with each run.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -24,6 +25,7 @@ class Mechanism(enum.StrEnum):
     LINKS = "links"
     DISK = "disk"
     CLOCK = "clock"
+    PLACEMENT = "placement"  # of data on nodes
 
 
 class Effect(enum.StrEnum):
@@ -38,9 +40,12 @@ class Effect(enum.StrEnum):
     IMPAIRS_DISK = "impairs-disk"
     LOSES_DATA = "loses-data"  # that the node had acknowledged
     CHANGES_CLOCK = "changes-clock"
+    CHANGES_PLACEMENT = "changes-placement"  # which nodes hold which data
 
 
 EVERY_MECHANISM = frozenset(Mechanism)
+# Data may be on its way to other nodes while a machine is gone.
+_OF_MACHINES = EVERY_MECHANISM - {Mechanism.PLACEMENT}
 _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
     Effect.ENDS_PROGRAM: frozenset({Mechanism.PROGRAM}),
     # A program that takes no step reads no clock, and a simulation stops its timeline.
@@ -48,7 +53,7 @@ _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
     # The heal starts it again, which would undo another fault that has ended it.
     Effect.MAY_END_PROGRAM: frozenset({Mechanism.PROGRAM}),
     # No verb and no probe reaches anything on the node.
-    Effect.SILENCES_MACHINE: EVERY_MECHANISM,
+    Effect.SILENCES_MACHINE: _OF_MACHINES,
     Effect.CUTS_LINKS: frozenset({Mechanism.LINKS}),
     # A link that is cut shows no loss and no delay.
     Effect.DEGRADES_LINKS: frozenset({Mechanism.LINKS}),
@@ -56,10 +61,11 @@ _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
     # It is healed once the node has caught up, for which it needs all the rest.
     Effect.LOSES_DATA: EVERY_MECHANISM,
     Effect.CHANGES_CLOCK: frozenset({Mechanism.CLOCK}),
+    Effect.CHANGES_PLACEMENT: frozenset({Mechanism.PLACEMENT}),
 }
 
 # These leave a target answering; under any other the rest may take it for gone.
-_LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK})
+_LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK, Effect.CHANGES_PLACEMENT})
 _SILENCING = frozenset({Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 
 
@@ -71,6 +77,20 @@ class Strength(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     usual: float
     least: float = 0.0
+
+
+_STRENGTH = re.compile(r"(?P<nodes>.+) at (?P<value>\d{1,6}(?:\.\d{1,6})?) ?(?P<unit>%|ms)")
+
+
+def with_strength(nodes: str, value: float, unit: str) -> str:
+    """The target ``nodes`` of a fault with a strength: ``n1 at 30 %``."""
+    return f"{nodes} at {value:g} {unit}"
+
+
+def split_strength(target: str) -> tuple[str, float | None, str]:
+    """The nodes of ``target``, and the strength with its unit; ``None`` and no unit without one."""
+    match = _STRENGTH.fullmatch(target)
+    return (match["nodes"], float(match["value"]), match["unit"]) if match else (target, None, "")
 
 
 class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +231,7 @@ _CUTS = _of(Effect.CUTS_LINKS)
 _PARTITION, _ONE_WAY = _needs(Capability.PARTITION), _needs(Capability.ONE_WAY_PARTITION)
 PARTITION = FaultKind(name="partition", effects=_CUTS, needs=_PARTITION)
 BRIDGE = FaultKind(name="bridge", effects=_CUTS, needs=_PARTITION)
+# Each node loses some of its links, so no single one is the target.
 MAJORITIES_RING = FaultKind(
     name="majorities-ring", effects=_CUTS, needs=_PARTITION, aims=EVERY_NODE
 )
@@ -248,6 +269,7 @@ DISK_SLOW = FaultKind(
     aims=_ONE_AT_A_TIME,
     strength=Strength(unit="ms", usual=100.0),
 )
+# A program that exits because it can't write keeps its promises.
 DISK_FULL, DISK_ERROR = (
     FaultKind(
         name=name,
@@ -286,6 +308,13 @@ CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW = (
     for name, strength in (("clock-jump", _JUMP), ("clock-fast", _DRIFT), ("clock-slow", _DRIFT))
 )
 
+DDL = FaultKind(
+    name="ddl",
+    effects=_of(Effect.CHANGES_PLACEMENT),
+    needs=_needs(Capability.STATEMENTS),
+    aims=EVERY_NODE,
+)
+
 BUILT_IN: Mapping[str, FaultKind] = {
     kind.name: kind
     for kind in (
@@ -294,5 +323,6 @@ BUILT_IN: Mapping[str, FaultKind] = {
         *(DROP_MESSAGES, HOLD_MESSAGES, DOUBLE_MESSAGES, REORDER_MESSAGES),
         *(DISK_SLOW, DISK_FULL, DISK_ERROR, BIT_FLIP, WIPE),
         *(CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW),
+        DDL,
     )
 }

@@ -23,6 +23,8 @@ from harness.protocols.fault_kinds import FaultKind, Mechanism
 from harness.protocols.moments import Moment
 from harness.protocols.roles import Role
 
+ITS_NODE = "its node"  # as a target: the node at which the moment came
+
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault of a materialised schedule.
@@ -154,6 +156,16 @@ class WaitsForPoint(Protocol):
     ) -> None:
         """Return once a node has come to the point, and was struck there. ``claim`` is asked for
         the node at that instant: it makes the fault active, or refuses.
+        """
+
+
+@runtime_checkable
+class ChecksSystem(Protocol):
+    """A ``Fault`` that only some systems can have."""
+
+    def check_system(self, system: System, path: str) -> None:
+        """Refuse a system that can't have it, or not with these options. Raises ``PlanError`` below
+        ``path``, and ``MissingCapability``.
         """
 
 

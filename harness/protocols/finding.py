@@ -111,6 +111,7 @@ _LEAST: Mapping[str, Any] = {"text": "", "txns": (), "keys": ()}
 def stored(finding: Finding) -> dict[str, Any]:
     """Return ``finding`` as ``verdict.json`` holds it."""
     plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(finding, details={}))
+    # The fields last: a detail of the same name must not replace one.
     return finding.details | plain
 
 
@@ -121,6 +122,7 @@ def finding_of(example: Mapping[str, Any]) -> Finding:
     known = {name: value for name, value in example.items() if name in _TYPES}
     rest = {str(name): value for name, value in example.items() if name not in _TYPES}
     try:
+        # Nearly every finding fits as a whole; field by field costs a conversion each.
         return _made(known, rest)
     except (msgspec.ValidationError, RecursionError):
         fitting = {name for name, value in known.items() if _fits(name, value)}

@@ -226,6 +226,7 @@ def declared(names: Iterable[str], meanings: Meanings, checker: str) -> Meanings
     for name, meaning in meanings.items():
         if name in known:
             raise HarnessBug(f"anomaly {name!r} has its meaning, and {checker!r} declares another")
+        # For its error alone: a misspelt model would be broken by nothing.
         breaking(*meaning.breaks)
     own = Meaning(promise=f"the promise of checker {checker}")
     return {name: meanings.get(name, own) for name in names if name not in known}

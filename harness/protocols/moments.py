@@ -118,6 +118,7 @@ def moment_of(event: StoreEvent) -> Moment | None:
 
 def moments_told(provider: Provider, system: System) -> frozenset[Moment]:
     """Return the moments at which a fault can be aimed on this provider's nodes."""
+    # First: it sees a moment as it comes, where events tell of it some polls later.
     if isinstance(provider, WatchesMoments):
         return provider.moments()
     return system.moments() if isinstance(system, TellsMoments) else frozenset()

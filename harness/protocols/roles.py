@@ -42,7 +42,9 @@ _CLASS_OF = {
     RoleKind.METASTORAGE_LEADER: METASTORAGE,
 }
 
+# Up to nine digits, which fit the tables' 32 bits, and none of another script.
 _OF_PARTITION = re.compile(r"([a-z ]+) of partition (\d{1,9})", re.ASCII)
+# Plans name followers so, as targets: those of a partition that are not its leader.
 _WORDS = {kind.value: kind for kind in RoleKind} | {"other voter": RoleKind.FOLLOWER}
 
 

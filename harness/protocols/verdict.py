@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from harness.errors import MalformedHistory
+from harness.exit_codes import Outcome
 from harness.history.files import read_small
-from harness.outcome import Outcome
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
 
@@ -193,6 +193,7 @@ def reason_of(name: str, anomaly: Anomaly, broken: str) -> str:
 
 def encode(verdict: Verdict) -> bytes:
     """The verdict as ``verdict.json`` holds it: equal verdicts are equal bytes."""
+    # Without findings, which are stored in a flat form of their own.
     plain = msgspec.to_builtins(msgspec.structs.replace(verdict, anomalies={}, observed={}))
     for field in ("anomalies", "observed"):
         plain[field] = {
@@ -262,6 +263,7 @@ def _cut(value: Any, chars: int, entries: int, depth: int = 0) -> Any:  # noqa: 
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         cut = {name: _cut(each, chars, entries, depth + 1) for name, each in fields.items()}
         return type(value)(**cut)
+    # An outcome is a text to Python; cut, or as a plain one, no reader would take it for one.
     if isinstance(value, str) and not isinstance(value, Outcome):
         more = len(value) - chars
         return f"{value[:chars]}… ({more} more characters)" if more > 0 else value

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.clock import RunClock
-from harness.history.checksums import require_checksum
-from harness.history.files import disk_failure, regular, sha256
-from harness.history.parquet import require_plausible
+from harness.history.files import disk_failure, sha256
+from harness.history.parquet import read_summed
 from harness.protocols.claims import ClaimsReport
 
 CLAIMS_FILE = "claims.parquet"
@@ -63,13 +62,4 @@ def read_claims(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
 
     Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
     """
-    found = {}
-    for name, like in ((CLAIMS_FILE, CLAIMS), (JUDGED_FILE, JUDGED)):
-        path = root / name
-        if name in checksums:
-            require_checksum(path, checksums[name])
-            require_plausible(path)
-            found[path.stem] = pq.read_table(regular(path))
-        else:
-            found[path.stem] = like.empty_table()
-    return found
+    return read_summed(root, checksums, {CLAIMS_FILE: CLAIMS, JUDGED_FILE: JUDGED})

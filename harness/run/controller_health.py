@@ -96,6 +96,7 @@ class ControllerHealth:
         """Sample until cancelled. ``others`` returns the statistics of the driver processes since
         its last call; those that arrive late are in a later row.
         """
+        # What was used before the run is not the first row's.
         self._beat.take()
         begun_ns = self._clock.now_ns()
         while True:

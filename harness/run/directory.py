@@ -107,7 +107,7 @@ def directory_mark(root: Path) -> str:
 
 def same_directory(one: str, other: str) -> bool:
     """Whether two marks are of one directory, possibly moved since or restored in its place."""
-    parts, others = one.split(":", 2), other.split(":", 2)
+    parts, others = one.split(":", 2), other.split(":", 2)  # a path may have colons, too
     if len(parts) != 3 or len(others) != 3:
         return False
     return parts[:2] == others[:2] or parts[2] == others[2]
@@ -170,6 +170,11 @@ class RunDirectory:
         return self.undo / "kept"
 
     @property
+    def addresses(self) -> Path:
+        """How this machine reaches the nodes of a run whose system takes statements."""
+        return self.undo / "addresses.json"
+
+    @property
     def analysis(self) -> Path:
         """``verdict.json`` and the tables behind it."""
         return (self.output or self.root) / "analysis"
@@ -216,6 +221,7 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
     """The entries of ``directory``; none where there is no such directory."""
     try:
         with os.scandir(directory) as found:
+            # Counted while it is read: a list of millions would fill the memory first.
             for number, entry in enumerate(found):
                 if number >= ENTRIES_MAX:
                     reason = f"expected at most {ENTRIES_MAX} names in it, found more"

@@ -31,6 +31,7 @@ def require_room(plan: Plan, store: Path) -> None:
     """Refuse a run that will hardly fit. Raises ``HarnessError`` with the needed and the free
     bytes.
     """
+    # The store may be made only by its first run.
     place = next(p for p in (store, *store.resolve().parents) if p.is_dir())
     needed, free = estimate_bytes(plan), shutil.disk_usage(place).free
     if free < needed:
@@ -53,6 +54,7 @@ def used_bytes(root: Path) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     else:
+                        # Blocks, not the size: files may have holes. Their unit is 512 bytes.
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
         except OSError:
             continue

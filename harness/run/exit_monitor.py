@@ -67,6 +67,7 @@ class ExitMonitor:
         """Return the provider's status of ``node``, and record it as a probe."""
         verbs, asked_ns = self._verbs.get(node, 0), self._clock.now_ns()
         status = await self._provider.probe(node)
+        # What was seen beside a verb may be its doing, before or after.
         if self._verbs.get(node, 0) == verbs:
             self._take(status, asked_ns)
         return status
@@ -89,6 +90,7 @@ class ExitMonitor:
             if node in self._unsure and status.boot != self._unsure[node]:
                 self._started(node)
             return
+        # Expected, or recorded already.
         if node not in self._running:
             return
         self._running.discard(node)
@@ -112,6 +114,7 @@ class ExitMonitor:
         """
         if self._clock.now_ns() - self._alive_ns.get(node, 0) > FRESH_S * NS_PER_S:
             await self._look(node, LOOK_BEFORE_LIMIT_S)
+        # Before the verb: the program may be gone long before the call returns.
         self._running.discard(node)
         self._unsure.pop(node, None)
         return await self._crossing(node, verb)

@@ -40,8 +40,10 @@ from harness.protocols.cluster import (
 )
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
+from harness.protocols.statements import TakesStatements
 from harness.protocols.states import TellsStates
 from harness.protocols.workload import Workload
+from harness.run.addresses import forget_addresses, write_addresses
 from harness.run.claim_log import write_claims
 from harness.run.controller_health import ControllerHealth
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
@@ -148,6 +150,7 @@ class Life:
             lambda: self.enter("seal"),
             self.writer.close,
         )
+        # Each by itself: a file that the disk refuses must not keep the others from it.
         for act in acts:
             try:
                 act()
@@ -229,8 +232,11 @@ class Life:
 
     async def _tear_down(self) -> None:
         """Remove every machine. After a failure the guard is not released, and continues."""
+        # Also where it fails: the guard goes on with it, and a second try would cross that.
         self.ended = True
         done = await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
+        if done:
+            forget_addresses(self.run)
         if done and self.guard:
             self.guard.release()
 
@@ -243,6 +249,8 @@ class Life:
         self.writer.sync()
         names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
         cluster = await self.provider.provision(names, self.system.ports)
+        if isinstance(self.system, TakesStatements) and self.run.undo.is_dir():
+            write_addresses(self.run, cluster)
         try:
             await self._set_up(cluster)
         except FiredrillError as error:  # why it does not serve stands in the nodes' logs
@@ -414,6 +422,7 @@ class Life:
         if self.states is not None:
             # What a client left open may hold its locks up to the deadline of its transaction.
             quiet_s = QUIET_LIMIT_S + self.plan.drive.op_deadline_s
+            # A run that was asked to end does not wait for quiet.
             states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
             await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
         await self._collect_logs(cluster)
@@ -453,6 +462,7 @@ class Life:
         try:
             await within(limit_s, work)
             return True
+        # Of the work itself, a socket's perhaps: at the limit ``within`` raises another error.
         except TimeoutError as error:
             text = f"{what}: it raised TimeoutError: {error}"
         except FiredrillError as error:
@@ -507,6 +517,7 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
             trouble=(*life.trouble, *life.nemesis.trouble),
             out_of_room=life.writer.out_of_room or msgspec.UNSET,
         )
+        # On the disk before it is sealed: sealing reads it there, as a recovery would.
         write_manifest(life.run, manifest)
         manifest = seal(life.run, partition_of=parts.system.partition_of)
     return manifest

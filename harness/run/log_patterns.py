@@ -17,6 +17,7 @@ def matches(lines: Sequence[bytes], pattern: LogPattern) -> list[int]:
     """The indices of the lines that match ``pattern``. Raises the exceptions that ``unusable``
     reports.
     """
+    # As bytes: a node's log need not be UTF-8.
     found = pc.match_substring_regex(pa.array(lines, pa.binary()), pattern=pattern.regex)
     places: list[int] = np.flatnonzero(np.asarray(found)).tolist()
     return places
@@ -25,6 +26,7 @@ def matches(lines: Sequence[bytes], pattern: LogPattern) -> list[int]:
 def unusable(pattern: LogPattern) -> str:
     """Why ``pattern`` can't be searched for; empty where it can."""
     try:
+        # Arrow compiles a pattern only in order to search with it.
         matches([b""], pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         return str(error)

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.clock import RunClock
-from harness.history.checksums import require_checksum
-from harness.history.files import disk_failure, regular, sha256
-from harness.history.parquet import require_plausible
+from harness.history.files import disk_failure, sha256
+from harness.history.parquet import read_summed
 from harness.protocols.cluster import Cluster
 from harness.protocols.states import ReplicaState, TellsStates
 from harness.run.directory import RunDirectory
@@ -130,6 +129,7 @@ class StateLog:
             if self._writer is not None:
                 self._writer.close()
             files = [path, self._run.root / LOGS_FILE]
+            # A run that was cut short may have come to neither.
             return {file.name: sha256(file) for file in files if file.exists()}
         except OSError as error:
             raise disk_failure("write", path, error, "states were not compared") from error
@@ -170,16 +170,7 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
 
     Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
     """
-    found = {}
-    for name, like in ((STATES_FILE, STATES), (LOGS_FILE, LOGS)):
-        path = root / name
-        if name in checksums:
-            require_checksum(path, checksums[name])
-            require_plausible(path)
-            found[path.stem] = pq.read_table(regular(path))
-        else:
-            found[path.stem] = like.empty_table()
-    return found
+    return read_summed(root, checksums, {STATES_FILE: STATES, LOGS_FILE: LOGS})
 
 
 def _holding(told: tuple[StateAnswer, ...]) -> bool:
@@ -192,6 +183,7 @@ def _quiet(told: tuple[StateAnswer, ...]) -> bool:
         return False
     applied: dict[str, set[int]] = {}
     for state in (state for answer in told for state in answer.replicas):
+        # The metastorage never rests: nodes renew their leases in it.
         if state.partition is not None:
             applied.setdefault(state.group, set()).update((state.applied_index, state.commit_index))
     return all(len(indices) == 1 for indices in applied.values())

@@ -50,6 +50,7 @@ class Stop:
         try:
             await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
+                # Done counts, also where the end was requested at the same moment.
                 return task.result()
             self.cut_short = True
         finally:

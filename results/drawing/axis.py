@@ -41,6 +41,7 @@ class Segment(Generic[N]):
 
     def x(self, position: float) -> float:
         """Return the place of a position; outside of the segment for one outside of it."""
+        # A moment has no length: it is drawn where its segment begins.
         share = (position - self.start) / (self.end - self.start or 1)
         return self.left + share * (self.right - self.left)
 
@@ -58,6 +59,7 @@ class Segment(Generic[N]):
         power = 10.0 ** math.floor(math.log10(wanted))
         step = next((s * power for s in _STEPS if s * power >= wanted), 10 * power)
         digits = max(0, -math.floor(math.log10(step)))
+        # Counted, not summed: rounding errors of many steps would show in the labels.
         number = math.ceil(self.start / step)
         while number * step <= self.end:
             yield number * step, f"{number * step:.{digits}f}"
@@ -95,7 +97,9 @@ def axis_of(busy: Iterable[tuple[int, int]], left: float, right: float) -> Axis:
     at least.
     """
     found = merged(busy, 1)
+    # Mere moments have no busy time: then the whole span is the measure.
     total = sum(end - start for start, end in found) or max(1, found[-1][1] - found[0][0])
+    # The bound is exclusive: a gap of that very length is to be joined as well.
     found = merged(found, _longest_joined(found, total) + 1)
     total = max(1, sum(end - start for start, end in found))
     margin = max(1, int(total * MARGIN_SHARE))
@@ -127,6 +131,7 @@ def _longest_joined(stretches: Sequence[tuple[int, int]], total: int) -> int:
     few.
     """
     gaps = sorted((b[0] - a[1] for a, b in pairwise(stretches)), reverse=True)
+    # Gaps up to the longest beyond the first ``CUTS_MAX`` are drawn, so no more are cut than that.
     return max(int(total * CUT_SHARE), gaps[CUTS_MAX] if len(gaps) > CUTS_MAX else 0)
 
 
@@ -152,6 +157,7 @@ def in_lanes(stretches: Iterable[tuple[float, float]], most: int) -> list[int]:
         lane = min(lane, most - 1)
         if lane == len(free):
             free.append(end)
+        # The last lane takes what overlaps, and is free only after the longest of it.
         free[lane] = max(free[lane], end)
         chosen.append(lane)
     return chosen

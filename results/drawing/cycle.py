@@ -65,6 +65,7 @@ def draw(edges: Sequence[Dependency], operations: Mapping[int, Row], telling: Te
     shown = list(edges)
     if rest:
         places = [*places[:HEAD], None, *places[-TAIL:]]
+        # The box for the rest is left by the edge that leads to the first one behind it.
         shown = [*edges[:HEAD], edges[-TAIL - 1], *edges[-TAIL:]]
     contents = [_lines(txn, edges, operations, telling) for txn in places]
     boxes, height = _layout(len(places), max(map(len, contents)))

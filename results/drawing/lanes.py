@@ -111,10 +111,12 @@ def _busy(stage: Stage) -> Iterator[tuple[int, int]]:
     last = max(known, default=0)
     for row in stage.operations:
         start, end = stage.begins(row), stage.ends(row)
+        # Its end is when the client gave up, maybe long after: it must not stretch the axis.
         unknown = row["type"] == OpType.INFO
         yield start, max(start, min(end, last)) if unknown else end
     for fault in stage.faults:
         if fault.number == stage.explained_by:
+            # Its ends alone: what lies between may be idle, and is cut then.
             yield fault.start, fault.start
             yield fault.end, fault.end
 
@@ -135,6 +137,7 @@ def _lanes(stage: Stage, axis: Axis) -> list[tuple[Row, list[list[Bar]]]]:
     for row in sorted(stage.operations, key=lambda r: (stage.begins(r), r["txn"])):
         bar = _bar(row, stage, axis)
         rows = lanes.setdefault(row["process"], (row, []))[1]
+        # Bars come in the order of their beginnings: the last one of a row decides.
         free = next((r for r in rows if _extent(r[-1])[1] + 8 < _extent(bar)[0]), None)
         if free is None:
             rows.append([bar])
@@ -149,11 +152,13 @@ def _extent(bar: Bar) -> tuple[float, float]:
 
 def _bar(row: Row, stage: Stage, axis: Axis) -> Bar:
     left = axis.x(stage.begins(row))
+    # Open to the right: what has an unknown outcome may take effect at any later time.
     right = RIGHT if row["type"] == OpType.INFO else axis.x(stage.ends(row))
     right = max(right, left + BAR_MIN_PX)
     said = clipped(f"T{row['txn']}  {_said(row, stage.telling)}", TEXT_MAX_PX)
     return Bar(
         row=row, left=left, right=right, said=said,
+        # Words of a bar near the right edge begin before it, so that they end within the picture.
         text_x=max(LEFT, min(left, RIGHT - width_px(said))),
     )  # fmt: skip
 
@@ -231,6 +236,7 @@ def _ticks(axis: Axis, ticks: Sequence[Tick], top: float, bottom: float) -> Iter
         yield path([(x, top + 12), (x, top + 18)], "g-event")
         if tick.number is None:
             continue
+        # Numbers that would overlap become a range.
         if near and x < near[-1][0] + TICK_PX * 2:
             near[-1][1].append(tick.number)
         else:
@@ -248,6 +254,7 @@ def _drawn_lanes(lanes: Sequence[tuple[Row, list[list[Bar]]]], top: float) -> It
         if width_px(name) > LEFT - 14:
             name = str(first["process"])
         yield text(name, LEFT - 10, y + 15, "g-lane", text_anchor="end")
+        # Importers put a placeholder where their history names no node.
         names = (str(bar.row["node"]) for row in rows for bar in row)
         nodes = dict.fromkeys(name for name in names if name != UNKNOWN_NODE)
         shown = clipped(" ".join(nodes), LEFT - 16)

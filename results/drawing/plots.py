@@ -42,6 +42,7 @@ SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equ
 LABEL_CHARS = 40
 MILLISECONDS = Scale("ms", 1_000_000)
 UNIT_NAMES = {"s": "second", "ms": "millisecond", "µs": "microsecond", "ns": "nanosecond"}
+MAX_PHASES = 32  # a run has seven; each line of a plot costs as much as thousands of points
 CHARS_ACROSS = 150  # about how many characters of a label fit over the whole width
 
 
@@ -115,6 +116,7 @@ def draw(scene: Scene) -> Picture:
             heights.append(role_lanes.height_in(scene.roles))
         size = (WIDTH_IN, sum(heights) + 0.4)
         figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
+        # Not by pyplot, which keeps every figure in a state of the whole process.
         FigureCanvasSVG(figure)
         strip, latency, rate, *nodes = figure.subplots(
             len(heights), 1, sharex=True, height_ratios=heights
@@ -139,6 +141,7 @@ def draw(scene: Scene) -> Picture:
 
 def _style() -> Any:  # noqa: ANN401 (matplotlib's stubs name three hundred literal keys)
     return {
+        # Text stays text, in the page's font, and can be searched.
         "svg.fonttype": "none",
         "figure.facecolor": "none",  # the page's own shows through, in any theme
         "axes.facecolor": "none",
@@ -203,6 +206,7 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
     colours = _colours(scene.faults)
     bars: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for fault, lane in zip(scene.faults, lanes, strict=True):
+        # A short fault of a long run would be less than a pixel.
         width_s = max(fault.end_s - fault.start_s, span_s / 400)
         bars.setdefault((fault.kind, lane), []).append((fault.start_s, width_s))
         label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
@@ -313,7 +317,7 @@ def _mark_phases(
     every: Sequence[Axes], phases: Sequence[tuple[str, float]], start: float, end: float
 ) -> None:
     """Mark the begin of each phase, with its name where the next one leaves room."""
-    inside = [(name, at_s) for name, at_s in phases if start - 1e-3 <= at_s <= end]
+    inside = [(name, at_s) for name, at_s in phases if start - 1e-3 <= at_s <= end][:MAX_PHASES]
     nexts = [at_s for _, at_s in inside[1:]] + [end]
     for (name, at_s), next_s in zip(inside, nexts, strict=False):  # maybe there is no phase at all
         for axes in every:

@@ -59,6 +59,7 @@ def _draw_lane(
     """Draw one node; return the number of changes of its roles that are too many to draw."""
     floor = centre - 0.43
     every = max(1, -(-len(lane.at_s) // STEPS_MAX))
+    # The last value holds to the end: a step goes on only to a further point.
     at = np.array([*lane.at_s[::every], end_s])
     held = np.array([*lane.held[::every], lane.held[-1] if lane.held else 0])
     if lane.held:
@@ -67,6 +68,7 @@ def _draw_lane(
         axes.fill_between(
             at, floor, top, step="post", color=HELD, alpha=0.3, linewidth=0, rasterized=dense
         )
+        # nan: a node that holds nothing gets no line along the floor of its lane.
         line = np.where(held > 0, top, np.nan)
         axes.step(at, line, where="post", color=HELD, linewidth=1.0, rasterized=dense)
     for state in (DOWN, PAUSED, OTHER):

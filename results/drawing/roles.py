@@ -89,6 +89,7 @@ def roles_over_time(
         for s in ss
         if s.state == DOWN and not s.unsure
     ]
+    # Rows do not compare; at one moment the fall comes before what is reported.
     for at_ns, act, what in sorted(
         [(row["at_ns"], 1, row) for row in rows] + [(at, 0, node) for at, node in starts],
         key=lambda item: item[:2],
@@ -138,6 +139,8 @@ class _Holding:
         """Apply the next event."""
         kind, node, partition, at_ns = row["kind"], row["node"], row["partition"], row["at_ns"]
         if kind == EventKind.NODE_STARTED:
+            # A start shows that what the node's last life held is gone, where no event told its
+            # end.
             self.fall(node, at_ns)
         elif partition is None:
             self._of_node(kind, node, at_ns)
@@ -146,6 +149,7 @@ class _Holding:
             self._holder[partition] = node
             self._asleep.discard(node)
             self._note(at_ns, node, *([before] if before else []))
+        # The report of a loss may come after another node has gained the partition.
         elif kind == self._lost and self._holder.get(partition) == node:
             del self._holder[partition]
             self._note(at_ns, node)
@@ -184,6 +188,7 @@ class _Holding:
             awake = node not in self._asleep
             count = sum(1 for holder in self._holder.values() if holder == node) if awake else 0
             steps = self.steps.setdefault(node, [])
+            # Most events leave the count as it is: only changes are drawn.
             if not steps or steps[-1][1] != count:
                 steps.append((at_ns, count))
 
@@ -194,6 +199,7 @@ def _stretches(
     """Return by node the times when it was down, paused or under another fault."""
     found: dict[str, list[Stretch]] = {}
     for span in fault_spans(faults):
+        # Without an effect it is not known that the node was in any state but its usual one.
         if span.effective_ns is None:
             continue
         state, sure = _state(kinds.get(span.kind)), span.in_force(end_ns)
@@ -222,10 +228,12 @@ def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
                 for other in rows[place + 1 :]
                 if other["node"] == row["node"] and other["kind"] == EventKind.NODE_STARTED
             )
+            # Events are in mapped time: one may lie behind the end of the run.
             yield row["node"], row["at_ns"], next(later, max(end_ns, row["at_ns"]))
 
 
 def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> Stretch:
+    # No stretch ends before it begins, also where events were mapped out of order.
     end_s = max(start_ns, end_ns) / NS_PER_S
     return Stretch(start_s=start_ns / NS_PER_S, end_s=end_s, state=state, unsure=unsure)
 

@@ -72,7 +72,9 @@ def quantiles(outcomes: Outcomes, start_s: float, end_s: float) -> dict[float, L
     """
     width = window_s(end_s - start_s)
     count = max(1, int(np.ceil((end_s - start_s) / width)))
+    # Rounding may put the last operations beyond the last window.
     place = np.clip(((outcomes.invoke_s - start_s) // width).astype(np.int64), 0, count - 1)
+    # Sorted once and cut by bounds: a mask for each window would read all operations each time.
     order = np.argsort(place, kind="stable")
     bounds = np.searchsorted(place[order], np.arange(count + 1))
     found = np.full((len(QUANTILES), count), np.nan)

@@ -161,14 +161,17 @@ def draw(
     had no room. ``nodes`` leaves other lanes out, ``show`` other families of messages.
     """
     spans = laid_out(stretches, LEFT_PX, WIDTH_PX)
+    # The trace is read once, line by line: only what lies in the stretches is kept.
     within = [row for row in rows if any(s.touches(row["from_s"], row["at_s"]) for s in spans)]
     hosts = {host for row in within for host in (row["node"], row.get("to")) if host}
+    # A node that is down sends nothing: its fault alone gives it a lane.
     hosts |= {node for fault in story.faults for node in fault.nodes}
     lanes = sorted(host for host in hosts - {story.controller} if not nodes or host in nodes)
     figure = _Figure(spans, (CLIENTS, *lanes), story)
     known = [row for row in within if _on_lanes(figure, row)]
     hidden = Counter(name for row in known if (name := family_of(row).name) not in show)
     shown = [row for row in known if family_of(row).name in show]
+    # What comes later covers what is drawn before it, and labels that come first get the room.
     parts = [
         *_ground(figure),
         *(part for span in spans for part in _faults(figure, span)),
@@ -324,6 +327,7 @@ def _operations(figure: _Figure, span: Segment[float]) -> Iterator[Markup]:
         for level in range(3):
             at = y - 14 - 12 * level
             text = _cut(operation.text, OPERATION_CHARS)
+            # Bold words are wider than ``CHAR_PX`` says.
             x = min(left, LEFT_PX + WIDTH_PX - len(text) * CHAR_PX * 1.1)
             if figure.room(x, at, text):
                 yield _text(x, at, text, font_weight="bold", halo=True)
@@ -360,6 +364,8 @@ def _rows(figure: _Figure, span: Segment[float], rows: Sequence[Row]) -> Markup:
             drawn += _message(figure, span, row, few)
         else:
             drawn.append(_disk(figure, span, row))
+    # A message that began before the stretch, or ends after it, must not be drawn into the next
+    # one.
     return tag("g", *drawn, clip_path=f"url(#span{figure.spans.index(span)})")
 
 
@@ -370,6 +376,7 @@ def _message(figure: _Figure, span: Segment[float], row: Row, few: bool) -> Iter
     title = _title(_said(row))
     drawn: dict[str, Value] = {"stroke": family.colour, "stroke_width": 1.3}
     if lost:  # a piece of the way, and a cross
+        # It has no time of arrival: how steep it is means nothing.
         x2, y2 = x1 + 14, y1 + (y2 - y1) * LOST_SHARE
         drawn |= {"stroke": _LOST, "stroke_dasharray": "3 2"}
     else:

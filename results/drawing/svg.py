@@ -36,6 +36,7 @@ _DROPPED = frozenset({"metadata", "style", "title"})
 
 def tag(name: str, *children: Markup, **attributes: Value) -> Markup:
     """An element; ``class_`` is ``class``, and underscores in names are dashes."""
+    # ``format`` of a Markup escapes what it inserts.
     told = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _shown(value))
         for key, value in attributes.items()
@@ -118,10 +119,12 @@ def inline(svg: str, label: str) -> str:
     for element in root.iter():
         element.tag = _NAME.sub("", element.tag)
         element.attrib = _presentation(element.attrib)
+    # A copy, since children are removed on the way.
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag in _DROPPED]:
             parent.remove(child)
     _number_ids(root)
+    # The page's style sheet sets the size.
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib |= {
@@ -139,6 +142,7 @@ def _presentation(attributes: dict[str, str]) -> dict[str, str]:
 
 def _attributes(attributes: dict[str, str]) -> dict[str, str]:
     found = {_NAME.sub("", name): value for name, value in attributes.items() if name != "style"}
+    # The page's policy forbids inline styles: each declaration becomes an attribute.
     for declaration in attributes.get("style", "").split(";"):
         name, colon, value = (part.strip() for part in declaration.partition(":"))
         if name == "font":  # a shorthand, which has no presentation attribute

@@ -110,6 +110,7 @@ def cards(material: RunData) -> tuple[Card, ...]:
         for name, anomaly, _ in found
     ]
     every = (each for _, these in shown for each in these)
+    # For all examples together, since each call reads every split.
     operations = material.operations(txn for each in every for txn in _some(each.txns))
     board = _Board(material)
     return tuple(
@@ -143,6 +144,7 @@ class _Shown:
 
     @classmethod
     def of(cls, material: RunData, name: str, finding: Finding, place: int) -> _Shown:
+        # Only for the first example, which the page shows open: each key costs a read of its split.
         missed = () if place else tuple(_missed(material, name, finding))
         more = (txn for each in missed for txn in (each.writer, each.reader))
         txns = dict.fromkeys([*_some(finding.txns), *more]) if missed else finding.txns
@@ -316,6 +318,7 @@ def _places(
     element = finding.value if finding.element is None else finding.element
     steps = [s for row in rows for s in row["ops"] if s["key"] in keys and s["elements"]]
     seen = {s["key"]: s["elements"].index(element) for s in steps if element in s["elements"]}
+    # Where lists contradict each other outweighs where the element stands.
     return seen | parting(rows)
 
 

@@ -60,6 +60,7 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
     for row in material.faults[:FAULTS_MAX]:
         number = row["fault"]
         planned_ns = None
+        # A directory from elsewhere may hold another plan.
         if drive_ns is not None and 0 <= number < len(schedule):
             planned_ns = drive_ns + int(schedule[number]["at_s"] * NS_PER_S)
         effect, done = effects.get(number), besides.get(number, "")
@@ -135,4 +136,5 @@ def _last(takeovers: Sequence[Takeover]) -> str:
     if not takeovers:
         return DASH
     known = [takeover.after_ns for takeover in takeovers if takeover.after_ns is not None]
+    # With one role that was never taken over there is no time for all of them.
     return cell("after_ns", max(known)) if len(known) == len(takeovers) else NOBODY

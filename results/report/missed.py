@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+# Every read is compared with every write of the key.
 STEPS_MAX = 20_000  # on one key; with more, the moment is not computed
 
 Row = Mapping[str, Any]
@@ -48,10 +49,12 @@ def first_missed(
     if len(steps) > STEPS_MAX:
         return None
     writes, reads = _accesses(steps, times)
+    # By completion: the last one that ended before a read is the one it must not miss.
     acknowledged = sorted((w for w in writes if w.acknowledged), key=lambda w: w.complete)
     for read in sorted(reads, key=lambda r: r.invoke):
         if reader not in (None, read.txn):
             continue
+        # Only what ended before the read began is sure to precede it; the rest is concurrent.
         before = [w for w in acknowledged if w.complete < read.invoke]
         if not before:
             continue
@@ -70,6 +73,7 @@ def _possible(writes: Iterable[_Access], last: _Access, read: _Access) -> set[in
         write.value
         for write in writes
         if write is last
+        # Concurrent with the last write, or with the read: in which order is open.
         or (write.complete > last.invoke and write.invoke < read.complete)
         or not write.acknowledged  # it may take effect at any time
     }
@@ -89,6 +93,7 @@ def _accesses(
             continue
         access = _Access(
             txn=step["txn"],
+            # Indices, not times: those of an imported history may be missing or go back.
             invoke=row["invoke_index"],
             complete=row["complete_index"],
             acknowledged=row["type"] == "ok",

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from harness.clock import NS_PER_S
+from harness.exit_codes import Outcome
 from harness.history.records import FaultState, OpType
-from harness.outcome import Outcome
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict

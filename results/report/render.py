@@ -41,6 +41,7 @@ def write_report(run: RunDirectory) -> Path:
         material = gather(run)
         try:
             encoded = _encoded(page(material))
+        # Ours name the file and the reason already.
         except FiredrillError:
             raise
         except Exception as error:  # a verdict and tables that no run of ours wrote hold anything
@@ -69,6 +70,7 @@ def _encoded(content: Page) -> bytes:
     """Encode the page, reduced as far as its size requires."""
     for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture, _no_lists):
         content = leaner(content)
+        # Names of files may hold lone surrogates, which UTF-8 can't encode.
         encoded = render(content).encode("utf-8", "backslashreplace")
         if len(encoded) <= LIMIT_BYTES:
             break
@@ -112,6 +114,7 @@ def render(content: Page) -> str:
     environment = Environment(
         loader=PackageLoader("results"),
         autoescape=True,
+        # A misspelt field fails, instead of leaving a gap in the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -84,6 +84,7 @@ class RunData:
     def last_ns(self) -> int:
         """The end of the run: its last phase, or its last operation."""
         ends = [at_ns for _, at_ns in self.manifest.phases]
+        # The maximum of an empty table is null.
         return max([*ends, pc.max(self.transactions["complete_ns"]).as_py() or 0])
 
     def operations(self, txns: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -150,6 +151,7 @@ def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
 
 def _plan_text(run: RunDirectory) -> str:
     try:
+        # The directory may be a stranger's, with a file of any size in the plan's place.
         return read_small(run.plan, MAX_PLAN_BYTES).decode(errors="replace")
     except FileNotFoundError:  # a history from elsewhere has none
         return ""

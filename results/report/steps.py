@@ -91,6 +91,8 @@ def parting(rows: Sequence[Row]) -> dict[int, int]:
         differs = next((at for at, (a, b) in pairs if a != b), None)
         if differs is not None:
             found[key] = min(differs, found.get(key, differs))
+        # A prefix contradicts nothing; the longer list shows more of what the next one may
+        # contradict.
         elif len(elements) > len(other):
             longest[key] = elements
     return found
@@ -133,6 +135,7 @@ def key_names(run: RunDirectory, manifest: Manifest) -> dict[int, str]:
         if (found := sha256(path)) != expected:
             reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
             raise MalformedHistory(str(path), "", reason)
+        # A small Parquet file may claim more rows than memory holds.
         require_plausible(path)
         rows = pq.read_table(regular(path)).to_pylist()
     except (OSError, pa.ArrowException) as error:

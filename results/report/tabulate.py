@@ -91,6 +91,7 @@ def cell(name: str, value: Any, depth: int = 0) -> str:  # noqa: ANN401 (what JS
     """
     if value is None:
         return DASH
+    # Before the numbers, of which a bool is one.
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith("_ns") and isinstance(value, int | float):

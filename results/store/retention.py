@@ -47,6 +47,7 @@ def to_prune(runs: Iterable[RunRecord], rule: Rule, now: datetime) -> tuple[RunR
     """Return the runs that ``rule`` removes, oldest first. Runs that are held are never removed,
     and count among the newest.
     """
+    # An identifier begins with its time.
     ordered = sorted(runs, key=lambda run: run.run_id)
     newest = len(ordered) - (rule.keep_last or 0)
     return tuple(
@@ -54,6 +55,7 @@ def to_prune(runs: Iterable[RunRecord], rule: Rule, now: datetime) -> tuple[RunR
         for place, run in enumerate(ordered)
         if place < newest
         and not run.held
+        # Without a verdict a run may have failed: it counts as one that did.
         and not (rule.keep_failed and (run.outcome is None or run.outcome in rule.failed))
         and _old_enough(run, rule, now)
     )
@@ -63,4 +65,5 @@ def _old_enough(run: RunRecord, rule: Rule, now: datetime) -> bool:
     if rule.older_than_s is None:
         return True
     begun = begun_at(run.run_id)
+    # Without a time in its name a run has no known age, and stays.
     return begun is not None and (now - begun).total_seconds() >= rule.older_than_s

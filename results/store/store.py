@@ -38,10 +38,11 @@ class UnknownRun(UsageError):
 def run_id(name: str, wall_ns: int, entropy: bytes) -> str:
     """Return ``YYYYMMDD-HHMMSS-name-xxxx`` (UTC) from wall time in ns and two bytes of entropy."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
-    return f"{moment:%Y%m%d-%H%M%S}-{_slug(name)}-{entropy[:2].hex():0>4}"
+    return f"{moment:%Y%m%d-%H%M%S}-{slug(name)}-{entropy[:2].hex():0>4}"
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """The form of a plan's ``name`` in the names of its runs."""
     return _NOT_NAME.sub("-", name.lower()).strip("-")[:NAME_LIMIT].strip("-") or "run"
 
 
@@ -79,8 +80,11 @@ class RunStore:
         stays.
         """
         with contextlib.suppress(OSError):
+            # An environment makes it before its plan can be refused, and the run's root is removed
+            # only empty.
             run.undo.rmdir()
         with contextlib.suppress(OSError):
+            # Fails for a directory with content, before ``latest`` is touched.
             run.root.rmdir()
             (self.root / LATEST).unlink(missing_ok=True)
             if left := self.runs():
@@ -93,6 +97,7 @@ class RunStore:
         Its name goes first, so that an interrupted deletion leaves no partial run. Raises
         ``HarnessError``.
         """
+        # No identifier matches this name, so that no listing shows it.
         doomed = self.root / f".{run.root.name}.removing"
         try:
             run.root.rename(doomed)
@@ -109,6 +114,7 @@ class RunStore:
         """
         link = self.root / LATEST
         for _ in range(MEND_TRIES):
+            # ``exists`` follows the link: for one that dangles it is false.
             if not link.is_symlink() or link.exists():
                 return
             if left := self.runs():
@@ -127,16 +133,29 @@ class RunStore:
         except (OSError, RecursionError) as error:
             raise HarnessError(f"cannot remove {run.root}: {_why(error)}") from error
 
-    def sweep(self, names: Collection[str], kept: Collection[str]) -> int:
+    def sweep(self, names: Collection[str] | re.Pattern[str], kept: Collection[str]) -> int:
         """Remove the runs of plans of these ``names`` that began and were never sealed, and that no
-        process drives any more, but for the paths ``kept``; return how many. For a campaign, which
-        runs their plans again. Raises ``HarnessError``.
+        process drives any more, but for the paths ``kept``; finish the interrupted deletions of
+        their runs; return how many of both. For a campaign, which runs their plans again; one that
+        can't list its plans gives a pattern of their slugs. Raises ``HarnessError``.
         """
-        slugs = frozenset(map(_slug, names))
+        slugs = names if isinstance(names, re.Pattern) else frozenset(map(slug, names))
+
+        def of_these(name: str) -> bool:
+            match = _RUN_ID.fullmatch(name)
+            if match is None:
+                return False
+            if isinstance(slugs, re.Pattern):
+                return slugs.fullmatch(match["slug"]) is not None
+            return match["slug"] in slugs
+
         gone = 0
+        for left in self.broken_off():
+            if of_these(left.root.name.removeprefix(".").removesuffix(".removing")):
+                self.finish(left)
+                gone += 1
         for run in self.runs():
-            match = _RUN_ID.fullmatch(run.root.name)
-            if match and match["slug"] in slugs and str(run.root) not in kept and _abandoned(run):
+            if of_these(run.root.name) and str(run.root) not in kept and _abandoned(run):
                 self.remove(run)
                 gone += 1
         return gone
@@ -171,6 +190,7 @@ class RunStore:
 
     def _by_prefix(self, name: str) -> RunDirectory:
         every = self.runs()
+        # One identifier may be the beginning of another.
         exact = [run for run in every if run.root.name == name]
         found = exact or [run for run in every if name and run.root.name.startswith(name)]
         if len(found) == 1:
@@ -192,7 +212,9 @@ class RunStore:
         return every[-1]
 
     def _point_latest(self, path: Path) -> None:
+        # Named after the run: runs that are made beside each other never share it.
         temporary = self.root / f".{LATEST}-{path.name}"
+        # Relative, so that a store can be moved; replaced in one step, so that it is never missing.
         temporary.symlink_to(path.name)
         os.replace(temporary, self.root / LATEST)
 
@@ -208,6 +230,7 @@ def _abandoned(run: RunDirectory) -> bool:
             unsealed = not run.history.exists()
         # A run's process holds its directory from its creation on (``harness.history.files``).
         return unsealed and _unheld(run.root) and (not run.chunks.is_dir() or _unheld(run.chunks))
+    # A run that can't be read is not known to be abandoned, and stays.
     except (FiredrillError, OSError):
         return False
 

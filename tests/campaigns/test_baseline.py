@@ -20,7 +20,7 @@ from harness.campaigns.baseline import (
 )
 from harness.campaigns.cell import CalmCounts, CellResult, RunStats
 from harness.errors import UsageError
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 
 OPERATIONS = 150  # of a seed in calm
 

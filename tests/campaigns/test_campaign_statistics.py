@@ -7,7 +7,7 @@ import pytest
 from harness.campaigns.cell import CellResult
 from harness.campaigns.statistics import between, bounds, cells_per_finding, until_found
 from harness.campaigns.summary import outcome_counts
-from harness.outcome import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
+from harness.exit_codes import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
 
 
 def results(text: str) -> list[CellResult]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.campaigns.cell import CellResult
 from harness.campaigns.points import NodePoint, every_point, point_totals, sampled
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.points import CrashPoint, MessageClass, Operation, When
 
 COUNTS = {"n1": {"sync": 3, "send votes": 2}, "n2": {"sync": 100}}

@@ -10,7 +10,7 @@ import pytest
 from harness.campaigns.cell import CellResult, RunStats
 from harness.campaigns.ledger import Ledger
 from harness.errors import HarnessError
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 
 
 def result(seed: int, outcome: Outcome = Outcome.VALID, **more: object) -> CellResult:

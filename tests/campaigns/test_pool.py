@@ -30,7 +30,7 @@ from harness.campaigns.pool import (
 )
 from harness.clock import machine_s
 from harness.errors import HarnessBug
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import Plan
 
 HANGS_S = 60.0
@@ -199,7 +199,8 @@ def dying(given: Cell, begun: RunStarted) -> CellResult:
 def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_words(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    pool = Pool(work=dying, workers=3, memory_bytes=1 << 30)
+    # More than this process may have by now, which a worker is a fork of.
+    pool = Pool(work=dying, workers=3, memory_bytes=1 << 32)
     given = [cell(seed, limit_s=1.0 if seed == 2 else LIMIT_S) for seed in range(1, 10)]
     found = {result.seed: result for result in pool.results(in_turn(given))}
 
@@ -214,7 +215,7 @@ def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_wor
         3: "ValueError: no more",
         5: "it died (signal 9): out of luck",
         6: f"its result has more than {RESULT_MAX_BYTES} bytes",
-        7: "it needs more memory than the 1024 MiB of a worker",
+        7: "it needs more memory than the 4096 MiB of a worker",
         8: "it died (exit code 1): SystemExit: of its own will",
     }
     assert "out of luck\n" in capfd.readouterr().err  # what workers say is shown, too

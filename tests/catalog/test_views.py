@@ -7,6 +7,7 @@ import pytest
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.errors import NoSuchObject
 from clusters.reference.node.catalog.grammar import parse
+from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.statements import Describe, Name, Select
 from clusters.reference.node.catalog.views import VIEWS, ClusterState, Rows, answer
 
@@ -30,6 +31,9 @@ def state() -> ClusterState:
             ("ACCOUNTS", 0): {"stable": ("a", "b"), "pending": ("b", "c")},
             ("ACCOUNTS", 1): {"stable": ("b",)},
         },
+        topology=(Node(name="a", attributes={"SSD": None, "region": "EU"}), Node(name="b")),
+        topology_revision=7,
+        physical=("a", "b", "c"),
     )
 
 
@@ -108,6 +112,13 @@ def test_a_table_group_is_all_tables_of_one_zone() -> None:
 )
 def test_system_views(text: str, rows: tuple) -> None:
     assert asked(text).rows == rows
+
+
+def test_topologies_show_what_nodes_announce() -> None:
+    rows = asked("SELECT * FROM SYSTEM.LOGICAL_TOPOLOGY").rows
+
+    assert rows == (("a", "SSD,region=EU", "default", 7), ("b", "", "default", 7))
+    assert asked("SELECT * FROM SYSTEM.PHYSICAL_TOPOLOGY").rows == (("a",), ("b",), ("c",))
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -170,6 +170,17 @@ def test_a_restart_forgets_nothing_that_was_durable(found: dict[str, Any], text:
     assert text in _text(part)
 
 
+def test_a_vote_of_a_later_start_in_the_same_term_is_not_forgotten_either() -> None:
+    first = told("n2", 3, vote=None)
+    second = told("n2", 50, boot="n2-2", recovered_term=2, recovered_index=10)
+    third = told("n2", 90, boot="n2-3", recovered_term=2, recovered_index=10)
+
+    assert names(said(first, second, third | {"recovered_vote": "n1@1"})) == []
+    part = said(first, second, third)
+    assert names(part) == ["forgotten-state"]
+    assert "it had voted for n1@1, and after a restart for nobody" in _text(part)
+
+
 def missed(node: str, text: str, at_ns: int) -> dict[str, Any]:
     return elected(node, 3) | {"kind": "lost-log", "text": text, "at_ns": at_ns}
 

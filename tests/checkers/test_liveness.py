@@ -10,8 +10,8 @@ import pytest
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
 from checkers.promises.liveness import CHECKER, LIVENESS, MIN_WRITES
+from harness.exit_codes import Outcome
 from harness.history import schema
-from harness.outcome import Outcome
 from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.errors import MalformedHistory
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.protocols.verdict import (
     MAX_VERDICT_BYTES,

@@ -13,7 +13,7 @@ import pytest
 
 LIMIT_S = 120
 CHECKER = """
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.checker import Part
 
 class Counter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from clusters.providers.docker import cleanup
 from harness.errors import HarnessError, NotRemoved
 from harness.run.directory import directory_mark
 
-AT_ONCE = reaper.Patience(looks=2, pause_s=0.0)
+AT_ONCE = reaper.Patience(looks=2, pause_s=0.0, expected_s=60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def answers(*each: object):
         assert isinstance(answer, list)
         return answer
 
-    return remove
+    return reaper.Remains(remove)
 
 
 def test_what_fails_is_tried_again_and_said_once() -> None:
@@ -96,6 +97,71 @@ def test_of_a_plug_ins_provider_it_removes_nothing_and_says_so(tmp_path: Path) -
     assert "nothing is left" not in log
 
 
+def test_what_was_asked_for_is_waited_for_until_it_appears() -> None:
+    said: list[str] = []
+    awaited = {"container a"}
+
+    def expected() -> tuple[str, ...]:
+        return tuple(awaited)
+
+    def remove() -> list[str]:
+        moments.append("look")
+        if len(moments) < 7:
+            return []
+        return [awaited.pop()] if awaited else []
+
+    moments: list[str] = []
+    assert reaper.reap(reaper.Remains(remove, expected), said.append, AT_ONCE) == ""
+
+    assert said == ["removed container a"]
+    assert len(moments) == 7 + AT_ONCE.looks
+
+
+def test_what_was_asked_for_and_never_came_is_told_and_not_waited_for_again() -> None:
+    said: list[str] = []
+    awaited = {"container a"}
+    brief = AT_ONCE._replace(expected_s=0.05)
+    remains = reaper.Remains(list, lambda: tuple(awaited), awaited.discard)
+
+    assert reaper.reap(remains, said.append, brief) == ""
+    assert said == ["container a did not appear within 0.05 s"]
+
+    assert reaper.reap(remains, said.append, AT_ONCE) == ""
+    assert said == said[:1]
+
+
+def test_a_request_is_announced_while_it_is_under_way_and_settled_by_what_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "r"
+    (root / "undo").mkdir(parents=True)
+    left = [_container("a", directory_mark(root))]
+    monkeypatch.setattr(cleanup, "connect", lambda: None)
+    monkeypatch.setattr(cleanup, "leftovers", lambda _: list(left))
+    monkeypatch.setattr(cleanup, "remove_container", lambda _, name: _take(left, name))
+    remains = reaper.remains_of("r", root, "docker", None)
+    assert remains is not None
+    requests = cleanup.Requests(root / "undo")
+
+    with requests.announced("a"), requests.announced("b"):
+        assert remains.expected() == ("a", "b")
+        assert remains.remove() == ["container a of run r"]
+        assert remains.expected() == ("b",)
+
+    assert remains.expected() == ()
+    assert list((root / "undo").iterdir()) == []
+
+
+def test_while_its_controller_lives_more_is_expected(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
+        remains = reaper.remains_of("r", tmp_path, "docker", reaper.handle(controller.pid))
+        assert remains is not None
+        assert remains.expected() == ("what the controller makes",)
+        controller.communicate(b"\n")
+
+        assert remains.expected() == ()
+
+
 def test_it_acts_for_the_directory_of_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,11 +173,11 @@ def test_it_acts_for_the_directory_of_its_run_alone(
     monkeypatch.setattr(cleanup, "connect", lambda: None)
     monkeypatch.setattr(cleanup, "leftovers", lambda _: list(left))
     monkeypatch.setattr(cleanup, "remove_container", lambda _, name: _take(left, name))
-    remove = reaper.remover("r", own, "docker")
+    remains = reaper.remains_of("r", own, "docker", None)
     own.rename(tmp_path / "own" / "moved")
 
-    assert remove is not None
-    assert remove() == ["container a of run r", "container c of run r"]
+    assert remains is not None
+    assert remains.remove() == ["container a of run r", "container c of run r"]
     assert [item.name for item in left] == ["b"]
 
 
@@ -152,3 +218,28 @@ def test_a_dead_controller_is_noticed_though_a_child_of_it_holds_the_pipe_open()
 
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize("healed", [True, False])
+def test_the_watchdog_acts_unless_the_reaper_left_nothing(healed: bool, tmp_path: Path) -> None:
+    (tmp_path / "undo").mkdir()
+    if healed:
+        reaper.healed(tmp_path).touch()
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait(30)
+    words = [sys.executable, "-m", "cli.watchdog", "r", str(tmp_path), "docker"]
+    log = tmp_path / "reaper.log"
+
+    with subprocess.Popen(
+        [*words, str(gone.pid), str(gone.pid)],
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"DOCKER_HOST": f"unix://{tmp_path}/none"},
+    ) as watchdog:
+        try:
+            ends_s = time.monotonic() + 30
+            while watchdog.poll() is None and not log.exists() and time.monotonic() < ends_s:
+                time.sleep(0.05)  # another process acts: there is nothing to wait on
+            assert watchdog.poll() == (0 if healed else None)
+            assert log.exists() != healed
+        finally:
+            watchdog.kill()

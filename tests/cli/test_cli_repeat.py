@@ -12,8 +12,8 @@ from cli.main import execute
 from cli.repeat import Bounds, over, rate, seed_of, series_code
 from harness.campaigns.cell import CellResult
 from harness.clock import NS_PER_S
+from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import read_manifest
-from harness.outcome import EXIT_INTERRUPTED, Outcome
 from harness.run.directory import RunDirectory
 from harness.run.stop import Stop
 from results.store.store import RunStore

@@ -13,7 +13,7 @@ from harness.campaigns import baseline
 from harness.campaigns.baseline import Baseline
 from harness.campaigns.cell import CalmCounts, CellResult, RunStats
 from harness.errors import UsageError
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 
 FIXED = seed_plans(None, {}, (), range(6))
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cli.main import EXIT_NO_READER, execute
+from harness.exit_codes import EXIT_INTERRUPTED
 from harness.history.manifest import read_manifest
-from harness.outcome import EXIT_INTERRUPTED
 from harness.run.directory import RunDirectory
 
-LIMIT_S = 60
+LIMIT_S = 300
 FIREDRILL = [sys.executable, "-c", "from cli.entry import main; main()"]
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--duration", "4"]
 QUIET = ["--set", "nemesis.mix=[]"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import execute
-from harness.outcome import EXIT_USAGE, Outcome
+from harness.exit_codes import EXIT_USAGE, Outcome
 
 OF_ANOTHER = '[cluster]\nprovider = "sim"\n[system]\nname = "ignite3"\nreplicas = 3\n'
 WORDS = ("conform", "reference", "--provider", "sim", "--check", "lost answer")

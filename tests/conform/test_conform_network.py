@@ -15,8 +15,8 @@ import pytest
 from conform_kit import NEEDS_NETWORK, Other, broken, in_processes, pebble, same, with_client
 
 from harness.conform.bench import Mark
-from harness.protocols.classification import Certainty
 from harness.protocols.client import Committed, StoreError
+from harness.protocols.fail_or_info import Certainty
 
 
 def test_a_program_that_walks_around_the_links_is_found(tmp_path: Path) -> None:

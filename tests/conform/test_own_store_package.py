@@ -19,7 +19,8 @@ from harness import api, protocols
 from harness.conform.suite import SUITE
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import System
-from harness.protocols.faults import HasOptions, WaitsForPoint
+from harness.protocols.coverage import RecordsCoverage
+from harness.protocols.faults import ChecksSystem, HasOptions, WaitsForPoint
 from harness.protocols.hardware import Hardware
 from harness.protocols.moments import WatchesMoments
 from harness.protocols.points import ChoosesMessages, CrashesAtPoints
@@ -28,7 +29,7 @@ from harness.protocols.states import TellsStates
 # Of providers and of faults.
 NOT_AN_ADAPTERS = (
     *(Hardware, JudgesClaims, WatchesMoments, CrashesAtPoints, ChoosesMessages),
-    *(HasOptions, WaitsForPoint),
+    *(HasOptions, WaitsForPoint, RecordsCoverage, ChecksSystem),
 )
 GUIDE = ROOT / "docs" / "your-own-store.md"
 

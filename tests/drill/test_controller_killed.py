@@ -38,11 +38,18 @@ def firedrill(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def kill_after(seconds: float, arguments: list[str]) -> None:
-    """Run firedrill and SIGKILL it, and only it, after ``seconds`` unless it ended before."""
+def kill_after(
+    seconds: float, arguments: list[str], begun: Callable[[], bool] = lambda: True
+) -> None:
+    """Run firedrill and SIGKILL it, and only it, ``seconds`` after it has ``begun``, unless it
+    ended before.
+    """
     controller = subprocess.Popen(
         [FIREDRILL, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    ends_s = time.monotonic() + COMMAND_LIMIT_S
+    while not begun() and time.monotonic() < ends_s:
+        time.sleep(0.1)
     try:
         controller.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -137,7 +144,9 @@ def test_a_killed_controller_leaves_no_process(seconds: float, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_cluster_that_nobody_decided_to_keep_goes_with_its_controller(tmp_path: Path) -> None:
-    kill_after(5.0, [*drill("process", tmp_path), "--keep=always"])
+    kill_after(
+        3.0, [*drill("process", tmp_path), "--keep=always"], lambda: any(tmp_path.glob("*/undo"))
+    )
 
     [run] = [p for p in tmp_path.iterdir() if not p.is_symlink()]
     assert (run / "undo").exists(), "it was killed before it had nodes"

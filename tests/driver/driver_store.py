@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import attrs
 
-from harness.protocols.classification import Certainty, ErrorMeaning
 from harness.protocols.client import Committed, StoreError
 from harness.protocols.cluster import Address, Cluster
+from harness.protocols.fail_or_info import Certainty, ErrorMeaning
 
 HANG = "hang"  # waits for ever, ends when cancelled
 STUBBORN = "stubborn"  # waits, and ignores cancellation until the store is released

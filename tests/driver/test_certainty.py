@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.history.records import OpType, Phase
-from harness.protocols.classification import Certainty, classify, error_table, unanswered
+from harness.protocols.fail_or_info import Certainty, classify, error_table, unanswered
 
 TABLE = error_table(
     {"BUSY": "another one holds the lock", "LOST": "the answer was lost"}, definite=("BUSY",)

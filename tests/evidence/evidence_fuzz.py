@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -333,19 +334,24 @@ SHORT = [
     "13",
 ]
 KILL = "--schedule 3:kill:n1:3"
+# One fault of the three: a damaged run is judged thousands of times, so that must be quick.
+LOSE = (
+    "scenarios/reference/ack-before-quorum.toml --duration 10"
+    " --schedule '3:partition:leader of any partition:4'"
+)
 RECIPES: tuple[tuple[str, str], ...] = (
     ("sim-valid", f"--provider sim --nodes 3 --seed 3 {KILL}"),
     ("sim-register", f"--provider sim --nodes 3 --seed 4 --workload register {KILL}"),
     ("sim-bank", f"--provider sim --nodes 3 --seed 5 --workload bank {KILL}"),
-    ("sim-lost-write", "scenarios/reference/ack-before-quorum.toml --provider sim --seed 6"),
+    ("sim-lost-write", f"{LOSE} --provider sim --seed 6 --set drive.concurrency=4"),
     ("sim-forgotten-vote", "scenarios/reference/vote-not-persisted.toml --provider sim --seed 7"),
     ("process-valid", f"--provider process --nodes 3 --seed 8 {KILL}"),
-    ("process-violation", "scenarios/reference/ack-before-quorum.toml --provider process"),
+    ("process-violation", f"{LOSE} --provider process"),
     ("process-two-drivers", f"--provider process --nodes 3 --set drive.drivers=2 {KILL}"),
     ("process-killed", f"--provider process --nodes 3 {KILL}"),
     ("two-drivers-killed", f"--provider process --nodes 3 --set drive.drivers=2 {KILL}"),
     ("docker-valid", f"--provider docker --nodes 3 --seed 9 {KILL}"),
-    ("docker-violation", "scenarios/reference/ack-before-quorum.toml --provider docker"),
+    ("docker-violation", f"{LOSE} --provider docker"),
 )
 """Name and arguments of ``firedrill run``; of ``-killed`` the controller dies while it drives."""
 
@@ -358,7 +364,7 @@ def record_all(runs: Path, *, containers: bool) -> None:
             continue
         own = runs / "recording" / name
         own.mkdir(parents=True, exist_ok=True)
-        words = arguments.split()
+        words = shlex.split(arguments)
         plan = [words.pop(0)] if words[0].endswith(".toml") else []
         short = [] if plan else SHORT
         firedrill = str(Path(sys.executable).with_name("firedrill"))

@@ -21,6 +21,7 @@ from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.record_frames import FRAME, HEADER
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
+from harness.history.scan import MAX_STREAMS
 from harness.history.seal import recover, seal
 from harness.run.directory import RunDirectory
 
@@ -334,6 +335,25 @@ def test_a_stream_more_than_the_run_had_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(MalformedHistory, match=r"expected chunks of 3 writers, found .* writer 3"):
         recover(run)
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, MAX_STREAMS + 1, 10**9, (1 << 63) - 1])
+def test_streams_that_no_run_can_have_are_refused_before_any_is_read(
+    claimed: int, tmp_path: Path
+) -> None:
+    run = three_streams(tmp_path)
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), streams=claimed))
+
+    with pytest.raises(MalformedHistory, match=rf"1 to {MAX_STREAMS} writers, found {claimed}$"):
+        recover(run)
+
+
+def test_a_run_of_as_many_streams_as_it_can_have_is_read(tmp_path: Path) -> None:
+    run = new_run(tmp_path, streams=MAX_STREAMS)
+    for number in range(MAX_STREAMS):
+        write(run, CONTROLLER if number == 0 else [], writer=number, run_id="drill-1")
+
+    assert recover(run).trouble == ("the run ended at about 0.000 s without being sealed",)
 
 
 def test_what_came_after_the_controllers_last_heartbeat_is_cut(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from clusters.ignite3.client import (
 from clusters.ignite3.error_table import ERRORS, MISMATCH_ABORTED
 from clusters.ignite3.system import build
 from harness.errors import HarnessBug
-from harness.protocols.classification import Certainty
 from harness.protocols.client import READ_WRITE, StoreError, read_all
 from harness.protocols.cluster import Address
+from harness.protocols.fail_or_info import Certainty
 
 NOWHERE = Address(host="127.0.0.1", port=1)
 # Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15

@@ -16,11 +16,11 @@ from clusters.ignite3 import error_table, rest, settings, system, waiting
 from clusters.ignite3.artifacts import Artifacts, NotPrepared, driver_digest
 from clusters.ignite3.options import RELEASE, Options, blocking, data_nodes, quorums, statements
 from harness.errors import HarnessError, PlanError
+from harness.exit_codes import EXIT_USAGE
 from harness.history.records import OpType
-from harness.outcome import EXIT_USAGE
 from harness.plan.plan import load
-from harness.protocols.classification import classify
 from harness.protocols.cluster import Address, Cluster, Readmits
+from harness.protocols.fail_or_info import classify
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("n1", "n2", "n3", "n4", "n5")

@@ -14,10 +14,10 @@ from jepsen_files import Op, edn_lines, generated, json_lines, register, small, 
 from checkers.engine.analyze import checkers_named, judge
 from checkers.engine.source import Source
 from harness.errors import MalformedHistory, UsageError
+from harness.exit_codes import Outcome
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.importers.jepsen.imported_tables import axis
 from harness.importers.jepsen.pairing import Pairing
-from harness.outcome import Outcome
 from harness.protocols.checker import Setting
 
 APPEND = [["append", 1, 1]]

@@ -18,7 +18,7 @@ from clusters.reference.hunts import overrides
 from harness.campaigns.cell import result_of
 from harness.campaigns.ledger import RESULTS_FILE
 from harness.errors import HarnessError
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import dumps, load
 from results.store.store import RunStore
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from harness.campaigns.cell import Cell, CellResult, Failure, failed, result_of
+from harness.exit_codes import Outcome
 from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant, mutants_of
 from harness.mutation.trials import (
@@ -17,7 +18,6 @@ from harness.mutation.trials import (
     fate_of,
     score,
 )
-from harness.outcome import Outcome
 from harness.plan.plan import Plan
 
 SOURCE = "def f(a):\n    return a < 1\n\ndef g(a):\n    return a < 1\n"

@@ -15,6 +15,7 @@ from harness.protocols.fault_kinds import (
     BIT_FLIP,
     BUILT_IN,
     CLOCK_JUMP,
+    DDL,
     DISK_FULL,
     DISK_SLOW,
     FREEZE,
@@ -84,7 +85,7 @@ def test_what_a_run_recorded_of_a_kind_counts_before_the_built_in_one() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "missed"), [(KILL, True), (PARTITION, True), (DISK_FULL, True), (BIT_FLIP, True),
-                         (DISK_SLOW, False), (CLOCK_JUMP, False),
+                         (DISK_SLOW, False), (CLOCK_JUMP, False), (DDL, False),
                          (FaultKind(name="strange", effects=frozenset()), True)],
 )  # fmt: skip
 def test_nodes_that_answer_as_before_are_not_missed(kind: FaultKind, missed: bool) -> None:
@@ -95,13 +96,15 @@ def test_each_effect_acts_through_some_mechanism_and_an_unknown_one_through_all(
     for effect in Effect:
         assert FaultKind(name="x", effects=frozenset({effect})).mechanisms
     assert FaultKind(name="x", effects=frozenset()).mechanisms == set(Mechanism)
-    assert WIPE.mechanisms == FREEZE.mechanisms == set(Mechanism)
+    assert WIPE.mechanisms == set(Mechanism)
+    assert FREEZE.mechanisms == set(Mechanism) - {Mechanism.PLACEMENT}
     assert DISK_FULL.mechanisms == {Mechanism.DISK, Mechanism.PROGRAM}
     assert not KILL.mechanisms & (PARTITION.mechanisms | DISK_SLOW.mechanisms)
 
 
 def test_a_kind_that_takes_the_whole_cluster_is_of_no_role() -> None:
-    assert [kind.name for kind in BUILT_IN.values() if not kind.of_nodes] == [MAJORITIES_RING.name]
+    whole = [kind.name for kind in BUILT_IN.values() if not kind.of_nodes]
+    assert whole == [MAJORITIES_RING.name, DDL.name]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from clusters.reference.node.wire.frames import encode
 from clusters.reference.node.wire.reports import AskStatus, NodeReport
 from harness.clock import RunClock
 from harness.history.records import EventKind, OpType, Phase
-from harness.protocols.classification import classify
 from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.fail_or_info import classify
 
 LIMIT_S = 3.0
 REFUSED_S = 0.05  # how long a client that was refused waits for another one to get through

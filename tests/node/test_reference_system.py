@@ -23,8 +23,8 @@ from clusters.reference.system import REQUIREMENTS, build, source_hash
 from clusters.reference.wholeness import missing, roles_of
 from harness.errors import PlanError
 from harness.history.records import EventKind, OpType
-from harness.protocols.classification import Certainty, classify
 from harness.protocols.cluster import Roles
+from harness.protocols.fail_or_info import Certainty, classify
 
 NODES = ("n1", "n2", "n3")
 

@@ -12,15 +12,20 @@ import pytest
 from cli.cells import simulate
 from cli.selftest import plan_of
 from harness.campaigns.cell import Cell, CellResult
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 
 FOUND = [
     ("ack-before-quorum", "ack-before-durable"),
     ("commit-before-quorum", "commit-without-majority"),
+    ("clock-not-advanced", "snapshot-overtaken"),
+    ("commit-retried", "two-outcomes"),
     ("conflict-kept", "unsynced-answer"),
     ("lease-past-end", "answer-outside-lease"),
     ("no-fsync", "unsynced-answer"),
+    ("prepared-times-out", "lock-granted-twice"),
+    ("reader-joins-writer", "lock-granted-twice"),
     ("refusal-ignored", "ack-before-durable"),
+    ("released-before-durable", "lock-given-up-early"),
     ("term-not-persisted", "unsynced-hard-state"),
     ("vote-not-persisted", "unsynced-hard-state"),
 ]
@@ -54,4 +59,8 @@ MADE = (
     "durable-on-majority",
     "lease-valid",
     "one-primary",
+    "lock-exclusive",
+    "lock-kept",
+    "one-outcome",
+    "snapshot-stable",
 )

@@ -118,6 +118,9 @@ class ToyClaims:
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         return self._logged.get((index, mark), ()) if group == "p" else ()
 
+    def declared(self, node: str, event: object) -> Iterable[Said]:
+        return [(type(event).__name__, event)] if isinstance(event, Fact) else []
+
     def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
         return self.answered(source, connection, payload)
 
@@ -163,6 +166,9 @@ class Bench:
     async def write(self, node: str, *lines: str, sync: bool = True, file: str = LOG) -> None:
         data = "".join(f"{line}\n" for line in lines).encode()
         await SimDisk(self.platters[node]).append(file, data, sync=sync)
+
+    def declare(self, node: str, fact: Fact) -> None:
+        self.judge.declared(node, fact)
 
     def send(self, node: str, text: str, to: str = "n3") -> None:
         self.judge.sent((node, to), 1, text.encode())

@@ -23,6 +23,7 @@ ANSWER_LIMIT_S = 0.5
 ONLY_SIMULATED = {
     *("disk-slow", "disk-full", "disk-error", "wipe", "bit-flip"),
     *("clock-jump", "clock-fast", "clock-slow"),
+    "ddl",
     *("crash", "drop-messages", "hold-messages", "double-messages", "reorder-messages"),
 }
 LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]

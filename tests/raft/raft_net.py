@@ -22,6 +22,7 @@ from clusters.reference.node.raft import (
     Message,
     Raft,
     RaftConfig,
+    RaftEvent,
     Ready,
     Role,
 )
@@ -50,6 +51,7 @@ class Member:
         self.disk: list[Entry] = []
         self.writes: deque[tuple[Ready, Saved | None]] = deque()
         self.applied: list[Entry] = []
+        self.events: list[RaftEvent] = []
         self.incoming: tuple[Mark, bytes] | None = None
         self.received: Saved | None = None
         self.raft: Raft | None = None
@@ -124,6 +126,7 @@ class Net:
         """Take a ready and begin its write; what may leave at once leaves."""
         member, ready = self.members[name], self.raft(name).ready()
         self._send(name, ready.send_now)
+        member.events += ready.events
         for to, chunk in ready.send_chunks:
             self._send_piece(name, to, chunk)
         member.writes.append((ready, member.received if ready.installed else None))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from raft_net import Net
 
-from clusters.reference.node.raft import Message, RaftError, Role
+from clusters.reference.node.raft import Message, RaftError, RaftEvent, Role
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RULE = "----"
@@ -36,6 +36,8 @@ class Script:
             "compact": lambda name, index: self.net.members[name].compact(int(index)),
             "change": lambda name, *voters: self.net.raft(name).change_peers(voters),
             "cancel": lambda name: f"cancelled: {self.net.raft(name).cancel_change()}",
+            "hand-over": lambda name, to: self.net.raft(name).hand_over(to),
+            "events": self.events,
             "show": self.show,
             "step": self.step,
         }
@@ -75,6 +77,13 @@ class Script:
     def show(self) -> str:
         return "\n".join(self.line(name) for name in self.net.names)
 
+    def events(self, name: str) -> str:
+        """What ``name`` told since it was asked last."""
+        told = self.net.members[name].events
+        lines = [told_as(event) for event in told]
+        told.clear()
+        return "\n".join(lines) or "none"
+
     def line(self, name: str) -> str:
         member = self.net.members[name].raft
         if member is None:
@@ -83,6 +92,11 @@ class Script:
         lead = "LEADS" if at.role is Role.LEADER else str(at.role)
         log = f"{at.base_index + 1}-{at.last_index} commit {at.commit_index}"
         return f"{name} {lead} log {log} {at.configuration} {at.stage}"
+
+
+def told_as(event: RaftEvent) -> str:
+    values = [f"{n}={getattr(event, n)}" for n in event.__struct_fields__]
+    return f"{type(event).__name__} {' '.join(values)}"
 
 
 def brief(message: Message) -> str:

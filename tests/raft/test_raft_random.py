@@ -20,6 +20,7 @@ from clusters.reference.node.raft import (
     COMMIT_BEFORE_QUORUM,
     ChangeRefused,
     InvariantBroken,
+    NotLeader,
     Role,
     Stage,
 )
@@ -70,7 +71,8 @@ class Group(RuleBasedStateMachine):
         leaders = [n for n in self.net.up() if self.net.raft(n).role is Role.LEADER]
         for _ in range(count if leaders else 0):
             self.proposals += 1
-            self.net.raft(leaders[fate % len(leaders)]).propose(b"%d" % self.proposals)
+            with suppress(NotLeader):  # while it hands leadership over
+                self.net.raft(leaders[fate % len(leaders)]).propose(b"%d" % self.proposals)
 
     @rule(fate=FATE)
     def a_ready_is_taken(self, fate: int) -> None:
@@ -138,8 +140,9 @@ class Group(RuleBasedStateMachine):
         net.run(20 * PATIENCE)
         for _ in range(5):  # a change that goes on ends first, and a leader may have to go
             net.run(4 * PATIENCE)
+            net.raft(net.leader()).confirm_change(0)
             with suppress(ChangeRefused):
-                net.raft(net.leader()).change_peers(net.names)
+                net.raft(net.leader()).change_peers(net.names, adjust=True)
         net.run(4 * PATIENCE)
         final = net.raft(net.leader()).configuration
         assert frozenset(final.voters) == frozenset(net.names), final
@@ -161,8 +164,23 @@ class Changing(Group):
             member.compact(len(member.applied) - slack)
             self.net.check()
 
-    @rule(fate=FATE, what=st.sampled_from(["remove", "demote", "all", "all", "cancel"]))
-    def members_change(self, fate: int, what: str) -> None:
+    @rule(fate=FATE, what=st.sampled_from(["confirm", "hand over"]))
+    def a_leader_goes_on_or_away(self, fate: int, what: str) -> None:
+        leaders = [n for n in self.net.up() if self.net.raft(n).role is Role.LEADER]
+        if leaders and what == "confirm":
+            self.net.raft(leaders[0]).confirm_change(0)
+        elif leaders:
+            voters = self.net.raft(leaders[0]).configuration.voters
+            self.net.raft(leaders[0]).hand_over(voters[fate % len(voters)])
+        self.net.check()
+
+    @rule(
+        fate=FATE,
+        what=st.sampled_from(["remove", "demote", "all", "all", "cancel"]),
+        confirm=st.booleans(),
+        adjust=st.booleans(),
+    )
+    def members_change(self, fate: int, what: str, confirm: bool, adjust: bool) -> None:
         net = self.net
         leaders = [n for n in net.up() if net.raft(n).role is Role.LEADER]
         if not leaders:
@@ -173,7 +191,8 @@ class Changing(Group):
             return
         gone = [] if what == "all" or len(names) < 3 else [names.pop(fate % len(names))]
         try:
-            raft.change_peers(names, gone if what == "demote" else ())
+            demoted = gone if what == "demote" else ()
+            raft.change_peers(names, demoted, confirm=confirm, adjust=adjust)
         except ChangeRefused:
             return
         net.check()

@@ -48,13 +48,17 @@ def done(store: Metastorage, transition: Transition) -> Outcome:
 
 @attrs.define
 class Leader:
-    """A node that leads, or thinks so: what it has read, and the change that it has under way."""
+    """A node that leads, or thinks so: what it has read, and the change that it has under way, for
+    the pending set of ``revision``, to replicas that were in these ``lives`` when it began.
+    """
 
     term: int
     seen: PartitionState
     stage: Stage = Stage.NONE
     target: tuple[str, ...] = ()
     newest_revision: int = 0
+    revision: int = 0
+    lives: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.define
@@ -70,6 +74,7 @@ class Model:
     leaders: list[Leader] = attrs.field(factory=list)
     late: list[Transition] = attrs.field(factory=list)
     outcomes: list[Outcome] = attrs.field(factory=list)
+    erased: dict[str, int] = attrs.field(factory=dict)  # how often, by node
 
     def __attrs_post_init__(self) -> None:
         self.asked = tuple(sorted(self.voters))
@@ -90,6 +95,7 @@ class Model:
             position=Position(0, self.index),
             stage=leader.stage,
             target=leader.target,
+            revision=leader.revision,
         )
 
     # -- what happens
@@ -134,6 +140,8 @@ class Model:
         if leader.stage is not Stage.CATCHING_UP:
             return
         if self.variant is Variant.LOCK:
+            if leader.revision != leader.seen.pending_revision:
+                return
             lock = transitions.catch_up_finished(
                 leader.seen, assignments(leader.target), leader.term
             )
@@ -143,6 +151,9 @@ class Model:
             if self._do(lock) is not Outcome.LOCKED:
                 leader.seen = self.read()
                 return
+        if leader is self.leader:
+            now = {node: self.erased.get(node, 0) for node in leader.lives}
+            assert leader.lives == now, (leader, now)
         leader.stage = Stage.JOINT  # what a deposed leader appends is never committed
 
     def committed(self) -> None:
@@ -209,13 +220,17 @@ class Model:
         answer = answered(self.variant, self.group(leader), request, leader.newest_revision)
         if answer is not Answer.RECEIVED:
             return
-        leader.newest_revision = request.revision
+        leader.newest_revision = leader.revision = request.revision
         if sorted(request.nodes) == sorted(self.voters):
             leader.stage, leader.target = Stage.NONE, ()
         else:
             leader.stage, leader.target = Stage.CATCHING_UP, request.nodes
+            leader.lives = {node: self.erased.get(node, 0) for node in request.nodes}
 
     def _do(self, transition: Transition) -> Outcome:
+        before = wanted(self.read())
         outcome = done(self.store, transition)
+        for node in before - wanted(self.read()):
+            self.erased[node] = self.erased.get(node, 0) + 1
         self.outcomes.append(outcome)
         return outcome

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rebalance.decisions import (
     Act,
     Answer,
@@ -35,7 +38,10 @@ from clusters.reference.node.rebalance.keys import (
     Position,
     assignments,
 )
+from clusters.reference.node.rebalance.partition_driver import Led
 from clusters.reference.node.rebalance.transitions import Variant
+
+PENDING_REVISION = 20
 
 
 def state(text: str, lock: Lock | None = None) -> PartitionState:
@@ -47,15 +53,22 @@ def state(text: str, lock: Lock | None = None) -> PartitionState:
         pending=sets[1],
         planned=sets[2],
         lock=lock,
-        pending_revision=20 if sets[1] else 0,
+        pending_revision=PENDING_REVISION if sets[1] else 0,
         planned_revision=30 if sets[2] else 0,
         lock_revision=40 if lock else 0,
     )
 
 
-def group(voters: str, stage: Stage = Stage.NONE, target: str = "") -> Group:
+def group(
+    voters: str, stage: Stage = Stage.NONE, target: str = "", revision: int = PENDING_REVISION
+) -> Group:
     return Group(
-        term=4, voters=tuple(voters), position=Position(0, 7), stage=stage, target=tuple(target)
+        term=4,
+        voters=tuple(voters),
+        position=Position(0, 7),
+        stage=stage,
+        target=tuple(target),
+        revision=revision,
     )
 
 
@@ -90,6 +103,8 @@ BASE, LOCK, CANCEL = Variant
         ((BASE,), "abc abd abe", None, group("abc"), "change abd"),
         ((LOCK,), "abc abd abe", None, group("abc"), "change abd"),
         ((CANCEL,), "abc abd abe", None, group("abc"), MOVE),
+        # the table was dropped
+        ((BASE, LOCK, CANCEL), "- - -", None, group("abc"), "-"),
         # a lock whose change is over
         ((LOCK,), "abc abd -", OLD, group("abc"), "unlocked/changed"),
         ((LOCK,), "abc abd abe", OWN, group("abc"), "unlocked/moved/changed"),
@@ -99,7 +114,9 @@ BASE, LOCK, CANCEL = Variant
         ((BASE, LOCK, CANCEL), "abc abd -", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
         ((BASE,), "abc abd abe", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
         ((CANCEL,), "abc abd abe", None, group("abc", Stage.CATCHING_UP, "abd"), MOVE),
-        ((LOCK,), "abc abe -", None, group("abc", Stage.CATCHING_UP, "abd"), "change abe"),
+        ((LOCK,), "abc abe -", None, group("abc", Stage.CATCHING_UP, "abd", 19), "change abe"),
+        # pending was another set meanwhile, and d may have erased what this change leads to
+        ((LOCK,), "abc abd -", None, group("abc", Stage.CATCHING_UP, "abd", 19), "change abd"),
         ((LOCK,), "abc abd -", OLD, group("abc", Stage.CATCHING_UP, "abd"), "unlocked/changed"),
         ((LOCK,), "abc abd -", OWN, group("abc", Stage.CATCHING_UP, "abd"), "-"),
         (
@@ -109,6 +126,8 @@ BASE, LOCK, CANCEL = Variant
             group("abc", Stage.CATCHING_UP, "abd"),
             "cancel, then -",
         ),
+        # a later life of a voter is taken in, or a learner let go
+        ((BASE, LOCK, CANCEL), "abc - -", None, group("abc", Stage.CATCHING_UP, "abc", 9), "-"),
         # the joint configuration is completed by whoever leads; its lock stays, in its name
         ((BASE, CANCEL), "abc abd abe", None, group("abc", Stage.JOINT, "abd"), "-"),
         ((LOCK,), "abc abd abe", OWN, group("abc", Stage.JOINT, "abd"), "-"),
@@ -218,6 +237,21 @@ def test_another_pending_set_has_failures_of_its_own() -> None:
 
     assert decision.act is Next.RETRY
     assert decision.retries == Retries(21, 1)
+
+
+def test_a_target_that_changes_does_not_wait_for_the_retries_of_the_one_before() -> None:
+    async def scenario() -> None:
+        led = Led(4, Retries(20))
+        decision = failed(led.retries, ERROR.UNREACHABLE, 20)
+        led.retries = decision.retries
+        led.wait_until_s = asyncio.get_running_loop().time() + decision.delay_s
+        assert (led.may_try(20), led.may_try(21)) == (False, True)
+        await asyncio.sleep(decision.delay_s)
+        assert led.may_try(20)
+        led.retries = failed(led.retries, ERROR.UNREACHABLE, 20, limit=2).retries
+        assert (led.may_try(20), led.may_try(21)) == (False, True)
+
+    simulate(scenario())
 
 
 def test_every_error_has_an_answer() -> None:

@@ -12,10 +12,21 @@ from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.statements import Describe, Select
-from clusters.reference.node.metastorage.metastorage import Invoke, Metastorage, encode_invoke
+from clusters.reference.node.metastorage.metastorage import (
+    Invoke,
+    Metastorage,
+    Operation,
+    encode_invoke,
+)
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.rebalance import manager as rebalance
-from clusters.reference.node.rebalance.keys import PartitionId, PartitionState, Position, read
+from clusters.reference.node.rebalance.keys import (
+    PREFIXES,
+    PartitionId,
+    PartitionState,
+    Position,
+    read,
+)
 from clusters.reference.node.rebalance.transitions import Outcome, Variant, stable_switched
 from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.zones import manager as zones
@@ -211,3 +222,14 @@ def test_a_table_that_is_dropped_leaves_no_key_of_its_partitions() -> None:
     tables = {k.split("/")[1] for k in cluster.store.prefixed("partition.")}
     assert tables == {str(kept)}
     assert list(rebalance.dropped(cluster.store, cluster.catalog)) == []
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_any_key_that_a_dropped_table_has_left_is_removed(prefix: str) -> None:
+    cluster = Cluster("ABC", ZONE)
+    left = Operation(PartitionId(77, 3).key(prefix), b"left")
+    cluster._do(Invoke((), (left,)))
+    for invoke in rebalance.dropped(cluster.store, cluster.catalog):
+        cluster._do(invoke)
+
+    assert cluster.store.prefixed(prefix) == {}

@@ -195,7 +195,6 @@ def switched(
         ("a1 a2 a2", "a2 - -", Outcome.COMPLETED),
         ("a1 a2 a1", "a2 a1 -", Outcome.CONTINUED),
         ("a1 - -", "a2 - -", Outcome.COMPLETED),
-        ("- - -", "a2 - -", Outcome.COMPLETED),
         ("a1 a3 -", "a2 a3 -", Outcome.SUPERSEDED),
         ("a1 a3 a4", "a2 a3 a4", Outcome.SUPERSEDED),
     ],
@@ -306,6 +305,20 @@ def test_the_lock_is_for_one_set_and_one_term(
     assert read(made, PARTITION).lock == expected
 
 
+def test_the_lock_is_refused_where_pending_has_changed_and_come_back() -> None:
+    made = store("a1 a2 -")
+    seen = read(made, PARTITION)
+    for revision, target in ((NEW, "a3"), (NEW + 1, "a2")):
+        aim = transitions.triggered(Variant.LOCK, PARTITION, target=SETS[target], revision=revision)
+        assert done(made, aim) is Outcome.PENDING_UPDATED
+
+    stale = transitions.catch_up_finished(seen, SETS["a2"], 4)
+    assert done(made, stale) is Outcome.REFUSED
+    assert read(made, PARTITION).lock is None
+    fresh = transitions.catch_up_finished(read(made, PARTITION), SETS["a2"], 4)
+    assert done(made, fresh) is Outcome.LOCKED
+
+
 def test_an_unlock_takes_planned_with_it_and_no_later_lock() -> None:
     made = store("a1 a2 a3", lock="a2", term=4)
     unlock = transitions.unlocked(read(made, PARTITION), 4)
@@ -367,4 +380,18 @@ def test_a_partition_of_a_dropped_table_leaves_nothing() -> None:
     switched(made, Variant.BASE, "a4", 5)
     put(made, *transitions.removed(PARTITION))
 
+    assert made.prefixed("") == {}
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+@pytest.mark.parametrize("before", ["a1 - -", "a1 a2 -", "a1 a2 a3", "a1 a3 -"])
+def test_a_report_that_comes_after_the_table_was_dropped_brings_no_key_back(
+    variant: Variant, before: str
+) -> None:
+    made = store(before)
+    seen = read(made, PARTITION)
+    put(made, *transitions.removed(PARTITION))
+
+    assert switched(made, variant, "a2", 5, seen=seen) is Outcome.CHANGED
+    assert switched(made, variant, "a2", 5) is Outcome.CHANGED
     assert made.prefixed("") == {}

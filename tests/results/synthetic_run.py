@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from harness.exit_codes import Outcome
 from harness.history.chunks import ChunkWriter
 from harness.history.files import write_atomically
 from harness.history.manifest import write_manifest
@@ -25,7 +26,6 @@ from harness.history.records import (
     StoreEvent,
 )
 from harness.history.seal import seal
-from harness.outcome import Outcome
 from harness.protocols.finding import Dependency, Explanation, Finding
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import (

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.protocols.cycle_words import explain
 from harness.protocols.finding import Dependency, Explanation, Finding
 from harness.protocols.verdict import Anomaly, Verdict, reason_of

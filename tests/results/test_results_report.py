@@ -15,6 +15,7 @@ import synthetic_run
 from synthetic_run import BREAKS, Break, build, new_run, valid, violation, write_verdict
 
 from harness.errors import MalformedHistory
+from harness.exit_codes import Outcome
 from harness.history.chunks import ChunkWriter
 from harness.history.records import (
     Complete,
@@ -28,7 +29,6 @@ from harness.history.records import (
     StoreEvent,
 )
 from harness.history.seal import recover, seal
-from harness.outcome import Outcome
 from harness.protocols.finding import Dependency, Finding
 from harness.protocols.promise import Promise
 from harness.protocols.verdict import Anomaly, Takeover, Verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -151,6 +152,24 @@ def test_a_sweep_takes_what_was_begun_and_is_driven_by_nobody(tmp_path: Path) ->
     assert store.sweep(["My Drill: 1"], ()) == 3
     assert [run.root.exists() for run in (bare, planned, running)] == [False, False, False]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_by_a_pattern_takes_the_runs_whose_slugs_match_as_a_whole(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    ours, others = begun(store, "My Drill-12", 1), begun(store, "My Drill-12b", 2)
+
+    assert store.sweep(re.compile(r"my-drill-\d+"), ()) == 1
+    assert [ours.root.exists(), others.root.exists()] == [False, True]
+
+
+def test_a_sweep_finishes_the_interrupted_deletions_of_its_plans(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    ours, others = begun(store, "My Drill: 1", 1), begun(store, "d-1", 2)
+    for run in (ours, others):
+        run.root.rename(tmp_path / f".{run.root.name}.removing")
+
+    assert store.sweep(["My Drill: 1"], ()) == 1
+    assert [left.root.name[-13:] for left in store.broken_off()] == ["0002.removing"]
 
 
 def test_a_sweep_leaves_what_lives_what_is_kept_and_what_holds_tables(tmp_path: Path) -> None:

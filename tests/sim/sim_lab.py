@@ -13,6 +13,7 @@ from clusters.providers.sim.provider import SimProvider, reference_node
 from clusters.reference.system import build as build_system
 from harness.history.chunks import OpenHistory
 from harness.plan.plan import Plan, resolved
+from harness.protocols.statements import of_system
 from harness.run.directory import Manifest, RunDirectory
 from harness.run.lifecycle import Parts, Stop, execute
 from harness.run.progress import Silent
@@ -39,7 +40,8 @@ def drill(
         kinds = sorted({*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)})
         faults = {kind: build_fault(kind) for kind in kinds}
         whole = resolved(plan, materialised(plan, system, faults))
-        refuse_missing(whole.nemesis.schedule, faults, await provider.capabilities())
+        able = await provider.capabilities() | of_system(system)
+        refuse_missing(whole.nemesis.schedule, faults, able)
         parts = Parts(
             provider=provider,
             system=system,

@@ -16,7 +16,7 @@ from cli.selftest import BugResult, Summary, anomalies_naming, plan_of, summed
 from clusters.reference import hunts
 from clusters.reference.node import bugs
 from harness.campaigns.cell import Cell, CellResult
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import Plan
 from harness.run.directory import RunDirectory
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from sim_lab import digest, drill
 
 from checkers.engine.analyze import analyze
+from harness.exit_codes import Outcome
 from harness.history.load import load
-from harness.outcome import Outcome
 from harness.plan.plan import Plan, loads
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import select
 import subprocess
@@ -14,16 +13,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cli.campaign import Announcer
 from cli.cells import simulation_pool
 from cli.replay import clipped, compared, faults_compared
-from cli.sim import _given, _simulate, seed_plans
+from cli.sim import flags_given, seed_plans
 from harness.campaigns.cell import Cell, CellResult, RunStats, result_of
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Pool, RunStarted, in_turn
 from harness.campaigns.summary import overall, totals
 from harness.errors import PlanError
+from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
-from harness.outcome import Outcome
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory
 
@@ -231,11 +231,11 @@ def test_seeds_take_turns_among_workloads_and_take_a_few_kinds_each() -> None:
 
 def test_a_mix_of_nothing_is_no_fault_and_takes_no_schedule_away() -> None:
     schedule = 'nemesis.schedule=[{at_s=1.0, kind="kill", target="all", hold_s=0.5}]'
-    none = _given((), (), ["nemesis.mix=[]"])
-    both = _given((), (), [schedule, "nemesis.mix=[]"])
+    none = flags_given((), (), ["nemesis.mix=[]"])
+    both = flags_given((), (), [schedule, "nemesis.mix=[]"])
 
     assert [plan.nemesis.mix for plan in seed_plans(None, none, (), range(2))] == [(), ()]
-    for flags in (both, _given((), (), [schedule])):
+    for flags in (both, flags_given((), (), [schedule])):
         (plan,) = seed_plans(None, flags, (), range(1))
         assert (plan.nemesis.mix, len(plan.nemesis.schedule)) == ((), 1)
 
@@ -253,9 +253,9 @@ def test_flags_that_would_count_for_nothing_are_refused(
     faults: list[str], sets: list[str], key: str
 ) -> None:
     with pytest.raises(PlanError) as refused:
-        _given(faults, (), sets)
+        flags_given(faults, (), sets)
     assert refused.value.path == key
-    assert _given((), (), ["cluster.provider=sim"]) == {"cluster.provider": "sim"}
+    assert flags_given((), (), ["cluster.provider=sim"]) == {"cluster.provider": "sim"}
 
 
 def sim(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -292,7 +292,9 @@ def test_what_ended_behind_a_seed_that_goes_on_is_told_when_the_user_interrupts(
                 raise KeyboardInterrupt
 
     cells = [Cell(plan=small(seed)) for seed in range(4)]
-    done, finished = _simulate(Pool(work=work, workers=2), cells, Interrupting(), math.inf)
+    announcer = Announcer(title=lambda result: f"seed {result.seed}", progress=str)
+    pool = Pool(work=work, workers=2)
+    done, finished = announcer.run(pool, in_turn(cells), Interrupting())
 
     assert not finished
     assert [result.seed for result in done] == [0, 2]

@@ -12,7 +12,7 @@ import pytest
 from cli.cells import simulation_pool
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.pool import in_turn
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, load
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "reference"

@@ -19,8 +19,8 @@ from cli.shrinking.trials import OutOfTime, Trials, reseeded
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
+from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import SEALED, write_manifest
-from harness.outcome import EXIT_INTERRUPTED, Outcome
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory

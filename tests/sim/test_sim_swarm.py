@@ -62,7 +62,10 @@ def test_seeds_differ_in_everything_that_a_store_may_depend_on(plans: list[Plan]
     assert 55 <= max(keys) <= 60
     accounts = {plan.workload.options["accounts"] for plan in plans if plan.workload.name == "bank"}
     assert (min(accounts), max(accounts)) == (4, 20)
-    kinds = Counter(kind for plan in plans for kind in plan.workload.options["read_kinds"])
+    shares = {plan.workload.options.get("cas_fraction") for plan in plans}
+    assert shares == {None, 0.0, 0.3, 0.7}
+    drawn = (plan.workload.options.get("read_kinds", []) for plan in plans)
+    kinds = Counter(kind for some in drawn for kind in some)
     assert min(kinds[kind] for kind in ("read-write", "snapshot", "one-shot")) >= 50
     assert sum(plan.workload.options.get("once_fraction", 0) > 0 for plan in plans) >= 50
 
@@ -72,6 +75,10 @@ def test_sizes_are_small_in_about_half_of_the_seeds(plans: list[Plan]) -> None:
 
     assert {"segment_bytes", "record_bytes", "piece_bytes", "outcome_retention_s"} <= set(tuned)
     assert all(0.35 <= count / len(plans) <= 0.65 for count in tuned.values())
+    ticks = Counter(plan.system.options.get("tick_ms") for plan in plans)
+    assert set(ticks) == {None, 40, 70}
+    assert 0.35 <= ticks[None] / len(plans) <= 0.65
+    assert {plan.system.options.get("election_ticks") for plan in plans} == {None, 5, 9}
 
 
 def test_some_pauses_are_as_long_as_a_lease(plans: list[Plan]) -> None:
@@ -160,9 +167,10 @@ def test_an_unknown_kind_is_refused_by_name() -> None:
 
 
 def test_workloads_take_turns() -> None:
-    names = [plan.workload.name for plan in swarm_plans(None, {}, (), range(4))]
+    names = [plan.workload.name for plan in swarm_plans(None, {}, (), range(10))]
 
-    assert names == list(itertools.islice(itertools.cycle(("list-append", "bank")), 4))
+    turn = ("list-append", "bank", "list-append", "bank", "register")
+    assert names == list(itertools.islice(itertools.cycle(turn), 10))
 
 
 def test_some_faults_wait_for_a_moment_and_never_the_first_of_a_seed(plans: list[Plan]) -> None:

@@ -21,7 +21,7 @@ from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire.reports import AskStatus, NodeReport, PrimaryStatus
 from clusters.reference.system import CLIENT, ReferenceSystem
 from clusters.reference.system import build as build_system
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import loads
 from harness.protocols.client import READ_WRITE, StoreError
 from harness.protocols.cluster import Cluster

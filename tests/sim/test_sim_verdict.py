@@ -8,7 +8,7 @@ import pytest
 from sim_lab import drill
 
 from checkers.engine.analyze import analyze
-from harness.outcome import Outcome
+from harness.exit_codes import Outcome
 from harness.plan.plan import loads
 from harness.protocols.verdict import Verdict
 

@@ -4,6 +4,7 @@ each in a process of its own whose time, memory and reach are measured.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,8 +14,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -24,6 +26,7 @@ import pyarrow.parquet as pq
 
 # What commands import late: imported here once, so that what a child takes is the run's doing.
 from cli.main import execute
+from harness import supervisor
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
@@ -33,7 +36,11 @@ from harness.run.directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 
 NAME = "20261122-060000-stranger-0001"
 CPU_LIMIT_S = 2.0  # beyond what a sound run takes
-WALL_LIMIT_S = 60.0  # the machine may be shared; what hangs does so for longer
+# A command hangs if it takes this much processor time, or none for so long: a machine that is
+# shared delays a command, but it lets every process that can run do so within some seconds.
+HANG_CPU_S = 60.0
+HANG_STILL_S = 60.0
+POLL_S = 1.0
 MEMORY_LIMIT_BYTES = 300 << 20
 SECRET = "TOP-SECRET-d41d8cd98f00"  # noqa: S105
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b1m\r\nVALID: every promise that was tested was kept\r"
@@ -239,10 +246,12 @@ def firedrill(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> 
     try:
         ended = select.poll()
         ended.register(handle, select.POLLIN)
-        if not ended.poll(WALL_LIMIT_S * 1000):
-            os.kill(child, signal.SIGKILL)
+        if reason := hangs(child, lambda: bool(ended.poll(POLL_S * 1000))):
+            for pid in (child, *supervisor.descendants(child)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             os.wait4(child, 0)
-            raise AssertionError(f"firedrill {' '.join(arguments)} hangs: {err.read_text()}")
+            raise AssertionError(f"firedrill {' '.join(arguments)} {reason}: {err.read_text()}")
         _, status, usage = os.wait4(child, 0)
     finally:
         os.close(handle)
@@ -256,6 +265,37 @@ def firedrill(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> 
     out.unlink()
     err.unlink()
     return told
+
+
+def hangs(
+    pid: int,
+    over: Callable[[], bool],
+    cpu_limit_s: float = HANG_CPU_S,
+    still_limit_s: float = HANG_STILL_S,
+) -> str:
+    """Wait until process ``pid`` is ``over``, which itself waits for a moment; return why it is
+    taken to hang, or nothing. Time of the processes below it counts as its own.
+    """
+    spent_s, since_s = 0.0, time.monotonic()
+    while not over():
+        now_s = time.monotonic()
+        if (total_s := _processor_s(pid)) > spent_s:
+            spent_s, since_s = total_s, now_s
+        if spent_s > cpu_limit_s:
+            return f"goes on after {spent_s:.0f} s of processor time"
+        if now_s - since_s > still_limit_s:
+            return f"stands still, after {spent_s:.1f} s of processor time"
+    return ""
+
+
+def _processor_s(pid: int) -> float:
+    """What ``pid``, the living processes below it and those that they waited for have taken."""
+    ticks = 0
+    for each in (pid, *supervisor.descendants(pid)):
+        with contextlib.suppress(OSError):  # it ended: its parent has its time
+            stat = Path(f"/proc/{each}/stat").read_text("utf-8", "replace")
+            ticks += sum(map(int, stat.rpartition(") ")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @functools.cache
@@ -304,10 +344,20 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def below(root: Path) -> Iterator[Path]:
+    """Everything below ``root``, however deep; links are not followed."""
+    left = [root]
+    while left:
+        for entry in os.scandir(left.pop()):
+            yield Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                left.append(Path(entry.path))
+
+
 def written_in(run: Path) -> str:
     """The text of every file of ``run``, for looking a secret up in it."""
     found = []
-    for path in sorted(run.rglob("*")):
+    for path in sorted(below(run)):
         if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 22:
             found.append(path.read_bytes().decode("utf-8", "replace"))
     return "\n".join(found)

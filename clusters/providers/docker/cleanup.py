@@ -1,11 +1,18 @@
-"""Removing the leftovers of runs: found by label, and only of controllers that are surely dead."""
+"""Removing the leftovers of runs: found by label, and only of controllers that are surely dead.
+
+A daemon goes on with what a dead controller had asked for. So each request to make something is
+announced in the run's directory for as long as it is under way (``Requests``), and what removes the
+leftovers knows whether more may come.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,10 +22,13 @@ from docker.errors import APIError
 from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from harness.errors import NotRemoved, UsageError
+from harness.history.files import disk_failure
 from harness.run.directory import same_directory
 
 LOOK_LIMIT_S = 10  # of a run that only wants to tell what others left
 PASSES_MAX = 5  # the daemon may still be making what a killed controller asked for
+REMOVALS_AT_ONCE = 8  # of containers: the daemon takes its time for each, most of it waiting
+ANNOUNCED = "making-"
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +50,50 @@ class Leftover:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} of run {self.run_id}"
+
+
+class Requests:
+    """The objects that the daemon is being asked to make for a run: of each an empty file in
+    ``directory`` (its ``undo`` directory) as long as the request is under way. ``None``: of a run
+    without one; nothing is announced then.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    @contextlib.contextmanager
+    def announced(self, name: str) -> Iterator[None]:
+        """Announce that object ``name`` is being made. Raises ``HarnessError`` where the disk
+        refuses.
+        """
+        if self._directory is None:
+            yield
+            return
+        path = self._directory / f"{ANNOUNCED}{name}"
+        try:
+            path.touch()
+        except OSError as error:
+            raise disk_failure("announce", path, error, f"{name} is not made") from error
+        try:
+            yield
+        finally:
+            self.settle(name)
+
+    def open(self) -> tuple[str, ...]:
+        """The names of those that have not been answered, nor settled."""
+        try:
+            names = [path.name for path in self._directory.iterdir()] if self._directory else []
+        except OSError:  # the directory is gone, and its announcements with it
+            names = []
+        return tuple(
+            sorted(name.removeprefix(ANNOUNCED) for name in names if name.startswith(ANNOUNCED))
+        )
+
+    def settle(self, name: str) -> None:
+        """Object ``name`` was made, or never will be."""
+        if self._directory is not None:
+            with contextlib.suppress(OSError):
+                (self._directory / f"{ANNOUNCED}{name}").unlink()
 
 
 class StillOwned(UsageError):
@@ -65,7 +119,12 @@ class OtherDirectory(UsageError):
 
 
 def cleanup(
-    run_id: str | None = None, *, kept: bool = False, directory: str = "", force: bool = False
+    run_id: str | None = None,
+    *,
+    kept: bool = False,
+    directory: str = "",
+    force: bool = False,
+    requests: Requests | None = None,
 ) -> list[str]:
     """Remove the containers and networks of run ``run_id``, or of every run whose controller is
     dead, with ``kept`` also of those left up on purpose; return what was removed, a text each.
@@ -76,8 +135,9 @@ def cleanup(
     anybody, and two users of a daemon may have runs of one name. Unless ``run_id`` comes with
     ``force``, none whose controller lives or can't be seen from here.
     Idempotent. Each object has the deadline of the daemon's calls, and one that can't be removed
-    keeps no other from going. Raises ``StillOwned`` and ``OtherDirectory`` before anything is
-    removed, ``NotRemoved`` after the rest is gone, ``NoDaemon`` and ``DaemonError``.
+    keeps no other from going; of those in ``requests`` what is gone is settled. Raises
+    ``StillOwned`` and ``OtherDirectory`` before anything is removed, ``NotRemoved`` after the rest
+    is gone, ``NoDaemon`` and ``DaemonError``.
     """
     client = connect()
     here = labels.myself()
@@ -85,6 +145,7 @@ def cleanup(
     failed: dict[str, str] = {}
     for _ in range(PASSES_MAX):
         found = leftovers(client)
+        # A run that is named is meant, whether it was kept or not.
         spared = frozenset[str]() if kept or run_id is not None else _kept(found)
         if run_id is not None and not force:
             _refuse_others([one for one in found if one.run_id == run_id], directory, here)
@@ -99,8 +160,10 @@ def cleanup(
         if not chosen:
             break
         failed |= _remove(client, chosen)
-        gone = [str(item) for item in chosen if str(item) not in failed]
-        removed += [text for text in gone if text not in removed]
+        gone = [item for item in chosen if str(item) not in failed]
+        removed += [str(item) for item in gone if str(item) not in removed]
+        for item in gone:
+            (requests or Requests(None)).settle(item.name)
     if failed:
         raise NotRemoved(removed, failed)
     return removed
@@ -108,13 +171,22 @@ def cleanup(
 
 def _remove(client: docker.APIClient, chosen: Iterable[Leftover]) -> dict[str, str]:
     """Remove each of ``chosen``; why not, for those where that failed."""
-    failed = {}
-    for item in chosen:  # containers come first: a network in use can't be removed
+    by_kind: dict[str, list[Leftover]] = {"container": [], "network": []}
+    for item in chosen:
+        by_kind[item.kind].append(item)
+    failed: dict[str, str] = {}
+
+    def attempt(item: Leftover) -> None:
         remove = remove_container if item.kind == "container" else remove_network
         try:
             remove(client, item.name)
         except DaemonError as error:
             failed[str(item)] = error.reason
+
+    with ThreadPoolExecutor(REMOVALS_AT_ONCE, thread_name_prefix="removal") as pool:
+        for each in by_kind.values():  # containers first: a network in use can't be removed
+            # Drained: all of one kind are gone before the next kind begins.
+            list(pool.map(attempt, each))
     return failed
 
 
@@ -203,6 +275,7 @@ def remove_container(client: docker.APIClient, name: str) -> None:
         try:
             client.remove_container(name, v=True, force=True)
         except APIError as error:
+            # The daemon is removing it for another caller, which is what was wanted.
             if "already in progress" not in (error.explanation or ""):
                 raise
 

@@ -34,6 +34,7 @@ _SSHD_OPTIONS = {
     "AuthorizedKeysFile": f"{KEY_DIRECTORY}/authorized_keys",
     "HostKey": f"{KEY_DIRECTORY}/host_key",
     "KbdInteractiveAuthentication": "no",
+    # Each command is a channel of the one session, and sshd allows 10 by default.
     "MaxSessions": "64",
     "PasswordAuthentication": "no",
     "PermitRootLogin": "prohibit-password",
@@ -42,6 +43,7 @@ _SSHD_OPTIONS = {
     "UsePAM": "no",
 }
 COMMAND = (
+    # tini reaps programs that are orphaned, as all of ours are; -e logs where Docker reads.
     *("tini", "--", "/usr/sbin/sshd", "-D", "-e"),
     *(word for name, value in _SSHD_OPTIONS.items() for word in ("-o", f"{name}={value}")),
 )

@@ -123,6 +123,7 @@ def _exchange(connection: socket.socket, terminal: bool) -> None:
             block = connection.recv(BLOCK_BYTES)
             if not block:
                 return
+            # With a terminal the daemon sends plain bytes, else frames of two streams.
             held = _show(block, 1) if terminal else _shown(held + block)
         if sys.stdin.fileno() in ready:
             typed = os.read(sys.stdin.fileno(), BLOCK_BYTES)
@@ -130,6 +131,7 @@ def _exchange(connection: socket.socket, terminal: bool) -> None:
                 connection.sendall(typed)
             else:
                 reading.remove(sys.stdin.fileno())
+                # The command sees its input end, and may still answer.
                 connection.shutdown(socket.SHUT_WR)
 
 

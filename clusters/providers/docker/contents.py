@@ -9,7 +9,7 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -60,9 +60,11 @@ class Contents:
         return told
 
 
-def contents(client: docker.APIClient, image: str) -> Contents:
+def contents(
+    client: docker.APIClient, image: str, labels: Mapping[str, str] | None = None
+) -> Contents:
     """The present contents of ``image``. Raises ``DaemonError``, also where there is no such
-    image.
+    image. ``labels``: of a container that is made to look into it, for a moment.
     """
     with doing(f"looking at image {image}"):
         found = client.inspect_image(image)  # type: ignore[no-untyped-call]
@@ -70,7 +72,7 @@ def contents(client: docker.APIClient, image: str) -> Contents:
         name=image,
         identity=str(found["Id"]),
         base=str((found["Config"].get("Labels") or {}).get(BASE, "")),
-        packages=_packages(client, str(found["Id"])),
+        packages=_packages(client, str(found["Id"]), labels or {}),
     )
 
 
@@ -88,13 +90,15 @@ def installed(status: str) -> Iterator[Package]:
             yield Package(fields["Package"], fields["Version"], fields["Architecture"])
 
 
-def _packages(client: docker.APIClient, identity: str) -> tuple[Package, ...]:
+def _packages(
+    client: docker.APIClient, identity: str, labels: Mapping[str, str]
+) -> tuple[Package, ...]:
     """The packages of the image with that id, read once: they never change."""
     kept = cache_root() / "packages" / f"{identity.removeprefix('sha256:')}.txt"
     try:
         lines = kept.read_text().splitlines()
     except OSError:
-        found = tuple(sorted(installed(_status(client, identity))))
+        found = tuple(sorted(installed(_status(client, identity, labels))))
         _keep(kept, found)
         return found
     return tuple(Package(*line.split(" ")) for line in lines)
@@ -108,10 +112,12 @@ def _keep(kept: Path, packages: Iterable[Package]) -> None:
     write_atomically(kept, "".join(f"{package}\n" for package in packages).encode())
 
 
-def _status(client: docker.APIClient, identity: str) -> str:
+def _status(client: docker.APIClient, identity: str, labels: Mapping[str, str]) -> str:
     """dpkg's list in the image; empty where there is none. Nothing of the image is run."""
     with doing(f"reading the packages of image {identity}"):
-        made = client.create_container(identity, command=["true"], network_disabled=True)["Id"]
+        made = client.create_container(
+            identity, command=["true"], network_disabled=True, labels=dict(labels)
+        )["Id"]
         try:
             stream, _ = client.get_archive(made, STATUS)
             packed = bytearray()

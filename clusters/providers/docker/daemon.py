@@ -45,6 +45,7 @@ def connect(limit_s: int = CALL_LIMIT_S) -> docker.APIClient:
     """A client of the daemon, safe between threads. Raises ``NoDaemon``."""
     try:
         client = docker.APIClient(
+            # Asked of the daemon: it refuses a client of a newer version than its own.
             version="auto",
             timeout=limit_s,
             num_pools=CONNECTIONS,

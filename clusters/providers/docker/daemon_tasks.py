@@ -193,5 +193,6 @@ def collect(
     if launch is not None:
         content = machines.file_tail(node, launch.log, LOG_LIMIT_BYTES)
         (into / Path(launch.log).name).write_bytes(content.lstrip(b"\0"))  # holes of a flood
+    # Raised last: the logs of a machine that is gone are what explains its end.
     if not lost:
         _refuse_vanished(node, machines.state(node))

@@ -31,7 +31,7 @@ from clusters.providers.docker import contents
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.outcome import EXIT_USAGE
+from harness.exit_codes import EXIT_USAGE
 
 PULL_LIMIT_S = 120
 BUILD_LIMIT_S = 420  # the longest of building, debootstrap and import
@@ -117,6 +117,7 @@ def ensure_base(client: docker.APIClient) -> str:
     if present(client, image):
         return image
     with _only_one_builder():
+        # Again, under the lock: the run that held it may have made the image.
         if not present(client, image):
             log.info("making the base image %s (once, about a minute)", image)
             _make(client, image)
@@ -140,6 +141,7 @@ def _make(client: docker.APIClient, image: str) -> None:
 
 
 def _build_on_debian(client: docker.APIClient, image: str) -> None:
+    # A client of its own: the usual limit of a call is far below what a build takes.
     patient = connect(BUILD_LIMIT_S)
     if not present(client, PARENT):
         repository, _, tag = PARENT.partition(":")
@@ -165,6 +167,7 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
             labels={contents.BASE: parent},
         ):
             last = str(line.get("error", last))
+    # The image is the proof: a build that fails says so only in a line of its stream.
     if not present(client, image):
         raise DaemonError(f"building {image} on {PARENT}", last or "no image came of it")
 
@@ -186,6 +189,7 @@ def _bootstrap(client: docker.APIClient, image: str) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     root = Path(tempfile.mkdtemp(suffix=".partial", dir=parent))
     try:
+        # mkdtemp made it 0700, which would become the mode of / in the image.
         root.chmod(0o755)
         _command(
             "debootstrap",
@@ -231,6 +235,7 @@ def _import(client: docker.APIClient, root: Path, image: str) -> None:
     made_of = contents.digest(contents.installed(status))
     label = f'LABEL {contents.BASE}="debootstrap {SUITE}: {made_of}"'
     packer = subprocess.Popen(
+        # Owners by number: the names of the host's users are not those of the image.
         ["tar", "--create", "--numeric-owner", "--one-file-system", f"--directory={root}", "."],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -244,6 +249,7 @@ def _import(client: docker.APIClient, root: Path, image: str) -> None:
         if packer.wait(timeout=BUILD_LIMIT_S) != 0 or not present(client, image):
             raise HarnessError(f"docker: importing {image} left no image")
     finally:
+        # After a failed import tar hangs on a full pipe.
         packer.kill()
         packer.wait(timeout=BUILD_LIMIT_S)
 
@@ -256,6 +262,7 @@ def _only_one_builder() -> Iterator[None]:
     with (cache_root() / "base.lock").open("w") as lock:
         while True:
             try:
+                # Polled, since a blocking flock has no deadline.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:

@@ -20,7 +20,7 @@ from docker.errors import APIError, NotFound
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from clusters.providers.docker import labels, subnets
-from clusters.providers.docker.cleanup import remove_container, remove_network
+from clusters.providers.docker.cleanup import Requests, remove_container, remove_network
 from clusters.providers.docker.container import (
     COMMAND,
     KEY_DIRECTORY,
@@ -66,6 +66,7 @@ def tail(chunks: Iterator[bytes], limit_bytes: int) -> bytes:
             if content is None:
                 continue
             skipped = max(0, entry.size - limit_bytes)
+            # A stream can't be sought in: what lies before the tail is read and dropped.
             while skipped > 0 and (dropped := len(content.read(min(skipped, 1 << 20)))):
                 skipped -= dropped
             return content.read()
@@ -93,9 +94,13 @@ class Machines:
         image: str,
         limits: Limits,
         directory: str = "",
+        requests: Requests | None = None,
     ) -> None:
-        """``directory``: the mark of the run's directory, where it has one."""
+        """``directory``: the mark of the run's directory, where it has one; ``requests``: where
+        what is being made is announced.
+        """
         self._client, self._run_id, self._image, self._limits = client, run_id, image, limits
+        self._requests = requests or Requests(None)
         self._labels = labels.myself().labels(run_id, directory)
         self._network = docker_name(run_id)
         self._closed = threading.Event()
@@ -114,13 +119,14 @@ class Machines:
             return self._made.wait_for(lambda: self._making == 0, limit_s)
 
     @contextmanager
-    def _making_one(self, what: str) -> Iterator[None]:
-        """Something is being made; refused once the run has ended."""
+    def _making_one(self, name: str, what: str) -> Iterator[None]:
+        """Object ``name`` is being made; refused once the run has ended."""
+        # Checked and counted in one step: ``settle`` misses no call that came before ``close``.
         with self._made:
             self._refuse_closed()
             self._making += 1
         try:
-            with doing(what):
+            with self._requests.announced(name), doing(what):
                 yield
         finally:
             with self._made:
@@ -156,7 +162,7 @@ class Machines:
 
         Internal: nothing in it reaches beyond the host.
         """
-        with self._making_one("making the run's network"):
+        with self._making_one(self._network, "making the run's network"):
             return self._make_network()
 
     def _make_network(self) -> IPv4Network:
@@ -188,7 +194,7 @@ class Machines:
 
     def create(self, node: str, address: str, keys: Mapping[str, bytes]) -> None:
         """Make and start the machine of ``node`` at ``address``; ``keys`` are files for sshd."""
-        with self._making_one(f"making the container of {node}"):
+        with self._making_one(self.name(node), f"making the container of {node}"):
             self._client.create_container(
                 self._image,
                 command=list(COMMAND),
@@ -215,7 +221,7 @@ class Machines:
 
     def create_trial(self, node: str) -> None:
         """A container without a network that only sleeps: to try the capabilities of containers."""
-        with self._making_one("making a container to try things in"):
+        with self._making_one(self.name(node), "making a container to try things in"):
             self._client.create_container(
                 self._image,
                 # It ends by itself where a controller dies while it tries.
@@ -231,7 +237,7 @@ class Machines:
         """Mark this run as left up on purpose: labels can't be added to a container later, so one
         that is made for the purpose, and never started, carries the mark.
         """
-        with self._making_one("marking the run as kept"):
+        with self._making_one(self.name("kept"), "marking the run as kept"):
             self._client.create_container(
                 self._image,
                 command=["true"],
@@ -278,6 +284,7 @@ class Machines:
                 # A second call finds it disconnected already: that is what it wanted.
                 if "is not connected" not in (error.explanation or ""):
                     raise
+        # The daemon refuses to kill what does not run: a second call finds it down.
         if self.state(node).running:
             with doing(f"killing the container of {node}"):
                 self._client.kill(self.name(node))
@@ -330,12 +337,14 @@ class Machines:
             finally:
                 stream.close()
             code = self._client.exec_inspect(made["Id"])["ExitCode"]
+        # A crowded host may give no status: -1 is one that no command returns.
         return int(code if code is not None else -1), output
 
     def container_log(self, node: str, tail_lines: int) -> bytes:
         """The last output of sshd and init."""
         with doing(f"reading the log of {node}", missing_is_fine=True):
             return bytes(self._client.logs(self.name(node), tail=tail_lines, timestamps=True))
+        # Reached where ``doing`` lets a missing container pass.
         return b""
 
     def file_tail(self, node: str, path: str, limit_bytes: int) -> bytes:
@@ -372,5 +381,6 @@ def _bounded(stream: Iterable[bytes], limit_bytes: int, what: str) -> bytes:
 def _subnets_of(networks: list[dict[str, Any]]) -> Iterator[IPv4Network]:
     for network in networks:
         for pool in (network.get("IPAM") or {}).get("Config") or ():
+            # Ours is an IPv4 range: no IPv6 network overlaps with it, nor one without a subnet.
             if ":" not in pool.get("Subnet", ":"):
                 yield IPv4Network(pool["Subnet"], strict=False)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from clusters.providers.docker import contents, daemon_tasks, images, subnets
+from clusters.providers.docker import contents, daemon_tasks, images, labels, subnets
+from clusters.providers.docker.cleanup import Requests
 from clusters.providers.docker.container import CONTROL_PORT, Limits, Node
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import Machines
@@ -66,15 +67,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> DockerProvider:
     """The entry point. Touches nothing yet; raises ``PlanError`` for an option that is not known.
 
-    ``state_dir`` stays empty: the leftovers of a killed run are found by label, and its keys die
-    with it.
+    ``state_dir`` holds what is being made at a moment: the leftovers of a killed run are found by
+    label, and its keys die with it.
     """
     try:
         wanted = msgspec.convert(options, Options)
     except msgspec.ValidationError as error:
         raise PlanError(f"provider.{NAME}", str(error)) from error
-    mark = directory_mark(state_dir.parent) if state_dir.is_dir() else ""
-    return DockerProvider(run_id, wanted, mark)
+    if not state_dir.is_dir():
+        return DockerProvider(run_id, wanted)
+    return DockerProvider(run_id, wanted, directory_mark(state_dir.parent), Requests(state_dir))
 
 
 class DockerProvider:
@@ -82,9 +84,16 @@ class DockerProvider:
 
     name = NAME
 
-    def __init__(self, run_id: str, options: Options, directory: str = "") -> None:
-        """``directory``: the mark of the run's directory, where it has one."""
+    def __init__(
+        self,
+        run_id: str,
+        options: Options,
+        directory: str = "",
+        requests: Requests | None = None,
+    ) -> None:
+        """As ``Machines``."""
         self._run_id, self._options, self._directory = run_id, options, directory
+        self._requests = requests
         self._daemon = Lane("docker daemon")
         self._machines: Machines | None = None
         self._contents: contents.Contents | None = None
@@ -221,6 +230,7 @@ class DockerProvider:
         """Stop every process of the container, sshd included."""
         at = self._node(node)
         async with self._wires.changing:  # rules on their way there would hang
+            # Before the daemon acts: from here on cuts and probes of links leave this machine out.
             at.frozen = True
             await at.power.call("freezing the machine", ACT_LIMIT_S, self._ours.freeze, node)
         return await self.probe(node)
@@ -232,6 +242,7 @@ class DockerProvider:
         async with self._wires.changing:
             if at.frozen:
                 await self._wires.apply(at)
+                # Last: a machine counts as reachable only with the rules in force on it.
                 at.frozen = False
         return await self.probe(node)
 
@@ -241,6 +252,7 @@ class DockerProvider:
         async with self._wires.changing:  # rules on their way there would fail
             at.lost = True
             await at.power.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
+        # Its connection would look alive until the keepalives give up.
         await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.drop)
         return NodeStatus(node=node, running=False, exit_text="machine lost")
 
@@ -343,6 +355,7 @@ class DockerProvider:
             Lane(name).call("removing the container", REMOVE_LIMIT_S, machines.remove, name)
             for name in left
         )
+        # After its containers: the daemon refuses to remove a network in use.
         await self._daemon.call("removing the network", NETWORK_LIMIT_S, machines.remove_network)
         await self._let_go()
 
@@ -360,6 +373,7 @@ class DockerProvider:
 
     async def _let_go(self) -> None:
         """Close the sessions of all machines."""
+        # Before the sessions close, over which the watchdogs are told.
         await together(
             Lane(node.name).call("letting its watchdog go", CLOSE_LIMIT_S, node.lease.let_go)
             for node in self._every
@@ -407,11 +421,21 @@ class DockerProvider:
             ):
                 raise PlanError("cluster.options.image", f"the daemon has no image {image!r}")
             self._contents = await self._daemon.call(
-                "looking at the image", LOOK_LIMIT_S, contents.contents, client, image
+                "looking at the image",
+                LOOK_LIMIT_S,
+                contents.contents,
+                client,
+                image,
+                labels.myself().labels(self._run_id, self._directory),
             )
             limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
             # By its id, which is what is recorded: the name may lead elsewhere a moment from now.
             self._machines = Machines(
-                client, self._run_id, self._contents.identity, limits, self._directory
+                client,
+                self._run_id,
+                self._contents.identity,
+                limits,
+                self._directory,
+                self._requests,
             )
         return self._machines

@@ -38,6 +38,7 @@ def routed(table: Path = Path("/proc/net/route")) -> tuple[IPv4Network, ...]:
     found = []
     for row in rows:
         if len(row) > 7 and row[7] != "00000000":
+            # The kernel prints both in its own byte order, the reverse of the network's here.
             address, mask = (bytes.fromhex(row[i])[::-1] for i in (1, 7))
             length = int.from_bytes(mask, "big").bit_count()
             found.append(IPv4Network((int.from_bytes(address, "big"), length), strict=False))

@@ -35,6 +35,7 @@ class Wires:
         be reached; the others are done.
         """
         async with self.changing:
+            # Kept even where a machine fails: one that comes back applies what stands here.
             self._grudge = grudge
             await self._apply_everywhere()
 
@@ -51,6 +52,7 @@ class Wires:
         """
         addresses = {name: at.address for name, at in self._nodes.items()}
         await node.wiring.call("applying the cut", CUT_LIMIT_S, self._set_rules, node, addresses)
+        # Most machines never have a delay: they are spared a command at every cut.
         if node.delayed or delays.delays_at(node.name, self._shapes, addresses):
             node.delayed = True  # also where only a part of it worked
             wanted = await node.wiring.call(

@@ -67,6 +67,7 @@ class Child:
         finally:
             loop.remove_reader(handle)
             os.close(handle)
+        # A pidfd is readable before the process is reaped; ``poll`` reaps it.
         return self.process.poll() is not None
 
     async def kill(self) -> None:
@@ -110,6 +111,7 @@ async def spawn(
     It runs only after the ledger has written its identity to the disk. Raises ``HarnessError``.
     """
     try:
+        # -I -S: neither environment nor site-packages may run code ahead of the gate.
         command = (sys.executable, "-I", "-S", gate.__file__, *argv)
         marked = {**env, procfs.MARK: ledger.mark()}
         process = launch(command, env=marked, work=work, log=log, pass_fds=pass_fds)
@@ -136,6 +138,7 @@ def launch(
     pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` in a session of its own, its stdin a pipe of ours. Raises ``OSError``."""
+    # Appended: a node that is started again writes on behind its earlier boots.
     with (log or Path(os.devnull)).open("ab") as output:
         return subprocess.Popen(
             argv,
@@ -144,6 +147,7 @@ def launch(
             stderr=output,
             cwd=work,
             env=None if env is None else dict(env),
+            # Its own process group with it: signals are meant for its children as well.
             start_new_session=True,
             pass_fds=pass_fds,
         )

@@ -46,11 +46,14 @@ def cleanup(state_dir: Path) -> list[str]:
     if owned is None:
         return []
     done = []
+    # After a reboot none of them can live, and their ids are those of other processes.
     if owned.boot == procfs.machine_boot():
         every = end_marked(directory_mark(state_dir.parent))
         ended = [(_whose(one, owned), one.pid) for one in every]
         done = [f"process {pid} of {whose}" for whose, pid in sorted(ended)]
+        # Behind the killing: one that has to be refused keeps no marked one alive.
         _refuse_unmarked(owned)
+    # Last: a cleanup that is interrupted needs the list again.
     forget(state_dir)
     return done
 
@@ -152,6 +155,7 @@ class Ledger:
         """Return once it is durable that ``identity`` is the run's. Takes the place of the node's
         process before, which has ended. Raises ``HarnessError``.
         """
+        # Under the lock: of two writes at once the older list could land last.
         async with self._writing:
             processes = self._owned.processes | {node: identity}
             self._owned = msgspec.structs.replace(self._owned, processes=processes)
@@ -183,6 +187,7 @@ def read(state_dir: Path) -> Owned | None:
         return None
     except OSError as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error.strerror}") from error
+    # A list nested deeply enough exhausts the decoder's stack, and no run directory is trusted.
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"no list of processes: {error}") from error
 

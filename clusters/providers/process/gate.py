@@ -15,6 +15,7 @@ def main(argv: list[str]) -> int:
     """Wait for the byte, then become ``argv``. Returns only when there is no such program."""
     if not os.read(0, 1):
         return 1
+    # The pipe of the gate must not stay open as the program's input.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     try:

@@ -45,6 +45,7 @@ async def keep(listeners: tuple[Listener, ...]) -> None:
 
 def main(argv: list[str]) -> None:
     """Keep the listeners that the file ``argv[0]`` lists."""
+    # Each connection takes two descriptors, and no controller is left to count them.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     listeners = msgspec.json.decode(Path(argv[0]).read_bytes(), type=tuple[Listener, ...])
@@ -64,6 +65,7 @@ async def keep_links(mesh: Mesh, state_dir: Path, ledger: Ledger) -> Child:
     await asyncio.to_thread(write_atomically, file, msgspec.json.encode(listeners))
     return await spawn(
         LINKS,
+        # -P: with -m Python would import from the working directory before all else.
         (sys.executable, "-P", "-m", __name__, str(file)),
         env=os.environ,
         work=state_dir,

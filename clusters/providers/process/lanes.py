@@ -24,6 +24,7 @@ from typing import cast
 # Bytes held per pipe while delayed, beyond which the sender is no longer read: about
 # what a kernel would buffer for a connection.
 HELD_LIMIT_BYTES = 4 << 20
+# SO_LINGER on, with 0 seconds: closing drops what is unsent and sends a reset.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -180,6 +181,7 @@ class Side(asyncio.Protocol):
         """The other direction goes on."""
         self._eof = True
         self.inlet.finish(End.FINISHED)
+        # True keeps the transport open: a half-closed connection still carries the answer.
         return True
 
     def pause_writing(self) -> None:
@@ -241,6 +243,7 @@ class Splice:
         """An end came through to ``sink``."""
         if end is End.FINISHED and sink.transport:
             self._finished += 1
+            # The peer may be gone already; then its reset comes by ``connection_lost``.
             with contextlib.suppress(OSError):
                 sink.transport.write_eof()
         if end is End.RESET or self._finished == len(self._pipes):

@@ -49,7 +49,9 @@ class Look:
 def look(pid: int) -> Look | None:
     """The process with ``pid`` now; ``None`` where there is none or only a zombie is left."""
     try:
+        # A process may give itself a name of any bytes.
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    # The second: it ended between the open and the read.
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name, in parentheses, may hold anything; 19 fields after the state stands the start.
@@ -82,6 +84,7 @@ def marked(ours: str) -> list[Identity]:
     place), or, where a program has overwritten that, its output, which goes to a log of the run.
     """
     found = (look(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    # Never this process, should one of a run have started it.
     every = [one.identity for one in found if one is not None and one.identity.pid != os.getpid()]
     return sorted((one for one in every if is_marked(one, ours)), key=lambda one: one.pid)
 
@@ -92,6 +95,7 @@ def is_marked(identity: Identity, ours: str) -> bool:
     try:
         with (proc / "environ").open("rb") as environ:
             said = environ.read(_ENVIRON_MAX_BYTES)
+    # It is gone, or another user's: in both cases not ours to end.
     except OSError:
         return False
     for entry in said.split(b"\0"):
@@ -138,6 +142,7 @@ def kill_and_wait(identity: Identity, ours: str, limit_s: float) -> bool:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         ended = select.poll()
         ended.register(handle, select.POLLIN)
+        # Asked once more: it may have ended just behind the deadline of the poll.
         if not ended.poll(limit_s * 1000) and find(identity):
             raise TimeoutError(f"process {identity.pid} did not end within {limit_s:g} s")
         return True

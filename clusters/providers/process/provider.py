@@ -176,6 +176,7 @@ class ProcessProvider:
         if node not in self._programs:
             raise UsageError(f"{node}: needs a program before it can start (none was installed)")
         async with self._acting[node]:
+            # Under the lock, which teardown takes for each node after it has set the flag.
             if self._closing:
                 raise HarnessError(f"{node}: can't start, run {self._run_id!r} is torn down")
             before = self._status(node)
@@ -303,6 +304,7 @@ class ProcessProvider:
             self._claims.let_go()
         if self._children:  # what a program started may have outlived it
             await asyncio.to_thread(end_marked, self._ledger.mark())
+        # After the last process has ended: up to there ``cleanup`` needs the list.
         await self._ledger.close()
         for node, program in self._programs.items():
             await asyncio.to_thread(cut_log, self._layout(node).log(program))
@@ -314,6 +316,7 @@ class ProcessProvider:
         """
         mesh = self._network()
         self._closing = True
+        # The listeners are inherited before ours close: in between no dial is refused.
         await keep_links(mesh, self._state_dir, self._ledger)
         await self._ledger.keep()
         mesh.close()

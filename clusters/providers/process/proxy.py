@@ -136,6 +136,7 @@ class LinkProxy:
                 await self._loop.create_connection(
                     lambda: splice.right, self._destination.host, self._destination.port
                 )
+                # The dialer's side last: its bytes stay in the kernel until there is a way on.
                 await self._loop.connect_accepted_socket(lambda: splice.left, accepted)
         except (OSError, TimeoutError):
             splice.close()

@@ -30,6 +30,7 @@ def tree(delays_s: Mapping[str, float]) -> str:
     """
     if not delays_s:
         return ""
+    # Without a default class: packets that no filter matches leave as they are.
     lines = ["qdisc add dev DEVICE root handle 1: htb"]
     for number, (address, delay_s) in enumerate(sorted(delays_s.items()), start=1):
         delay = f"{delay_s * _MS_PER_S:g}ms"

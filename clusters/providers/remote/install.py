@@ -135,6 +135,7 @@ def python_trees(trees: tuple[PythonTree, ...]) -> dict[str, tuple[bytes, int]]:
         if not source.is_dir():
             raise UsageError(f"python tree {tree.package!r}: no directory {tree.source!r}")
         for depth in range(1, len(parts)):
+            # A parent may be a tree of its own: its code, if it came first, stays.
             entries.setdefault("/".join([*parts[:depth], "__init__.py"]), (b"", 0o644))
         entries |= directory(source, "/".join(parts))
     return entries

@@ -91,6 +91,7 @@ async def measure(
     """
     tried = [(a, b) for a, b in wanted if a in stations and b in stations]
     destinations = sorted({destination for _, destination in tried})
+    # All listen before any sends: what arrives too early would count as lost.
     opened = await together(_listen(stations[name]) for name in destinations)
     listeners = dict(zip(destinations, opened, strict=True))
     sources = sorted({source for source, _ in tried})

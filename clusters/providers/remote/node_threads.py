@@ -46,4 +46,5 @@ class Lane:
 
     def close(self) -> None:
         """Take no more calls; waits for none."""
+        # A thread stuck on a dead machine can't be ended: to wait for it would hang the end.
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -197,6 +197,7 @@ def read_log(session: Session, launch: Launch, offset: int, limit_bytes: int) ->
     """See ``harness.protocols.cluster.ReadsLogs``. At most ``READ_MAX_BYTES``. Blocking."""
     wanted = str(min(limit_bytes, READ_MAX_BYTES))
     said = session.run(
+        # tail counts bytes from 1.
         ["sh", "-c", _READ, "sh", launch.log, str(offset + 1), wanted],
         limit_s=READ_LIMIT_S,
         name="reading its log",

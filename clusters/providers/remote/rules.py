@@ -40,6 +40,7 @@ def chain(drops: Iterable[Drop], control_port: int) -> str:
     Packets to and from a control port are spared: a machine that dials another's shows that the way
     is there, even where all else is dropped.
     """
+    # A chain that is named here is emptied, --noflush or not: old drops never stay behind.
     lines = ["*filter", f":{CHAIN} - [0:0]"]
     for end in ("dport", "sport"):
         lines.append(f"-A {CHAIN} -p tcp -m tcp --{end} {control_port} -j RETURN")

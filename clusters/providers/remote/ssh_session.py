@@ -183,6 +183,7 @@ class Attached:
                 break
             if not received:
                 break
+            # Bounded: what comes without a reader must not fill our memory.
             self._unread = (self._unread + received)[-OUTPUT_LIMIT_BYTES:]
         first, _, self._unread = self._unread.partition(b"\n")
         return first.decode("utf-8", "replace")
@@ -247,7 +248,9 @@ class Session:
         kind, encoded = end.host_key_line.split()[:2]
         host_key = paramiko.PKey.from_type_string(kind, _decode(encoded))
         client = paramiko.SSHClient()
+        # The controller made the host keys itself: an unknown one is never to be trusted.
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        # The library looks a key up as ``known_hosts`` writes it, with any port but 22.
         known_as = end.host if end.port == 22 else f"[{end.host}]:{end.port}"
         client.get_host_keys().add(known_as, kind, host_key)
         way = None
@@ -265,6 +268,7 @@ class Session:
                 banner_timeout=step_s,
                 auth_timeout=step_s,
                 channel_timeout=step_s,
+                # Else, after a refusal, the user's own keys would be offered to the machine.
                 look_for_keys=False,
                 allow_agent=False,
             )
@@ -351,6 +355,7 @@ class Session:
 
     def drop(self) -> None:
         """Drop the session. Never waits for the machine; the next call connects anew."""
+        # Not under the lock, which a dial that hangs holds for its whole limit.
         client, self._client = self._client, None
         if client is not None:
             client.close()

@@ -6,8 +6,8 @@ two seconds. Without a renewal for the length of the lease the watchdog ends eve
 without one for longer still it ends the machine, so that the rest uses nothing and a pruning of the
 daemon takes it.
 
-The lease is counted in turns of the watchdog, not by a clock: a machine that was frozen, or that
-starved, wakes up with the lease that it had.
+The lease is counted in turns of the watchdog, of which one counts two seconds at most: a machine
+that was frozen, or that starved, wakes up with the lease that it had.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from harness.errors import HarnessError
 
 RENEW_S = 2.0
 # A controller that starves for ten seconds must not end its own faults, and a fault without a
-# controller must be gone within thirty.
-LEASE_TURNS = 15
-END_TURNS = 300  # of a second each, since the last renewal: then the machine itself ends
+# controller must be gone within thirty: on a crowded machine the commands that end it take ten.
+LEASE_S = 13.0
+END_S = 300.0  # since the last renewal: then the machine itself ends
+TURN_S = 1.0
+TURN_MAX_S = 2.0  # what a turn counts, however long it took: a crowded machine doubles it
 OPEN_LIMIT_S = 10.0
 LAPSES_MAX = 20  # sentences that are kept of one machine
 
-# Turns are seconds. The newest watchdog is the one whose number stands in the file: one whose
+# The newest watchdog is the one whose number stands in the file: one whose
 # session was lost is followed by another, and must not count down to its end. What it ended stands
 # in a file as well, so that the next one can tell a controller that was only late.
 _WATCH = """
-import os, select, signal, subprocess, sys
-lease, end, chain = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+import os, select, signal, subprocess, sys, time
+lease, end, turn, turn_max = map(float, sys.argv[1:5])
+chain = sys.argv[5]
 place = "/run/firedrill"
 mine, ended = place + "/watchdog", place + "/lapsed"
 os.makedirs(place, exist_ok=True)
@@ -47,9 +50,9 @@ def run(*argv):
 
 def end_rules():
     cut = "DROP" in run("iptables", "-w", "5", "-S", chain)
+    run("iptables", "-w", "5", "-F", chain)
     while run("iptables", "-w", "5", "-v", "-D", "INPUT", "-j", chain):
         pass
-    run("iptables", "-w", "5", "-F", chain)
     return cut
 
 def end_delays():
@@ -77,7 +80,8 @@ def end_pauses():
     return bool(stopped)
 
 def end_faults():
-    kinds = {"cuts and losses": end_rules, "delays": end_delays, "stopped programs": end_pauses}
+    # The quickest first.
+    kinds = {"stopped programs": end_pauses, "cuts and losses": end_rules, "delays": end_delays}
     gone = []
     for kind, act in kinds.items():
         try:
@@ -101,25 +105,26 @@ def tell():
 
 print("watching", flush=True)
 tell()
-turns, hears = 0, True
+gone, seen, hears = 0.0, time.monotonic(), True
 while True:
-    ready = select.select([0] if hears else [], [], [], 1.0)[0]
+    ready = select.select([0] if hears else [], [], [], turn)[0]
     with open(mine) as file:
         if file.read() != str(os.getpid()):
             break
+    last, seen = seen, time.monotonic()
+    gone += min(seen - last, turn_max)
     if ready:
         said = os.read(0, 4096)
         hears = bool(said)
         if b"q" in said:
             break
         if said:
-            turns = 0
+            gone = 0.0
             tell()
     else:
-        turns += 1
-        if turns >= lease:  # each turn: on a crowded machine a command may fail, or come too late
+        if gone >= lease:  # each turn: on a crowded machine a command may fail, or come too late
             end_faults()
-        if turns >= end:
+        if gone >= end:
             os.kill(1, signal.SIGTERM)
 """
 
@@ -146,6 +151,7 @@ class Lease:
             self._open()
             if self._thread is None:
                 name = f"lease-{self._session.node}"
+                # A daemon thread: a controller that ends without ``let_go`` must not hang on it.
                 self._thread = threading.Thread(target=self._renew_on, name=name, daemon=True)
                 self._thread.start()
 
@@ -157,13 +163,15 @@ class Lease:
     def let_go(self) -> None:
         """Stop renewing, and tell the watchdog to end: nothing is in force. Never waits for it."""
         self._over.set()
+        # Read once: the thread that renews may take it away meanwhile.
         watchdog = self._watchdog
         if watchdog is not None:
             watchdog.send(b"q")
 
     def _open(self) -> None:
         """Start a watchdog; it takes the place of any other. Raises ``HarnessError``."""
-        argv = ("python3", "-I", "-S", "-c", _WATCH, str(LEASE_TURNS), str(END_TURNS), CHAIN)
+        numbers = map(str, (LEASE_S, END_S, TURN_S, TURN_MAX_S))
+        argv = ("python3", "-I", "-S", "-c", _WATCH, *numbers, CHAIN)
         watchdog = self._session.attach(argv, OPEN_LIMIT_S)
         first = watchdog.line(OPEN_LIMIT_S)
         if first != "watching":
@@ -192,6 +200,6 @@ class Lease:
         node = self._session.node
         for line in lines[: LAPSES_MAX - len(self._lapses)]:
             self._lapses.append(
-                f"{node}: the controller was not heard of for {LEASE_TURNS} s, so the lease of its"
+                f"{node}: the controller was not heard of for {LEASE_S:g} s, so the lease of its"
                 f" faults ran out and the machine ended its {line}"
             )

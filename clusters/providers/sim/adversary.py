@@ -36,6 +36,7 @@ _BEHIND_S = 2 * AIMED_S
 _KEPT = 50_000  # messages that a choice holds at most; beyond it they are lost, as by a full queue
 
 
+# Equal by identity: two traps may wait for the same point.
 @attrs.define(eq=False)
 class _Trap:
     """A crash that waits for its point on one of ``nodes``."""
@@ -122,6 +123,7 @@ class Adversary:
             if trap.left or point.when is not when:
                 continue
             if not trap.claim(node):
+                # It may not be struck now, as under another fault: the next that comes here may be.
                 trap.left = 1
                 continue
             trap.hit.set_result(node)
@@ -193,6 +195,7 @@ class Adversary:
         for part in parts:
             if self._take(connection, part):
                 kept.append(part)
+        # To drop a frame of a stream has reset its connection: the rest goes nowhere either.
         if not connection.alive:
             return None
         return payload if len(kept) == len(parts) else joined(kept)

@@ -117,6 +117,7 @@ class Platter:
 
     def flip(self, draw: int) -> str:
         """Flip a bit of the data before the last write to its file; return which, in words."""
+        # Of its own: a flip must not shift what later calls and crashes draw.
         stream = random.Random(draw)
         cold = [(name, file) for name, file in sorted(self.files.items()) if file.cold_bytes]
         if not cold:

@@ -240,6 +240,7 @@ class SimLoop(asyncio.BaseEventLoop):
         now_s = self._now_s
         while timers and timers[0][0] <= now_s:
             timer = heappop(timers)[2]
+            # An event of the world: it happens ahead of the tasks that this moment makes ready.
             if not isinstance(timer, _Timer):
                 timer()
                 continue
@@ -264,6 +265,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if not timers:
             raise Deadlock(self._now_s)
         self._turns = 0
+        # Never back: a timer of a drifting clock may lie a rounding error in the past.
         self._now_s = max(self._now_s, timers[0][0])
         if self._now_s > self._horizon_s:
             raise HorizonReached(self._horizon_s)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import Timeline, live_by
 from clusters.providers.sim.network import Fabric, HostNetwork, true_loop
-from clusters.reference.node import moments
+from clusters.reference.node import declarations, moments
 from clusters.reference.node.markers import Counts, count_into
 from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
 from harness.clock import NS_PER_S, substream
@@ -38,6 +38,10 @@ def running_process() -> Process | None:
 
 def _nobody(_moment: str, _partition: int | None) -> None:
     """Listens to no moment."""
+
+
+def _unheard(_event: object) -> None:
+    """Listens to no declaration."""
 
 
 def wall_ns() -> int:
@@ -77,6 +81,7 @@ def track_tasks(
 ) -> asyncio.Task[Any]:
     """A task factory: every task joins the process in whose context it is made."""
     task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
+    # The context that the task will run in decides: a listener serves in that of its own node.
     process = context.get(_process) if context is not None else _process.get()
     if process is not None:
         process.adopt(task)
@@ -141,9 +146,13 @@ class Process:
         disk: SimDisk,
         timeline: Timeline,
         listener: moments.Listener,
+        declared: Callable[[object], None],
     ) -> None:
-        """``listener`` is told the moments that the program comes to."""
-        self.node, self.boot, self._listener = node, boot, listener
+        """``listener`` is told the moments that the program comes to, and ``declared`` what it
+        declares as long as that still has any effect.
+        """
+        self.node, self.boot = node, boot
+        self._listener, self._declared = listener, declared
         self.network, self._disk, self._timeline = network, disk, timeline
         self.exit_text = ""
         self.silent = False  # a process that was killed writes no last word into its log
@@ -160,6 +169,7 @@ class Process:
         context.run(live_by, self._timeline)
         context.run(count_into, markers)
         context.run(moments.listen, self._listener)
+        context.run(declarations.listen, self._declare)
         loop = asyncio.get_running_loop()
         self._main = loop.create_task(body, context=context)
         self._main.add_done_callback(self._exited)
@@ -172,6 +182,10 @@ class Process:
     def effective(self) -> bool:
         """Whether what it does still reaches anything."""
         return self.running and not self.silent
+
+    def _declare(self, event: object) -> None:
+        if not self.silent:
+            self._declared(event)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """``task`` is part of this process until it is over."""
@@ -219,10 +233,13 @@ class Process:
 
 
 class ProcessWatcher(Protocol):
-    """Is told of every start of a program."""
+    """Is told of every start of a program, and of what programs declare."""
 
     def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
         """A program starts on ``node``; ``running`` says whether it still has any effect."""
+
+    def declared(self, node: str, event: object) -> None:
+        """The program on ``node`` declares ``event``, which only the store's own part can read."""
 
 
 class Machine:
@@ -267,6 +284,9 @@ class Machine:
             disk=disk,
             timeline=self.clocks.timeline,
             listener=partial(self._came_to, network),
+            declared=_unheard
+            if self.watcher is None
+            else partial(self.watcher.declared, self._name),
         )
         runtime = SimRuntime(
             boot=boot,
@@ -313,6 +333,7 @@ class Machine:
 
     def resume(self) -> None:
         """Let it run again. Idempotent."""
+        # Pause and freeze share one timeline: a resume must not let a frozen machine go on.
         if not self._frozen:
             true_loop().release(self.clocks.timeline)
 

@@ -108,6 +108,8 @@ class Fabric:
         self.watcher: Watcher | None = None
         self.connections = 0  # that were made: each has a number
         self.gate: Gate | None = None
+        self.arrivals: Callable[[Link, bytes], None] | None = None
+        """Is told of every frame that comes to a program, and the way it took."""
         self._copies = substream(seed, "sim-copies")
         self.repeatable: Callable[[bytes], bool] = lambda payload: False
         """Whether a message may come twice."""
@@ -200,15 +202,15 @@ class Fabric:
 
     async def pass_over(self, link: Link) -> None:
         """Return when a packet sent now has arrived; that is never while the link is cut."""
-        pass
-
         arrived = asyncio.get_running_loop().create_future()
+        # The dial may be given up by then; its packet arrives all the same.
         Pipe(self, link).push(lambda: None if arrived.done() else arrived.set_result(None))
         await arrived
 
     async def measure(self, link: Link) -> LinkQuality:
         """Send many packets over ``link`` and back, and count."""
         source, destination = link
+        # Keyed by the moment: a measurement takes no draw from the link's own stream.
         stream = substream(self._seed, "sim-ping", source, destination, repr(true_loop().time()))
         back = (destination, source)
         lost, best_s = 0, None
@@ -510,6 +512,8 @@ class SimConnection:
         if watched and gate is not None and not gate.receiving(self, payload):
             return
         if self._lost is None:
+            if (arrivals := self._fabric.arrivals) is not None:
+                arrivals((self._there, self._link[0]), payload)
             self._inbox.append(payload)
             if self._waiter is not None:
                 self._wake()
@@ -606,6 +610,7 @@ class HostNetwork:
         listener.accept(there)
         try:
             await self._fabric.pass_over((host, self.host))
+        # Given up: the far end must not go on serving a connection without a dialer.
         except BaseException:
             here.close()
             raise

@@ -32,6 +32,7 @@ from clusters.providers.sim.network import Fabric, HostNetwork, Weather, true_lo
 from clusters.providers.sim.oracles.judge import Judge
 from clusters.providers.sim.trace import Trace, describe, repeatable
 from clusters.reference.claims.reader import ReferenceClaims
+from clusters.reference.coverage import ReferenceStates
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
@@ -42,6 +43,7 @@ from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan.plan import options as convert
 from harness.protocols.claims import ClaimsReader, ClaimsReport
 from harness.protocols.cluster import (
+    OF_SYSTEMS,
     Address,
     Capability,
     Cluster,
@@ -54,8 +56,9 @@ from harness.protocols.cluster import (
     Program,
     Roles,
 )
+from harness.protocols.coverage import CoverageSink
 from harness.protocols.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
-from harness.protocols.moments import Moment, Observer
+from harness.protocols.moments import Happening, Moment, Observer
 from harness.protocols.points import Choice, ChoiceLook, CrashPoint
 from harness.tasks import together
 
@@ -70,13 +73,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and the data that crashes
     leave, ``weather`` the conditions of all packets, ``rare`` the share of the points of rare legal
     paths that are open (which ones, the seed decides); for ``census_s`` from the begin of the drive
-    on each node's crash points are counted.
+    on each node's crash points are counted. Without ``oracles`` a run is judged by its history and
+    its replicas alone, and not by what messages promise.
     """
 
     seed: int = 0
     weather: Weather = Weather()
     rare: Annotated[float, Meta(ge=0, le=1)] = 0.0
     census_s: Annotated[float, Meta(ge=0)] = 0.0
+    oracles: bool = True
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimProvider:
@@ -89,7 +94,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
         seed=chosen.seed,
         weather=chosen.weather,
         rare=chosen.rare,
-        claims=ReferenceClaims(),
+        claims=ReferenceClaims() if chosen.oracles else None,
         census_s=chosen.census_s,
     )
 
@@ -98,6 +103,24 @@ async def reference_node(program: Program, runtime: Runtime) -> None:
     """The program ``python3 -m clusters.reference.node --config FILE``, on ``runtime``."""
     name = program.argv[program.argv.index("--config") + 1]
     await Node(loads(program.files[name]), runtime).run()
+
+
+async def known_node(states: ReferenceStates, program: Program, runtime: Runtime) -> None:
+    """The same program, whose states ``states`` reads."""
+    name = program.argv[program.argv.index("--config") + 1]
+    await states.program(loads(program.files[name]), runtime).run()
+
+
+class _ToldMarkers(dict[str, int]):
+    """Counts of markers that tell each time one is reached."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __setitem__(self, marker: str, count: int) -> None:
+        super().__setitem__(marker, count)
+        self._tell(marker)
 
 
 class SimProvider:
@@ -132,6 +155,7 @@ class SimProvider:
         self._adversary = Adversary(seed, self._crash)
         self._fabric.gate = self._adversary
         self._moments.observe(self._adversary.happened)
+        self._sink: CoverageSink | None = None
         self.client_network = HostNetwork(self._fabric, CONTROLLER)
 
     def record(self) -> Trace:
@@ -139,13 +163,32 @@ class SimProvider:
         self._fabric.trace = Trace(describe)
         return self._fabric.trace
 
+    def cover(self, sink: CoverageSink) -> None:
+        """See ``harness.protocols.coverage.RecordsCoverage``."""
+        states = ReferenceStates()
+        self._sink, self._body = sink, partial(known_node, states)
+        sink.strike(lambda node: states.state(node, None))
+
+        def arrived(link: Link, payload: bytes) -> None:
+            source, node = link
+            if source in self._machines and node in self._machines:
+                for event, state in states.received(node, payload):
+                    sink.came(event, state, node)
+
+        def came(happening: Happening) -> None:
+            state = states.state(happening.node, happening.partition)
+            sink.came(f"moment {happening.moment.value}", state, happening.node)
+
+        self._fabric.arrivals = arrived
+        self._moments.observe(came)
+
     def claims(self) -> ClaimsReport | None:
         """See ``harness.protocols.claims.JudgesClaims``."""
         return None if self._judge is None else self._judge.report()
 
     async def capabilities(self) -> frozenset[Capability]:
         """The simulated capabilities."""
-        return frozenset(Capability)
+        return frozenset(Capability) - OF_SYSTEMS
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Nothing of the machine is needed, so nothing of it can be missing."""
@@ -161,6 +204,9 @@ class SimProvider:
             node: Machine(node, self._fabric, self._seed, self._rare, self._moments.listener(node))
             for node in nodes
         }
+        if self._sink is not None:
+            for node, machine in self._machines.items():
+                machine.markers = _ToldMarkers(partial(_marker_reached, self._sink, node))
         if self._judge is not None:
             for machine in self._machines.values():
                 machine.watcher = machine.platter.watcher = self._judge
@@ -364,6 +410,10 @@ def _open_points(seed: int, share: float) -> frozenset[str]:
     """The rare legal paths that may be taken in this simulation: some, so that others stand out."""
     stream = substream(seed, "sim-rare")
     return frozenset(point for point in sorted(POINTS) if stream.random() < share)
+
+
+def _marker_reached(sink: CoverageSink, node: str, marker: str) -> None:
+    sink.came(f"marker {marker}", "", node)
 
 
 def _write(into: Path, name: str, text: str) -> None:

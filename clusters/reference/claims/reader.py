@@ -1,4 +1,5 @@
-"""What the reference store's messages promise: two tables, and the readers behind them.
+"""What the reference store's messages promise: the tables ``RAFT`` and ``ANSWERS``, the cases of
+``_of_transaction`` for what primaries declare, and the readers behind them.
 
 This is all that the judge of a simulation knows of the store. A message that is not in the tables
 promises nothing: a pre-vote binds no voter, and a refusal no replica.
@@ -11,7 +12,9 @@ from typing import Any
 
 import msgspec
 
+from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.claims.records import LogReader, entry_mark
+from clusters.reference.node.declarations import Answered, Released
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
     Change,
@@ -40,6 +43,7 @@ from clusters.reference.node.raft.types import (
 )
 from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, span
 from clusters.reference.node.tx import commands
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     Ack,
@@ -53,10 +57,12 @@ from clusters.reference.node.wire.messages import (
     CommitTx,
     Execute,
     ExecuteReply,
+    Failed,
+    Finish,
     Get,
+    LeaderBody,
     Lock,
     LockReply,
-    MetaInvoke,
     OneShot,
     OneShotReply,
     PeerAnswer,
@@ -69,9 +75,10 @@ from clusters.reference.node.wire.messages import (
     Put,
     RaftBatch,
     ReadAt,
-    Renew,
+    ReplyBody,
     Resolve,
     ResolveReply,
+    Started,
     Validate,
     Value,
     Version,
@@ -84,12 +91,21 @@ from harness.protocols.claims import (
     Command,
     CommitTold,
     Fact,
+    Finished,
+    Forgotten,
     Granted,
+    Locked,
     LogHeld,
     LogTold,
+    Needless,
+    Outcome,
+    Prepared,
     Renewed,
     Said,
+    SnapshotRead,
     TermTold,
+    Unlocked,
+    Written,
 )
 
 # Raft: a message of a group as a fact.
@@ -171,6 +187,7 @@ class ReferenceClaims:
         self._asked_for: dict[tuple[str, bytes], int] = {}
         self._sent: dict[str, None] = {}
         self._grants = _Grants()
+        self._logs: dict[str, PartitionLog] = {}  # of partitions, by group
 
     def disk(self) -> LogReader:
         """See ``ClaimsReader``."""
@@ -179,6 +196,49 @@ class ReferenceClaims:
     def holder(self, node: str, boot: str) -> str:
         """See ``ClaimsReader``."""
         return origin_of(node, boot)
+
+    # Primaries.
+
+    def declared(self, node: str, event: object) -> Iterable[Said]:
+        """See ``ClaimsReader``."""
+        if isinstance(event, Released):
+            unlocked = Unlocked(_group(event.partition), event.epoch, str(event.txn))
+            return [("Released", unlocked)]
+        if isinstance(event, Answered):
+            fact = self._of_transaction(event.body, event.answer)
+            name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
+            return () if fact is None else [(name, fact)]
+        return ()
+
+    def _of_transaction(self, body: PeerBody, answer: PeerAnswer) -> Fact | None:
+        """What a primary grants, and what it tells of outcomes."""
+        match body, answer:
+            case Lock(), LockReply():
+                txn, epoch = str(body.txn), answer.token.epoch
+                return Locked(_group(body.partition), epoch, txn, body.key, body.exclusive)
+            case Prepare(), PrepareReply():
+                return self._prepared(_group(body.partition), str(body.txn))
+            case Prepare(), Failed():  # its coordinator asks for no commit then
+                return Outcome(str(body.txn), None)
+            case CommitTx(), CommitReply():
+                return Outcome(str(body.txn), answer.ts)
+            case CommitTx(), Failed() if answer.code in codes.DEFINITE:
+                return Outcome(str(body.txn), None)
+            case Execute(), ExecuteReply() if _writes(body.steps):
+                return Outcome(str(body.txn), answer.ts)
+            case Resolve(), ResolveReply():
+                return Outcome(str(body.txn), answer.ts or None)
+            case Finish(), _:  # its sender knows the outcome
+                return Outcome(str(body.txn), body.ts or None)
+            case ReadAt(), Version():
+                return SnapshotRead(_group(body.partition), body.key, body.ts, answer.ts)
+        return None
+
+    def _prepared(self, group: str, txn: str) -> Fact | None:
+        command = self._prepares.get((group, txn))
+        if command is None:  # told before it is in any log: that is broken by itself
+            return None
+        return Prepared(group, command.epoch, txn, command.reads, _keys(command.writes))
 
     # Messages between nodes.
 
@@ -217,7 +277,7 @@ class ReferenceClaims:
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Said]:
         claims = ANSWERS.get((type(asked), type(answer)), ())
         facts: list[Fact] = []
-        if Claim.LEASE_VALID in claims and not isinstance(asked, Renew | MetaInvoke):
+        if Claim.LEASE_VALID in claims and not isinstance(asked, LeaderBody):
             epoch = answer.token.epoch if isinstance(answer, LockReply) else 0
             facts.append(Acted(_group(asked.partition), epoch))
         if Claim.DURABLE_ON_MAJORITY in claims:
@@ -231,7 +291,7 @@ class ReferenceClaims:
         if isinstance(asked, CommitTx) and isinstance(answer, CommitReply):
             return [self._committed(str(asked.txn), answer.ts, dict(asked.writes))]
         if isinstance(asked, Execute) and isinstance(answer, ExecuteReply):
-            writes = {key: value for key, value in asked.steps if value is not None}
+            writes = _writes(asked.steps)
             # A transaction that only reads has no entry in any log.
             return [self._committed(str(asked.txn), answer.ts, writes)] if writes else []
         return []
@@ -260,17 +320,22 @@ class ReferenceClaims:
         """See ``ClaimsReader``."""
         session = self._clients.get(connection)
         # Most answers promise nothing by themselves, and those of admin are large.
-        if session is None or not (session.commits or session.reads):
+        if session is None or not session.awaits:
             return ()
         try:
             reply = decode(Codec.reply, payload)
         except BadMessage:
             return ()
         body, facts = reply.body, list[Fact]()
+        session.began(reply.id, body)
         read = session.reads.pop(reply.id, None)
         if read is not None and isinstance(body, Value):
             facts += self._own_read(node, *read)
-        writes = session.commits.pop(reply.id, None)
+        txn, writes = session.commits.pop(reply.id, ("", {}))
+        if txn and writes and isinstance(body, Committed):
+            facts.append(Outcome(txn, body.ts))
+        elif txn and writes and isinstance(body, Failed) and body.code in codes.DEFINITE:
+            facts.append(Outcome(txn, None))
         if writes and isinstance(body, Committed | OneShotReply):
             facts.append(self._committed(f"the transaction at {body.ts}", body.ts, writes))
             home, commit = self._home(body.ts, writes)
@@ -331,17 +396,33 @@ class ReferenceClaims:
 
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         """See ``ClaimsReader``."""
-        return self._grants.committed(index, mark) if group == METASTORAGE else ()
+        if group == METASTORAGE:
+            return self._grants.committed(index, mark)
+        return self._log(group).committed(index, mark)
+
+    def _log(self, group: str) -> PartitionLog:
+        found = self._logs.get(group)
+        if found is None:
+            found = self._logs[group] = PartitionLog(group)
+        return found
 
     def _command(self, group: str, entry: Entry) -> tuple[Fact, ...]:
         command = commands.decode(entry.data)
+        self._log(group).logged(entry.index, entry_mark(entry), command)
         if isinstance(command, commands.Commit):
             self._commits.setdefault(command.ts, {})[group] = command
-            return (Command(_commit_name(command.ts)),)
+            written = Written(group, command.epoch, str(command.txn), _keys(command.writes))
+            return Command(_commit_name(command.ts)), written
         if isinstance(command, commands.Prepare):
             txn = str(command.txn)
             self._prepares[(group, txn)] = command
-            return (Command(_prepare_name(txn)),)
+            written = Written(group, command.epoch, txn, _keys(command.writes))
+            return Command(_prepare_name(txn)), written
+        if isinstance(command, commands.Finish):
+            txn = str(command.txn)
+            return Finished(group, txn), Outcome(txn, command.ts or None)
+        if isinstance(command, commands.Forget):
+            return tuple([Forgotten(str(txn)) for txn in command.txns])
         return ()
 
 
@@ -354,6 +435,8 @@ class _Grants:
         self._state = Metastorage()
         self._state.observe(PRIMARY, self._observe)
         self._state.observe(LEASE, self._observe_renewals)
+        self._state.observe("", self._observe_all)
+        self._values: dict[str, bytes | None] = {}
         self._zone: Zone | None = None
 
     @property
@@ -380,6 +463,12 @@ class _Grants:
                 group = _group(int(key.removeprefix(PRIMARY)))
                 self._changed.append(Granted(group, grant.origin, grant.epoch, grant.released))
 
+    def _observe_all(self, change: Change) -> None:
+        """A revision that gives all its keys the values that they have changes nothing."""
+        if all(self._values.get(key) == value for key, value in change.entries.items()):
+            self._changed.append(Needless(METASTORAGE))
+        self._values.update(change.entries)
+
     def _observe_renewals(self, change: Change) -> None:
         self._changed += [_renewed(value) for value in change.entries.values() if value is not None]
 
@@ -390,16 +479,30 @@ class _Session:
     """
 
     def __init__(self) -> None:
-        self.commits: dict[int, dict[bytes, bytes]] = {}
+        self.commits: dict[int, tuple[str, dict[bytes, bytes]]] = {}  # with the transaction's name
         self.reads: dict[int, tuple[bytes, int]] = {}
+        self._begins: dict[int, None] = {}
+        self._txn = ""
         self._writes: dict[bytes, bytes] = {}
         self._known: dict[bytes, None] = {}  # keys that the coordinator need not ask for
+
+    @property
+    def awaits(self) -> bool:
+        """Whether an answer may say anything."""
+        return bool(self.commits or self.reads or self._begins)
+
+    def began(self, number: int, answer: ReplyBody) -> None:
+        """The request ``number`` is answered: that names the transaction which it began."""
+        if number in self._begins:
+            del self._begins[number]
+            self._txn = answer.txn if isinstance(answer, Started) else ""
 
     def asked(self, request: ClientRequest, asked_for: Callable[[bytes], int]) -> None:
         """``asked_for``: how often the node has asked another one for a key."""
         body = request.body
         if isinstance(body, Begin):
-            self._writes, self._known = {}, {}
+            self._txn, self._writes, self._known = "", {}, {}
+            self._begins[request.id] = None
         elif isinstance(body, Get):
             if body.key not in self._known:
                 self.reads[request.id] = body.key, asked_for(body.key)
@@ -408,13 +511,21 @@ class _Session:
             self._known[body.key] = None
             self._writes[body.key] = body.value
         elif isinstance(body, Commit):
-            self.commits[request.id], self._writes = self._writes, {}
+            self.commits[request.id], self._writes = (self._txn, self._writes), {}
         elif isinstance(body, OneShot):
-            self.commits[request.id] = {k: value for k, value in body.steps if value is not None}
+            self.commits[request.id] = "", _writes(body.steps)
 
 
 def _group(partition: int) -> str:
     return f"p{partition}"
+
+
+def _keys(writes: commands.Writes) -> tuple[bytes, ...]:
+    return tuple([key for key, _ in writes])
+
+
+def _writes(steps: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
+    return {key: value for key, value in steps if value is not None}
 
 
 def _renewed(value: bytes) -> Renewed:

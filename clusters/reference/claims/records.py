@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.configuration import decode as decode_configuration
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.storage.identity import FILE, Identity, member_of
+from clusters.reference.node.storage.identity import FILE, Identity, member_of, replica_of
 from clusters.reference.node.storage.log_records import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
@@ -37,14 +37,15 @@ class LogReader:
     """``harness.protocols.claims.DiskReader`` of one disk."""
 
     def __init__(self, says: Says) -> None:
-        self._says = says
+        self._says, self._directory = says, ""
         self._parts: dict[str, list[Update]] = {}  # of updates that are larger than a record
 
     def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
         """See ``DiskReader``."""
         if name == FILE:
             identity = msgspec.json.decode(data, type=Identity)
-            return len(data), [Member(member_of(identity.node, identity.incarnation))]
+            self._directory = member_of(identity.node, identity.incarnation)
+            return len(data), [Member(self._directory)]
         if not name.startswith(PREFIX):
             return start, []
         return self._records(int(name.removeprefix(PREFIX)), start, data)
@@ -56,7 +57,7 @@ class LogReader:
             for update in _updates.decode(payload):
                 complete = self._complete(update)
                 if complete is not None:
-                    facts.append(self._fact(complete))
+                    facts += self._facts(complete)
             at += RECORD_HEADER_BYTES + len(payload)
         # Nothing at all, or no record yet behind the header: both are read again with what follows.
         # Never a record that is only a part of an update: read twice it would count twice.
@@ -77,15 +78,20 @@ class LogReader:
         entries = tuple(entry for part in parts for entry in part.entries)
         return msgspec.structs.replace(parts[0], entries=entries)
 
-    def _fact(self, update: Update) -> LogUpdate:
+    def _facts(self, update: Update) -> Iterator[Fact]:
         group, hard = update.group, update.hard_state
-        return LogUpdate(
+        if update.dropped:
+            yield LogUpdate(group, dropped=True)
+            if update.dropped is True:
+                return
+            # The next replica here is another member, though of the same disk.
+            yield Member(replica_of(self._directory, update.dropped), group)
+        yield LogUpdate(
             group,
             None if hard is None else hard.term,
             None if hard is None else hard.vote,
             tuple([self._logged(group, entry) for entry in update.entries]),
             None if update.cut is None else _base(update.cut),
-            update.dropped,
         )
 
     def _logged(self, group: str, entry: Entry) -> Logged:

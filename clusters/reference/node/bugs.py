@@ -27,9 +27,12 @@ KNOWN = {
     "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
     "(tx/finisher.py)",
+    "joint-counted-as-one": "a joint configuration needs one majority of all its voters together "
+    "(raft/configuration.py)",
     "laggard-left-behind": "a leader does not go back for a follower that lacks what it was sent "
     "(raft/leader.py)",
     "last-entry-dropped": "recovery leaves the last entry of a log out (groups/host.py)",
+    "learner-counted": "what a learner has counts for a commit (raft/configuration.py)",
     "lease-past-end": "a lease is honoured past its end (placement/lease_table.py)",
     "lock-timeout-ignored": "a transaction that has waited too long for a lock goes on "
     "(tx/primary.py)",
@@ -54,7 +57,7 @@ KNOWN = {
     "(tx/partition.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
     "term-not-checked": "a follower takes entries behind one of another term than its leader's "
-    "(raft/core.py)",
+    "(raft/follower.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups/host.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
     "(storage/log_records.py)",

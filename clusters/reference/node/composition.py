@@ -32,6 +32,7 @@ from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 from clusters.reference.node.topology.bootstrap import Bootstrap, ZoneBootstrap
 from clusters.reference.node.topology.reconfigurer import Reconfigurer
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.zoned import ZonedParts
 
 
 class Components:
@@ -64,7 +65,7 @@ class Components:
         self.tasks = Tasks(self.failure)
         self.metastorage = Metastorage(config.tuning.max_history)
         self.assignments: dict[int, Assignment] = {}
-        self.bootstrap = Bootstrap(disk, identity, config.members)
+        self.bootstrap = Bootstrap(disk, identity, config.founders)
         self.links = Links(config.peers, clock, runtime.rare)
         self._compose_groups(SnapshotFiles(disk, config.tuning.piece_bytes))
         self._compose_transactions()
@@ -119,6 +120,7 @@ class Components:
             monotonic_s=asyncio.get_running_loop().time,
             held=self.metastorage.get,
         )
+        self.zoned = self._compose_zoned(group)
         self.router = RequestRouter(
             node=config.node,
             links=self.links,
@@ -128,7 +130,9 @@ class Components:
                 group=group,
                 get=self.metastorage.get,
                 spawn=self.tasks.spawn,
+                zoned=self.zoned,
             ),
+            revision=lambda: self.metastorage.revision,
             tasks=self.tasks,
             failure=self.failure,
         )
@@ -147,16 +151,26 @@ class Components:
             tasks=self.tasks,
             tuning=config.tuning,
         )
+        client = MetastorageClient(
+            store=self.metastorage,
+            group=group,
+            ask=self.router.ask,
+            notify=self.router.notify,
+        )
+        if self.zoned is not None:
+            self.zoned.connect(
+                ask=self.router.ask,
+                metastorage=client,
+                host=self.host,
+                replicas=self.replicas,
+                assignments=self.assignments,
+                tasks=self.tasks,
+            )
         self.lease_manager = LeaseManager(
             node=config.node,
             origin=self.origin,
             leases=self.leases,
-            metastorage=MetastorageClient(
-                store=self.metastorage,
-                group=group,
-                ask=self.router.ask,
-                notify=self.router.notify,
-            ),
+            metastorage=client,
             event_log=self.event_log,
             spawn=self.tasks.spawn,
         )
@@ -190,6 +204,7 @@ class Components:
             assignments=self.assignments,
             lives=self.lives,
             event_log=self.event_log,
+            learners=None if self.zoned is None else self.zoned.learners,
         )
         self.sessions = Sessions(
             origin=self.origin,
@@ -209,5 +224,23 @@ class Components:
                 replicas=self.replicas,
                 leases=self.leases,
                 clock=self.clock,
+                zoned=self.zoned,
             ).answer,
+        )
+
+    def _compose_zoned(self, group: GroupHandle) -> ZonedParts | None:
+        config = self.config
+        if config.zoned is None:
+            return None
+        return ZonedParts(
+            config=config,
+            zoned=config.zoned,
+            origin=self.origin,
+            incarnation=self.identity.incarnation,
+            view=self.metastorage,
+            group=group,
+            leases=self.leases,
+            links=self.links,
+            clock=self.clock,
+            event_log=self.event_log,
         )

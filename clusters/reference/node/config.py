@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from clusters.reference.node import bugs
+from clusters.reference.node.catalog.nodes import (
+    DEFAULT_PROFILE,
+    MAX_ATTRIBUTES,
+    AttributeText,
+    AttributeValue,
+)
 
 MAX_PARTITIONS = 1024
 MAX_MEMBERS = 100
@@ -22,6 +28,12 @@ AppendsAhead = Annotated[int, Meta(ge=1, le=1 << 10)]
 # With the bytes of one message small enough that the catch-up of a dozen groups together stays
 # below a connection's send queue.
 DEFAULT_APPENDS_AHEAD = 16
+DetectionS = Annotated[float, Meta(ge=0.5, le=600)]
+DEFAULT_DETECTION_S = 2.0  # a lease, and time for its node to take it up again
+Rebalance = Literal["base", "lock", "cancel"]
+Attributes = Annotated[dict[AttributeText, AttributeValue], Meta(max_length=MAX_ATTRIBUTES)]
+CLUSTER_TAG = "firedrill"
+VERSION = "1"  # of what nodes of one cluster must agree on beyond the protocol between two of them
 DEFAULT_ELECTION_TICKS = 6  # patience of 0.6 to 1.1 s at the default tick
 
 
@@ -57,6 +69,24 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     outcome_retention_s: Annotated[float, Meta(ge=4, le=3600)] | None = None
 
 
+class Zoned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node of a cluster whose partitions follow distribution zones (IEP-101).
+
+    ``system_nodes``: the names of the nodes that found the cluster and vote in metastorage, the
+    same on all; all others follow it. A node joins if ``tag`` and ``version`` are those of the
+    cluster. ``attributes`` and ``profiles`` are what it announces then. It is out ``detection_s``
+    after the last renewal of its lease. ``rebalance``: the variant.
+    """
+
+    system_nodes: tuple[str, ...]
+    tag: str = CLUSTER_TAG
+    version: str = VERSION
+    attributes: Attributes = {}
+    profiles: tuple[AttributeText, ...] = (DEFAULT_PROFILE,)
+    detection_s: DetectionS = DEFAULT_DETECTION_S
+    rebalance: Rebalance = "base"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configuration of a node.
 
@@ -66,7 +96,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     votes after ``election_ticks`` to twice that without one. A group is saved and its log cut once
     it has applied ``snapshot_bytes``, or as much as its last snapshot takes. A leader sends a
     follower up to ``append_entries`` in one message, and ``appends_ahead`` of them before the first
-    is answered. With ``power_loss`` a kill loses unsynced data.
+    is answered. With ``power_loss`` a kill loses unsynced data. Without ``zoned`` the cluster is
+    one zone of ``partitions`` and ``replicas``, and every member votes in metastorage.
     """
 
     node: str
@@ -84,6 +115,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
     power_loss: bool = False
     tuning: Tuning = Tuning()
+    zoned: Zoned | None = None
+
+    @property
+    def founders(self) -> tuple[str, ...]:
+        """The nodes that found the cluster, sorted."""
+        return self.members if self.zoned is None else tuple(sorted(self.zoned.system_nodes))
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -117,3 +154,15 @@ def check(config: Config) -> None:
         bugs.check(config.bugs)
     except bugs.UnknownBug as error:
         raise ConfigError(f"bugs: {error}") from error
+    if config.zoned is not None:
+        _check_zoned(config.zoned, config.members)
+
+
+def _check_zoned(zoned: Zoned, members: tuple[str, ...]) -> None:
+    strangers = [name for name in zoned.system_nodes if name not in members]
+    if not zoned.system_nodes or strangers:
+        expected = f"one or more of {', '.join(members)}"
+        got = ", ".join(zoned.system_nodes) or "none"
+        raise ConfigError(f"zoned.system_nodes: {expected} (got {got})")
+    if not zoned.tag:
+        raise ConfigError("zoned.tag: a text of one character at least (got '')")

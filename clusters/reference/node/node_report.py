@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -28,12 +29,15 @@ from clusters.reference.node.wire.reports import (
     AdminQuestion,
     AskEvents,
     AskKey,
+    AskSql,
     AskStates,
     KeyReport,
     LogMark,
     NodeReport,
     PrimaryStatus,
     ReplicaReport,
+    SqlProblem,
+    SqlReport,
     StateReport,
 )
 
@@ -44,6 +48,13 @@ ROWS_AT_ONCE = 256  # milliseconds, where others wait for the loop
 _BYTES = 7  # of a digest: fits an int64
 _MODULUS = 1 << 8 * _BYTES
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class Statements(Protocol):
+    """The way of statements to the leader of metastorage."""
+
+    async def execute(self, question: AskSql) -> SqlReport:
+        """The answer to a statement."""
 
 
 class Reporter:
@@ -63,7 +74,10 @@ class Reporter:
         replicas: ReplicaManager,
         leases: LeaseTable,
         clock: Hlc,
+        zoned: Statements | None = None,
     ) -> None:
+        """``zoned`` carries statements out, in a cluster that has distribution zones."""
+        self._zoned = zoned
         self._config, self._runtime, self._identity = config, runtime, identity
         self._events, self._host, self._links = event_log, host, links
         self._metastorage, self._assignments = metastorage, assignments
@@ -77,6 +91,11 @@ class Reporter:
             return self._key_report(question.key)
         if isinstance(question, AskStates):
             return await self._state_report(whole=question.whole)
+        if isinstance(question, AskSql):
+            if self._zoned is not None:
+                return await self._zoned.execute(question)
+            message = "the cluster has no distribution zones: its plan asks for none"
+            return SqlReport(problem=SqlProblem(kind="NoZones", message=message))
         return self._node_report()
 
     def _node_report(self) -> NodeReport:
@@ -165,7 +184,8 @@ class Reporter:
             group=group.name,
             partition=group.partition,
             leading=group.leading,
-            voter=raft.configuration.decides(self._host.member),
+            member=raft.node,
+            voter=raft.configuration.decides(raft.node),
             voters=len(raft.configuration.voters),
             term=hard.term,
             vote=hard.vote,

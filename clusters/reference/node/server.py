@@ -16,8 +16,10 @@ from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.disks import VolatileDisk
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import together
-from clusters.reference.node.storage.identity import load
+from clusters.reference.node.storage.identity import directory_of, load
 from clusters.reference.node.storage.shared_log import SharedLog
+from clusters.reference.node.topology.bootstrap import NodeFailure
+from clusters.reference.node.topology.logical import JoinRefused
 from clusters.reference.node.tx.finisher import FINISH_EVERY_S
 
 HAND_OVER_TIMEOUT_S = 0.5  # for a graceful stop to release the grants of its partitions
@@ -125,6 +127,8 @@ class Life:
         try:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
                 await self._node.lease_manager.release_all(primaries)
+                if self._node.zoned is not None:
+                    await self._node.zoned.leave()
         except TimeoutError:
             reached("stopped before all was handed over")
             log.info("stopped before every partition was handed over")
@@ -144,12 +148,20 @@ class Life:
             machine=node.metastorage,
             restoring=node.snapshots.loaded(METASTORAGE),
         )
-        await together(node.host.run(self._tick), node.snapshots.run(), self._renew_and_finish())
+        work = [node.host.run(self._tick), node.snapshots.run(), self._renew_and_finish()]
+        if node.zoned is not None:
+            work.append(node.zoned.run())
+        try:
+            await together(*work)
+        except JoinRefused as error:
+            raise NodeFailure(f"not taken in: {error}") from error
 
     def _metastorage_changed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
         node = self._node
         node.leases.changed(change)
+        if node.zoned is not None:
+            node.zoned.observed(change)
         if ZONE in change.entries:
             node.zone.check()
         changed = assignments(change.entries)
@@ -159,14 +171,17 @@ class Life:
         text = f"assignments of {len(changed)} partitions at revision {change.revision}"
         self._events.add(events.ASSIGNMENTS_CHANGED, text)
         for number, assignment in changed.items():
-            if node.member in assignment.members:
+            if node.member in map(directory_of, assignment.members):
                 node.replicas.assigned(number, assignment)
 
     def _tick(self) -> None:
         node = self._node
         node.peers.heartbeat(node.host.ticks)
         self._step_down_out_of_time()
-        node.zone.tick()
+        if node.zoned is not None:
+            node.zoned.tick()
+        else:
+            node.zone.tick()
         node.reconfigurer.tick()
         node.lease_manager.watch_lease()
         for replica in node.replicas.replicas.values():

@@ -67,7 +67,7 @@ class TallyChecker:
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """See ``Checker``. ``missing-increment`` is not mentioned in ``meanings``: it is a
-        violation, whatever model the store promises.
+        violation under every model that the store may promise.
         """
         reads, faults = tables["tally.reads"].sort_by("txn"), tables["faults"]
         missing = reads.filter(pc.less(reads["value"], reads["least"]))

@@ -70,6 +70,7 @@ class Connection:
         """The answer to one request. Raises ``StoreError``; never tries again."""
         if not self._usable:
             raise StoreError("LOST", "a call before this one did not come to its end")
+        # Until the answer is here: a cancelled call leaves it for the next call to read.
         self._usable = False
         try:
             self._writer.write(json.dumps({"op": op, **fields}).encode() + b"\n")
@@ -93,6 +94,7 @@ class Connection:
     async def close(self) -> None:
         """See ``harness.protocols.client.Client``."""
         self._usable = False
+        # Nothing is flushed: a paused node would never take it.
         self._writer.transport.abort()
 
 
@@ -182,7 +184,7 @@ class Pebble:
         await _whole(cluster, deadline_s)
 
     async def roles(self, cluster: Cluster) -> Roles:
-        """The holder leads, by its own word; each node knows who is to hold."""
+        """The holder leads, by its own word; each node knows which one is to hold."""
         looks = await together(_look(cluster, node, "status") for node in cluster.nodes)
         told = dict(zip(cluster.nodes, looks, strict=True))
         holders = [node for node, look in told.items() if look and look["role"] == "holder"]
@@ -200,8 +202,10 @@ class Pebble:
         asked_ns = clock.now_ns()
         if (look := await _look(cluster, node, "status")) is None:
             return []
+        # The node read its clock somewhere on the way there and back: half of it, either side.
         half_ns = (clock.now_ns() - asked_ns) // 2 + 1
         offset_ns = look["now"] - (asked_ns + half_ns)
+        # The list of a boot only grows: its length tells what is new.
         known = self._told.get((node, look["boot"]), 0)
         self._told[node, look["boot"]] = len(look["events"])
         return [

@@ -36,6 +36,7 @@ class Holder:
             self.data.update(json.loads(line))
             self.commits, good = self.commits + 1, good + len(line)
         self.log, self.good = path.open("ab", buffering=0), good
+        # The next line must not follow the half of one.
         os.truncate(path, good)
 
     data: dict[str, Any]
@@ -50,8 +51,8 @@ class Holder:
 
     def append(self, line: bytes) -> None:
         """The whole of ``line``, synced. A full disk takes a part of it and says no more than how
-        much: no later line may follow that, and what a failed sync left behind nobody knows. So the
-        node takes it back and ends: whoever asked does not learn how it came out.
+        much: no later line may follow that, and what a failed sync left behind is unknown. So the
+        node takes it back and ends: the client does not learn the outcome.
         """
         try:
             if (written := self.log.write(line)) != len(line):
@@ -86,6 +87,7 @@ class Session:
             case "ping":
                 return {}
             case "begin":
+                # A client that begins anew gives up what it had open.
                 self.end()
                 try:
                     async with asyncio.timeout(asked["limit_s"]):
@@ -93,6 +95,7 @@ class Session:
                 except TimeoutError:
                     return {"error": "BUSY"}
                 loop, self.writes = asyncio.get_running_loop(), {}
+                # A client that vanished must not hold the only lock beyond its deadline.
                 self.alarm = loop.call_later(asked["limit_s"], self.end)
                 return {"txn": secrets.token_hex(4)}
             case _ if self.alarm is None:

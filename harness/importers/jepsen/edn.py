@@ -74,6 +74,7 @@ class _Skipped:
 
 SKIPPED = _Skipped()
 
+# Possessive wherever it repeats, so that hostile text can't make it search back and forth.
 _TOKEN = re.compile(
     r"""
       (?P<blank>(?:[\ \t\r\n\f,]++|;[^\n]*+)++)
@@ -206,6 +207,7 @@ def _prefixed(frame: _Frame, value: Any) -> Any:  # noqa: ANN401 (EDN holds anyt
 def _unreadable(text: str, at: int, final: bool) -> Exception:
     if at == len(text):
         return Incomplete()
+    # Of a string that is open nothing tells how far away its end is.
     if text[at] == '"' or (not final and len(text) - at < _SHORTEST_TAIL):
         return Incomplete()
     return Notation(at, f"{text[at]!r} begins nothing that EDN knows")
@@ -246,7 +248,7 @@ def _map(frame: _Frame) -> dict[Any, Any]:
 def hashable(value: Any) -> Any:  # noqa: ANN401
     """``value`` with tuples for lists and maps."""
     if isinstance(value, list):
-        return tuple(map(hashable, value))
+        return tuple(map(hashable, value))  # as deep as ``MAX_DEPTH`` at most
     if isinstance(value, dict):
         return tuple((key, hashable(held)) for key, held in value.items())
     return value
@@ -301,7 +303,7 @@ def _atom(text: str, at: int) -> Any:  # noqa: ANN401
     if (
         text[0] in _NOT_ZERO
         and len(text) < _LONGEST_INTEGER - 1
-        and text.isascii()
+        and text.isascii()  # ``isdigit`` takes the digits of every script
         and text.isdigit()
     ):
         return int(text)  # nearly every atom
@@ -320,10 +322,12 @@ def _atom(text: str, at: int) -> Any:  # noqa: ANN401
 
 def _number(text: str, at: int) -> int | Number:
     if _INTEGER.fullmatch(text):
+        # Before it is converted, which takes time with the square of the digits.
         if len(text) <= _LONGEST_INTEGER + 1:
             number = int(text.rstrip("N"))
             if INT64_MIN <= number <= INT64_MAX:
                 return number
+    # Clojure reads a leading zero as octal; EDN has no such number.
     elif not _NUMBER.fullmatch(text) or re.match(r"[+-]?0[0-9]", text):
         raise Notation(at, f"{shown(text)} is no number")
     return Number(shortened(text))

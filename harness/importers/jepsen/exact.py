@@ -89,6 +89,7 @@ class EdnForms:
                 self._closer, self._ended = "", True
                 at += 1
                 continue
+            # Before the first operation alone: a later one would be an operation that is no map.
             if not self.begun and text[at] in _CLOSER:
                 self._closer, self.begun = _CLOSER[text[at]], True
                 at += 1
@@ -210,6 +211,8 @@ class JsonForms:
         return end
 
     def _may_go_on(self, text: str, error: json.JSONDecodeError) -> bool:
+        # The decoder's error is the same for text that is cut off and for text that is wrong: only
+        # its place tells which.
         near_end = len(text) - error.pos < self._SHORTEST_TAIL
         return near_end or error.msg.startswith("Unterminated string")
 
@@ -230,6 +233,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int | Number:
+    # Before it is converted, which takes time with the square of the digits.
     if len(digits) <= len(str(INT64_MIN)):
         number = int(digits)
         if INT64_MIN <= number <= INT64_MAX:

@@ -177,6 +177,7 @@ def import_run(
             "import into", run.root, error, "the tables are missing"
         ) from error
     written = {"run_id": run.root.name, "checksums": checksums, "sizes": sized}
+    # Last: until it is there, the directory is no run, and may be imported into again.
     write_manifest(run, replace(history.manifest, **written))
     return load(run)
 
@@ -198,6 +199,7 @@ def _write(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
 
 
 def _put(sink: ParquetSink, name: str, table: pa.Table) -> None:
+    # Each piece becomes a row group: readers hold one of them at a time.
     for start in range(0, table.num_rows, BATCH_ROWS):
         sink.put(name, table.slice(start, BATCH_ROWS))
 

@@ -147,7 +147,9 @@ def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, file: str) -> No
     """Refuse an element that is appended twice: reads of it are ambiguous. Elle refuses it too."""
     appends = np.flatnonzero(steps["f"].to_numpy() == STEP_NAMES.index("append"))
     key = steps["key"][appends]
+    # With nulls they would become floats, in which large elements next to each other are one.
     value = np.asarray(pc.fill_null(steps["value"], 0))[appends]
+    # The last of them is the first to sort by.
     order = np.lexsort((appends, value, key))
     same = (np.diff(key[order]) == 0) & (np.diff(value[order]) == 0)
     again = np.flatnonzero(same)
@@ -156,6 +158,7 @@ def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, file: str) -> No
     line = _numbers(pairing.transactions.line)[steps["txn"].to_numpy()[appends]]
     rows = np.stack([order[again], order[again + 1]])
     lines = np.sort(line[rows], axis=0)
+    # The one that a reader of the file comes to first.
     worst = int(np.argmin(lines[1]))
     row = int(rows[0, worst])
     first, second = (int(number) for number in lines[:, worst])
@@ -187,6 +190,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _numbers(column: array[int]) -> Ints:
+    # ``frombuffer`` refuses an empty buffer.
     return np.frombuffer(column, np.int64) if len(column) else np.zeros(0, np.int64)
 
 

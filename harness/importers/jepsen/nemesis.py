@@ -28,6 +28,8 @@ TARGET_CHARS = 60
 PROOF_CHARS = 300
 UNNAMED_TARGET = "the cluster"
 
+# Both ways round, since a nemesis of partitions starts and stops the fault, one of processes stops
+# and starts the node.
 _UNDONE_BY = (
     ("start", "stop"),
     ("begin", "end"),
@@ -112,6 +114,7 @@ def _acts(remarks: list[tuple[int, Remark]]) -> list[_Act]:
     found: list[_Act] = []
     begun: dict[tuple[str, str], _Act] = {}
     for place, remark in remarks:
+        # Also at an ``invoke``: an act without a recorded end makes way for the next of its name.
         act = begun.pop((remark.process, remark.f), None)
         if act is not None and remark.type != "invoke":
             act.done, act.came = place, remark.text
@@ -135,5 +138,6 @@ def _paired(acts: list[_Act]) -> list[_Act]:
             continue
         found.append(act)
         if act.verb in _OPENING:
+            # Limited: each act is compared with all of them.
             begun = [*begun[-FAULTS_MAX:], act]
     return found

@@ -39,7 +39,7 @@ TXN = "txn"
 TRANSFER = "transfer"
 OPERATIONS = (TXN, "read", "write", "cas", TRANSFER)
 _TRANSFER_FIELDS = frozenset({"from", "to", "amount"})
-_DIGITS = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_DIGITS = re.compile(r"0|-?[1-9][0-9]{0,17}")  # what 64 bits hold for certain
 _TYPES = frozenset({"invoke", "ok", "fail", "info"})
 _MARKS = frozenset(":'\\\"")
 _FIELDS = ("type", "process", "f", "value", "index", "time", "error")
@@ -225,6 +225,7 @@ def _read_value(value: Any) -> Any:  # noqa: ANN401
 def _register_step(f: str, value: Any, names: Names) -> list[Any] | None:  # noqa: ANN401
     """``:read``, ``:write`` and ``:cas`` of one register, or of one of several by [key value]."""
     key = SINGLE_KEY
+    # ``[old new]`` and ``[key [old new]]`` are both pairs: the second one holds another.
     if isinstance(value, list) and not (f == "cas" and _plain_pair(value)):
         if len(value) != 2:
             raise Refused(f"expected [key value] for {f}, found {shown(text_of(value))}")
@@ -287,6 +288,7 @@ def _plain_pair(value: list[Any]) -> bool:
 
 
 def _int64(value: object, what: str) -> int:
+    # Not ``isinstance``: to Python ``True`` is an integer.
     if type(value) is not int:
         raise Refused(f"expected an integer of 64 bits for {what}, found {shown(text_of(value))}")
     return value

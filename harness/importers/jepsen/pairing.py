@@ -312,6 +312,7 @@ class Pairing:
     def _require_one_kind(self, names: tuple[str, ...], told: tuple[Any, ...], lines: Ints) -> None:
         """Lists and registers are judged differently, so a history may hold only one of them."""
         for place, (name, value) in enumerate(zip(names, told, strict=True)):
+            # A read that saw nothing is one of a list as well as of a register.
             if name == "r" and value is None:
                 continue
             is_list = name == "append" or (name == "r" and value.__class__ is list)

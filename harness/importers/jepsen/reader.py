@@ -42,7 +42,7 @@ Clock = Callable[[], float]
 Quick = Callable[[bytes], list[Operation] | None]
 
 GZIP = b"\x1f\x8b"
-_BOM = b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"  # some editors put it there, and neither format knows it
 # Below, halving a block costs more than reading it exactly.
 _LEAF_BYTES = 2048
 
@@ -80,6 +80,7 @@ class _Text:
             ratio_limit = max(FREE_EXPANSION_BYTES, MAX_EXPANSION * size)
             self._limit = min(self._limit, ratio_limit)
             self._source = io.BufferedReader(gzip.GzipFile(fileobj=source, mode="rb"))
+        # ``lines`` looks at it first.
         self._ahead = b""
         self._ahead = self.lines(BLOCK_BYTES).removeprefix(_BOM)
 
@@ -166,6 +167,7 @@ class _Reader:
     def batches(self, text: _Text) -> Iterator[Batch]:
         """Everything in ``text``."""
         pace = Pace(self.path, self.clock)
+        # At least as much as waits: else a long operation is copied again with every small block.
         while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
             yield from self._block(block)
             pace.keep(len(block))
@@ -185,7 +187,7 @@ class _Reader:
                     continue
                 middle = piece.find(b"\n", len(piece) // 2) + 1
                 if len(piece) > _LEAF_BYTES and middle < len(piece):
-                    pieces += (piece[middle:], piece[:middle])
+                    pieces += (piece[middle:], piece[:middle])  # the first half is popped next
                     continue
             yield self._exactly(piece, final=False)
 

@@ -19,7 +19,7 @@ from clusters.reference.node.metastorage.metastorage import (
     encode_invoke,
 )
 from clusters.reference.node.placement.assignments import ASSIGNMENTS, Assignment, encode
-from clusters.reference.node.raft import Configuration
+from clusters.reference.node.raft import Configuration, HardState
 from clusters.reference.node.replicas.manager import group_of
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.runtime.tasks import together
@@ -127,7 +127,8 @@ class Store:
     async def assign(self, *nodes: str) -> None:
         """Make ``nodes`` those that are to hold the partition; wait until its group is of them."""
         before = self.assignment()
-        members = tuple(self.nodes[node].node.member for node in nodes)
+        group = group_of(PARTITION)
+        members = tuple(self.nodes[node].node.host.member_of(group) for node in nodes)
         after = attrs_replaced(before, members)
         key = f"{ASSIGNMENTS}{PARTITION}"
         invoke = Invoke(
@@ -261,7 +262,7 @@ def test_a_replica_that_is_erased_does_not_come_back_by_a_restart() -> None:
         name = group_of(PARTITION)
         await store.assign(*(spare if n == node else n for n in store.holders()))
         inside = store.nodes[node]
-        hard_state = inside.node.host.groups[name].raft.hard_state
+        member = inside.node.replicas.replicas[PARTITION].member
         await inside.do(lambda: inside.node.replicas.erase(PARTITION))
 
         def left() -> tuple[int, object, Configuration]:
@@ -277,8 +278,9 @@ def test_a_replica_that_is_erased_does_not_come_back_by_a_restart() -> None:
         await store.system.recover(store.cluster, store.provider, now_s() + LIMIT_S)
         assert left() == (0, None, Configuration())
         assert PARTITION not in store.nodes[node].node.replicas.replicas
-        kept = store.nodes[node].node.log.groups[name].hard_state
-        assert (kept.term, kept.vote) == (hard_state.term, hard_state.vote)
+        host = store.nodes[node].node.host
+        assert host.log.groups[name].hard_state == HardState()
+        assert host.member_of(name) == f"{member}.2"
 
     drilled(scenario)
 
@@ -297,7 +299,8 @@ def test_a_founder_that_was_erased_joins_again_as_one_that_has_to_be_taken_in() 
         await store.assign(*before)
         group = inside.node.replicas.replicas[PARTITION].group
         assert group.recovered.last_index == 0
-        assert group.raft.configuration.decides(inside.node.member)
+        assert group.raft.node == f"{inside.node.member}.2"
+        assert group.raft.configuration.decides(group.raft.node)
 
     drilled(scenario)
 

@@ -54,6 +54,7 @@ def test_a_lock_table_that_raises_ends_the_node(body: PrimaryBody, remote: bool)
             links={},
             replicas={0: scene},
             metastorage=NotLeading(),
+            revision=lambda: 0,
             tasks=tasks,
             failure=failure,
         )

@@ -8,7 +8,7 @@ from primary_scene import KEY, OLD, YOUNG, Scene, commit, lock, now_s, prepare, 
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.runtime.hybrid_clock import span
-from clusters.reference.node.tx.group_commit import MAX_DELAY_S
+from clusters.reference.node.tx.lazy_proposals import MAX_DELAY_S
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Ack,

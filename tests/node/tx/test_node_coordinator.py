@@ -30,7 +30,7 @@ from clusters.reference.node.wire.messages import (
     PrepareReply,
     Validate,
 )
-from harness.protocols.classification import Certainty
+from harness.protocols.fail_or_info import Certainty
 
 PARTITIONS = 4
 KEYS = [

@@ -307,6 +307,7 @@ def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
             links={},
             replicas={0: scene},
             metastorage=NotLeading(),
+            revision=lambda: 0,
             tasks=tasks,
             failure=failure,
         )

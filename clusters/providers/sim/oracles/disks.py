@@ -88,7 +88,13 @@ class SyncedDisk:
         self.member = ""
         self.gone = False
         self.logs: dict[str, SyncedLog] = {}
+        self.dropped: dict[str, SyncedLog] = {}  # the last one of each group
+        self.replicas: dict[str, str] = {}  # group: its member, where that is not the disk's
         self.ends: dict[str, int] = {}  # how far each file is read
+
+    def member_of(self, group: str) -> str:
+        """The member of ``group`` that the disk belongs to."""
+        return self.replicas.get(group, self.member)
 
     def log(self, group: str) -> SyncedLog:
         """The log of ``group``, an empty one where there is none."""
@@ -103,13 +109,26 @@ class Lives:
     """The disks by the members that they belong to.
 
     A life that was destroyed keeps what it held: that this is gone is the simulation's doing, and
-    no broken promise. Where the next life has the same name it takes the place of the first: then
+    no broken promise; or it is the store's, which has let a replica go and never uses its name
+    again. Where the next life has the same name it takes the place of the first: then
     the store takes an empty disk for the one that made the promises.
     """
 
     def __init__(self) -> None:
         self.by_member: dict[str, SyncedDisk] = {}
+        self._ended: dict[tuple[str, str], SyncedLog] = {}  # member and group: what it held
         self._members: dict[str, tuple[tuple[int, Members], ...]] = {}
+
+    def replaced(self, disk: SyncedDisk, group: str, member: str) -> None:
+        """The replica of ``group`` on ``disk`` is destroyed: the next one is ``member``. The store
+        may say so again, where it writes what counts of ``member`` anew.
+        """
+        if disk.member_of(group) == member:
+            return
+        # A disk that is read again no longer has all that the former life held.
+        self._ended.setdefault((disk.member_of(group), group), disk.dropped.get(group, NOTHING))
+        disk.replicas[group] = member
+        self.by_member[member] = disk
 
     def changed(self, group: str) -> None:
         """The members of ``group`` may be others on some disk."""
@@ -126,13 +145,16 @@ class Lives:
 
     def log(self, member: str, group: str) -> SyncedLog:
         """The log of ``group`` on the disk of ``member``."""
+        ended = self._ended.get((member, group))
+        if ended is not None:
+            return ended
         disk = self.by_member.get(member)
         return NOTHING if disk is None else disk.log(group)
 
-    def lives(self, member: str) -> bool:
-        """Whether the disk of ``member`` is there."""
+    def lives(self, member: str, group: str) -> bool:
+        """Whether the disk of ``member`` is there, and its replica of ``group``."""
         disk = self.by_member.get(member)
-        return disk is not None and not disk.gone
+        return disk is not None and not disk.gone and (member, group) not in self._ended
 
     def shortfall(self, group: str, index: int, mark: int) -> str:
         """Why the entry is on no majority; empty where it is on one."""
@@ -168,18 +190,20 @@ class Lives:
         """A member that lacks the entry and could be elected by what is synced now, after a crash
         of everything; empty where there is none.
         """
-        for at, members in self.members(group):
-            halves = deciding(at, members, index)
-            for name in dict.fromkeys(name for half in halves for name in half):
-                log = self.log(name, group)
-                if not self.lives(name) or log.holds(index, mark):
-                    continue
-                if all(self._votes(half, group, log.last) > len(half) // 2 for half in halves):
-                    return name
+        for name in self.by_member:
+            log = self.log(name, group)
+            if not self.lives(name, group) or not log.members or log.holds(index, mark):
+                continue
+            # By the configuration that it has itself: one that was replaced may know an older one.
+            halves = deciding(*log.members[-1], index)
+            decides = any(name in half for half in halves)
+            if decides and all(self._votes(h, group, log.last) > len(h) // 2 for h in halves):
+                return name
         return ""
 
     def _votes(self, half: tuple[str, ...], group: str, last: tuple[int, int]) -> int:
-        return sum(self.lives(name) and self.log(name, group).last <= last for name in half)
+        there = [name for name in half if self.lives(name, group)]
+        return sum(self.log(name, group).last <= last for name in there)
 
 
 def deciding(at: int, members: Members, index: int) -> tuple[tuple[str, ...], ...]:

@@ -33,7 +33,7 @@ class Durability:
     def term_told(self, disk: SyncedDisk, fact: TermTold) -> str | None:
         """The hard state behind a term that is told."""
         judged = (fact.term, fact.vote)
-        key = disk.member, fact.group
+        key = disk.member_of(fact.group), fact.group
         # A leader says the same with every append: once synced it stays so.
         if self._terms.get(key) == judged:
             return None
@@ -68,7 +68,7 @@ class Durability:
                 f"up to {log.last_index} is synced"
             )
         told = self._told.get(fact.group, {}).get(fact.term, {})
-        key = fact.group, fact.term, disk.member
+        key = fact.group, fact.term, disk.member_of(fact.group)
         for index in range(self._held.get(key, log.base_index) + 1, fact.index + 1):
             mark = told.get(index)
             if mark is not None and not log.holds(index, mark):
@@ -122,16 +122,13 @@ class Durability:
                 )
         return ""
 
-    def logged(self, group: str, entry: Logged) -> bool:
-        """Note the commands of ``entry``; whether it was not known before."""
-        fresh = False
+    def logged(self, group: str, entry: Logged) -> None:
+        """Note the commands of ``entry``."""
         for fact in entry.says:
             if isinstance(fact, Command):
                 places = self._places.setdefault((group, fact.name), [])
                 if (entry.index, entry.mark) not in places:
                     places.append((entry.index, entry.mark))
-                    fresh = True
-        return fresh
 
     def acknowledged(self, fact: Acknowledged) -> str:
         """All commands of a transaction are on majorities."""

@@ -1,9 +1,10 @@
 """The judge: holds every fact that a message states against disks, clocks and leases as they are
 in the instant at which it leaves.
 
-It is told by the network (``sent``), the disks (``changed``, ``lost``, ``wiped``) and the machines
-(``started``, ``ended``), and knows of the store only what its reader says. What it costs is bounded
-by what happens: each synced byte is read once, each entry of a log compared once a follower.
+It is told by the network (``sent``), the disks (``inserted``, ``changed``, ``replaced``,
+``deleted``, ``wiped``) and the machines (``started``, ``declared``), and knows of the store only
+what its reader says. What it costs is bounded by what happens: each synced byte is read once, each
+entry of a log compared once a follower.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.durability import Durability
 from clusters.providers.sim.oracles.leases import Leases
+from clusters.providers.sim.oracles.transactions import Locks, Outcomes, Snapshots
+from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
     Acknowledged,
     Acted,
@@ -27,15 +30,25 @@ from harness.protocols.claims import (
     ClaimsReport,
     CommitTold,
     Fact,
+    Finished,
+    Forgotten,
     Granted,
+    Installed,
+    Locked,
     Logged,
     LogHeld,
     LogTold,
     LogUpdate,
     Member,
+    Needless,
+    Outcome,
+    Prepared,
     Renewed,
     Said,
+    SnapshotRead,
     TermTold,
+    Unlocked,
+    Written,
 )
 
 EXAMPLES = 100  # of each claim are kept; the rest is counted
@@ -51,6 +64,8 @@ class Judge:
         self._lives = Lives()
         self._durability = Durability(self._lives)
         self._leases = Leases(reader, self._on_majority)
+        self._locks, self._outcomes, self._snapshots = Locks(), Outcomes(), Snapshots()
+        self._upkeep = Upkeep()
         self._lease_group = ""  # whose log the renewals are in
         # When each disk had an entry: that of a majority is when it could be committed.
         self._synced_s: dict[tuple[str, int, int], list[float]] = {}
@@ -72,6 +87,12 @@ class Judge:
     def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
         """A program starts on the machine ``node``; ``running`` says whether it still runs."""
         self._leases.started(node, boot, clocks, running)
+
+    def declared(self, node: str, event: object) -> None:
+        """The program on ``node`` declares what no message says."""
+        disk = self._disks[node]
+        for name, fact in self._reader.declared(node, event):
+            self._weigh(disk, name, fact)
 
     # Messages.
 
@@ -110,8 +131,37 @@ class Judge:
         elif isinstance(fact, Acknowledged):
             claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
         else:
+            self._judge_transaction(disk, message, fact)
             return
         self._conclude(claim, disk.node, message, text)
+
+    def _judge_transaction(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
+        node = disk.node
+        if isinstance(fact, Locked):
+            self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.locked(fact))
+        elif isinstance(fact, Unlocked):
+            self._locks.unlocked(fact)
+        elif isinstance(fact, Prepared):
+            self._locks.prepared(fact)
+        elif isinstance(fact, Finished):
+            self._locks.finished(fact)
+        elif isinstance(fact, Written):
+            shared, lost = self._locks.written(fact)
+            self._conclude(Claim.LOCK_EXCLUSIVE, node, message, shared)
+            self._conclude(Claim.LOCK_KEPT, node, message, lost)
+        elif isinstance(fact, Outcome):
+            told = self._outcomes.told(node, message, fact)
+            self._conclude(Claim.ONE_OUTCOME, node, message, told)
+        elif isinstance(fact, Forgotten):
+            self._outcomes.forgotten(fact)
+            self._conclude(Claim.ONE_OUTCOME, node, message, self._locks.forgotten(fact))
+        elif isinstance(fact, Needless):
+            needless = self._upkeep.needless(true_loop().true_time(), fact)
+            self._conclude(Claim.NEEDED_ENTRIES, node, message, needless)
+        elif isinstance(fact, SnapshotRead):
+            self._conclude(Claim.SNAPSHOT_STABLE, node, message, self._snapshots.read(fact))
+        elif isinstance(fact, Installed):
+            self._conclude(Claim.SNAPSHOT_STABLE, node, message, self._snapshots.installed(fact))
 
     def _committed(self, disk: SyncedDisk, fact: CommitTold, first: int) -> None:
         """Follow what newly committed entries did."""
@@ -127,6 +177,8 @@ class Judge:
                     on_majority_s = since_s[min(majority, len(since_s) - 1)]
                     text = self._leases.granted(on_majority_s, did)
                     self._conclude(Claim.ONE_PRIMARY, disk.node, f"entry {index}", text)
+                else:
+                    self._judge_transaction(disk, f"entry {index} of {fact.group}", did)
 
     def _on_majority(self, index: int, mark: int) -> bool:
         return not self._lives.shortfall(self._lease_group, index, mark)
@@ -204,6 +256,8 @@ class Judge:
         for fact in facts:
             if isinstance(fact, LogUpdate):
                 self._logged(platter, disk, fact)
+            elif isinstance(fact, Member) and fact.group:
+                self._lives.replaced(disk, fact.group, fact.name)
             elif isinstance(fact, Member):
                 disk.member = fact.name
                 self._lives.by_member[fact.name] = disk
@@ -211,7 +265,8 @@ class Judge:
     def _logged(self, platter: Platter, disk: SyncedDisk, update: LogUpdate) -> None:
         group = update.group
         if update.dropped:
-            disk.logs.pop(group, None)
+            disk.dropped[group] = disk.logs.pop(group, SyncedLog())
+            self._lives.changed(group)
             return
         log = disk.logs.get(group)
         if log is None:
@@ -228,11 +283,17 @@ class Judge:
             self._lives.changed(group)
         now_s = true_loop().true_time()
         for entry in update.entries:
+            fresh = False
             if self._durability.commit_index(group) < entry.index:
-                self._synced_s.setdefault((group, entry.index, entry.mark), []).append(now_s)
+                since_s = self._synced_s.setdefault((group, entry.index, entry.mark), [])
+                fresh = not since_s
+                since_s.append(now_s)
             if entry.says:
                 self._durability.logged(group, entry)
                 self._renewals(group, disk.node, entry)
+                if fresh:
+                    for each in entry.says:
+                        self._judge_transaction(disk, RECORD, each)
 
     def _renewals(self, group: str, node: str, entry: Logged) -> None:
         for fact in entry.says:

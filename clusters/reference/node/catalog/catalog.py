@@ -38,10 +38,10 @@ from clusters.reference.node.catalog.statements import (
     Option,
 )
 from clusters.reference.node.metastorage.metastorage import (
-    Condition,
     Invoke,
     Operation,
     Versioned,
+    unchanged,
 )
 
 KEY = "catalog"
@@ -247,13 +247,7 @@ def written(view: Callable[[str], Versioned | None], after: Catalog) -> Invoke:
     """The invoke that puts ``after`` in place of the catalog in ``view``, unless that has changed
     since: then the statement must be applied to what is there now.
     """
-    held = view(KEY)
-    unchanged = (
-        Condition(KEY, "absent")
-        if held is None
-        else Condition(KEY, "revision", revision=held.revision)
-    )
-    return Invoke((unchanged,), (Operation(KEY, msgspec.json.encode(after)),))
+    return Invoke((unchanged(KEY, view(KEY)),), (Operation(KEY, msgspec.json.encode(after)),))
 
 
 def _found(objects: Mapping[str, Kind], name: Name, kind: str) -> Kind:

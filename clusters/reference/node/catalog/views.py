@@ -10,6 +10,7 @@ import msgspec
 
 from clusters.reference.node.catalog.catalog import Catalog, Table
 from clusters.reference.node.catalog.errors import NoSuchObject
+from clusters.reference.node.catalog.nodes import Node, text
 from clusters.reference.node.catalog.options import Joint, Zone, seconds
 from clusters.reference.node.catalog.statements import Describe, Name, Query, Select
 
@@ -28,12 +29,16 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """What views tell: the catalog; per table, by full name, its data nodes; per table and
-    partition the nodes of its stable, pending and planned assignments, as far as there are.
+    partition the nodes of its stable, pending and planned assignments, as far as there are; the
+    nodes of the logical topology and its revision, and the names in the physical one.
     """
 
     catalog: Catalog
     data_nodes: dict[str, tuple[str, ...]] = {}
     assignments: dict[tuple[str, int], dict[str, tuple[str, ...]]] = {}
+    topology: tuple[Node, ...] = ()
+    topology_revision: int = 0
+    physical: tuple[str, ...] = ()
 
 
 def answer(query: Query, state: ClusterState) -> Rows:
@@ -142,6 +147,22 @@ def _assignments(state: ClusterState) -> list[Row]:
     ]
 
 
+def _logical_topology(state: ClusterState) -> list[Row]:
+    return [
+        (
+            node.name,
+            ",".join(n if v is None else f"{n}={text(v)}" for n, v in node.attributes.items()),
+            ",".join(node.profiles),
+            state.topology_revision,
+        )
+        for node in state.topology
+    ]
+
+
+def _physical_topology(state: ClusterState) -> list[Row]:
+    return [(name,) for name in state.physical]
+
+
 _ZONES = tuple(_zone_properties(Zone(id=0, name="")))
 _TABLES = ("TABLE_NAME", "TABLE_ID", "PRIMARY_ZONE", "STORAGE_PROFILE", "DATA_NODES")
 VIEWS: Mapping[str, tuple[tuple[str, ...], Callable[[ClusterState], list[Row]]]] = {
@@ -150,6 +171,11 @@ VIEWS: Mapping[str, tuple[tuple[str, ...], Callable[[ClusterState], list[Row]]]]
     "TABLES": (_TABLES, _tables),
     "DATA_NODES": (("TABLE_NAME", "NODE_NAME"), _data_nodes),
     "ASSIGNMENTS": (("TABLE_NAME", "PARTITION_ID", "KIND", "NODES"), _assignments),
+    "LOGICAL_TOPOLOGY": (
+        ("NODE_NAME", "ATTRIBUTES", "STORAGE_PROFILES", "REVISION"),
+        _logical_topology,
+    ),
+    "PHYSICAL_TOPOLOGY": (("NODE_NAME",), _physical_topology),
 }
 
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role, Stage
-from clusters.reference.node.storage.identity import name_of
-from clusters.reference.node.storage.log_records import SnapshotFile, Update
+from clusters.reference.node.raft import (
+    Chunk,
+    Configuration,
+    Entry,
+    Message,
+    Raft,
+    RaftEvent,
+    Ready,
+    Role,
+    Stage,
+)
+from clusters.reference.node.storage.identity import FIRST_LIFE, directory_of, life_of, name_of
+from clusters.reference.node.storage.log_records import SnapshotFile
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed
 from clusters.reference.node.wire.reports import GroupStatus, Recovered
 
+MAX_EVENTS = 64  # of a group that are kept until they are asked for
 MAX_CHUNKS = 256  # that wait to be read or written
 ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 
@@ -85,13 +97,6 @@ class ChunkQueue:
         return await self._queue.get()
 
 
-class Write(msgspec.Struct, frozen=True):
-    """An update for the log, and the callback once it is durable."""
-
-    updates: tuple[Update, ...]
-    done: Callable[[Outgoing], None]
-
-
 class Waiter(msgspec.Struct, frozen=True):
     """A caller waits for the entry of ``term``; ``done`` is called exactly once."""
 
@@ -111,10 +116,15 @@ class Group:
         raft: Raft,
         machine: StateMachine,
         opened_tick: int,
+        life: int = FIRST_LIFE,
     ) -> None:
-        """``opened_tick``: of the host, when ``raft`` began to count its own."""
+        """``opened_tick``: of the host, when ``raft`` began to count its own. ``life``: the number
+        of this replica of the group in this directory.
+        """
         self.name, self.partition, self.raft, self.machine = name, partition, raft, machine
-        self.opened_tick = opened_tick
+        self.opened_tick, self.life = opened_tick, life
+        self._events: deque[RaftEvent] = deque(maxlen=MAX_EVENTS)
+        self._members: tuple[Configuration, dict[str, str]] = (Configuration(), {})
         self.applied_index, self.applied_term = raft.applied_index, 0
         self.fresh_bytes = 0  # applied since the last snapshot
         self.incoming: SnapshotFile | None = None  # installed, and not yet in the log
@@ -134,6 +144,27 @@ class Group:
     def leading(self) -> bool:
         """Leader, though it may have entries of earlier terms to apply."""
         return self.raft.role is Role.LEADER
+
+    def member_in(self, directory: str) -> str | None:
+        """The member of the group that is a replica in ``directory``, the latest one there."""
+        configuration, members = self._members
+        # By identity, which is cheap: this is asked for every led group with every heartbeat.
+        if configuration is not self.raft.configuration:
+            configuration = self.raft.configuration
+            # Ascending, so that the latest life of a directory is the one that stays.
+            members = {directory_of(m): m for m in sorted(configuration.members, key=life_of)}
+            self._members = configuration, members
+        return members.get(directory)
+
+    def add_events(self, events: Iterable[RaftEvent]) -> None:
+        """Keep what ``raft`` tells, the last ``MAX_EVENTS``, for ``take_events``."""
+        self._events.extend(events)
+
+    def take_events(self) -> tuple[RaftEvent, ...]:
+        """What ``raft`` has told of leadership and members since the last call, in order."""
+        taken = tuple(self._events)
+        self._events.clear()
+        return taken
 
     def status(self) -> GroupStatus:
         """For admin."""
@@ -162,6 +193,8 @@ class Group:
     def apply(self, committed: Iterable[Entry]) -> None:
         """Apply, and answer the waiters."""
         for entry in committed:
+            # First entries of leaders and configurations are raft's
+            # own: no machine can decode them.
             result = self.machine.apply(entry) if entry.data and not entry.config else None
             self.fresh_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
             self.applied_index, self.applied_term = entry.index, entry.term
@@ -170,6 +203,7 @@ class Group:
     def answer(self, entry: Entry, result: object) -> None:
         """Answer the waiter of ``entry``, if there is one."""
         waiter = self.waiters.get(entry.index)
+        # Another term at this index is another leader's entry, not the one that is waited for.
         if waiter is not None and waiter.term == entry.term:
             del self.waiters[entry.index]
             waiter.done(result)

@@ -26,8 +26,8 @@ from clusters.reference.node.groups.group import (
     SnapshotRestore,
     StateMachine,
     Waiter,
-    Write,
 )
+from clusters.reference.node.groups.group_commit import GroupCommit, Write
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import (
     ChangeRefused,
@@ -45,7 +45,7 @@ from clusters.reference.node.raft import (
 )
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import Failure, together
-from clusters.reference.node.storage.identity import name_of
+from clusters.reference.node.storage.identity import FIRST_LIFE, name_of, replica_of
 from clusters.reference.node.storage.log_records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog
 from clusters.reference.node.wire import error_table as codes
@@ -98,8 +98,7 @@ class RaftHost:
         self.ticks = 0
         self._dirty: dict[str, Group] = {}  # insertion order, so that a flush is reproducible
         self._flush_due = False
-        self._unwritten: list[Write] = []
-        self._write_wanted = asyncio.Event()
+        self.commits = GroupCommit(log, rare=rare, slow_sync_s=tick_s * election_ticks)
         self._send_to, self._batch = send, batch
         self._chunks, self._failure = chunks, failure
 
@@ -121,10 +120,11 @@ class RaftHost:
         base = durable.base if state else Mark(0, 0, Configuration(founders))
         saved = durable.saved
         if restoring is not None:
+            # Before raft begins: its first entries to apply follow on the snapshot.
             restoring.done()
         raft = Raft(
             config=RaftConfig(
-                node=self.member,
+                node=replica_of(self.member, durable.life),
                 election_ticks=self._election_ticks,
                 max_append_entries=self._append_entries,
                 max_append_bytes=MAX_APPEND_BYTES,
@@ -139,13 +139,18 @@ class RaftHost:
             snapshot=None if saved is None else saved.mark,
         )
         group = Group(
-            name=name, partition=partition, raft=raft, machine=machine, opened_tick=self.ticks
+            name=name,
+            partition=partition,
+            raft=raft,
+            machine=machine,
+            opened_tick=self.ticks,
+            life=durable.life,
         )
         self.groups[name] = group
         if state is None and founders:
             # A restart must find the founders of this moment, not the members that are assigned by
             # then.
-            self.write((Update(name, None, (), Compaction(base)),), lambda outgoing: None)
+            self.commits.write((Update(name, None, (), Compaction(base)),), lambda outgoing: None)
         self.mark_ready(group)
         return group
 
@@ -168,23 +173,49 @@ class RaftHost:
             )
 
     async def erase(self, name: str) -> None:
-        """Remove entries, base and snapshot of the closed group ``name`` from the log, durably.
+        """Remove the closed group ``name`` from the log, durably.
 
-        Its term and vote stay: a member that comes back must not vote twice. It comes back without
-        a configuration, even where it was a founder, and waits to be taken in.
+        All that its member has promised is forgotten: it comes back as another member, without a
+        configuration even where it was a founder, and waits to be taken in.
         """
         if name in self.groups:
             raise InvariantBroken(f"{name} is open, and can't be erased")
-        await self.made_durable()  # writes that were asked for before the group was closed
+        await self.commits.made_durable()  # writes that were asked for before the group was closed
         state = self.log.groups.get(name)
         if state is None:
             return
-        await self.made_durable(
-            # Two updates in one commit: a crash leaves both or neither, so the vote is never gone
-            # alone.
-            Update(name, None, (), dropped=True),
-            Update(name, state.hard_state, (), Compaction(Mark())),
+        # The next number stays in the log: what starts here later must be another member.
+        await self.commits.made_durable(Update(name, None, (), dropped=state.life + 1))
+
+    def member_of(self, name: str) -> str:
+        """The member of group ``name`` that a replica here is, or would be."""
+        state = self.log.groups.get(name)
+        return replica_of(self.member, FIRST_LIFE if state is None else state.life)
+
+    def change_peers(
+        self,
+        group: Group,
+        voters: tuple[str, ...],
+        *,
+        term: int,
+        revision: int,
+        adjust: bool = False,
+        confirm: bool = False,
+    ) -> None:
+        """Begin to make ``voters`` the members of ``group``: see ``Raft.change_peers``, of which
+        the errors are.
+        """
+        config = group.raft.configuration
+        group.raft.change_peers(
+            voters, term=term, revision=revision, adjust=adjust, confirm=confirm
         )
+        log.info("%s: from %s to %s", group.name, config, " ".join(voters))
+        self.mark_ready(group)
+
+    def confirm_change(self, group: Group, revision: int) -> None:
+        """Let a change that waits become joint: see ``Raft.confirm_change``."""
+        group.raft.confirm_change(revision)
+        self.mark_ready(group)
 
     def step_towards(self, group: Group, members: tuple[str, ...]) -> None:
         """Take one step of ``group``, which is led here, towards ``members`` as its voters."""
@@ -193,6 +224,7 @@ class RaftHost:
             raft.cancel_change()  # the member that was to come is gone again
             reached("change of members cancelled")
         config = raft.configuration
+        # A cancelled change leaves its learners behind, and they have to go, too.
         if frozenset(config.voters) == frozenset(members) and not config.learners:
             return
         # One change at a time; the next call takes up what is left of the way.
@@ -213,6 +245,7 @@ class RaftHost:
         # The log begins behind it now: what comes next replaces nothing.
         group.written_index = saved.mark.index
         self.mark_ready(group)
+        # In this turn of the loop: state machine and log must change together.
         self._flush()
 
     def step(self, messages: Iterable[tuple[str, Message]]) -> None:
@@ -268,13 +301,14 @@ class RaftHost:
 
     @property
     def overloaded(self) -> bool:
-        return len(self._unwritten) >= MAX_UNWRITTEN
+        return self.commits.waiting >= MAX_UNWRITTEN
 
     async def ask(self, group: Group, data: bytes, limit_s: float) -> object:
         """``propose``, and wait for the result. A caller that stops waiting undoes nothing."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
         def done(answer: object) -> None:
+            # The caller may have been cancelled by now.
             if not result.done():
                 result.set_result(answer)
 
@@ -285,24 +319,15 @@ class RaftHost:
         """Tick and write until cancelled; ``ticked`` is called after each tick. An error that it
         raises must stop the node: ``DiskError``, ``InvariantBroken``, or one of a state machine.
         """
-        await together(self._tick_forever(ticked), self._write_forever(), self._failure.future)
+        await together(
+            self._tick_forever(ticked), self.commits.run(self._after_batch), self._failure.future
+        )
 
     def step_down(self) -> None:
         """Lead nothing, until the next tick at least."""
         for group in self.groups.values():
             group.raft.step_down()
             self.mark_ready(group)
-
-    async def made_durable(self, *updates: Update) -> None:
-        """Return once ``updates``, and all updates asked for before, are durable: all or none."""
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(_: object) -> None:
-            if not durable.done():  # the caller may be cancelled by now
-                durable.set_result(None)
-
-        self.write(updates, done)
-        await durable
 
     def stop(self) -> None:
         """Answer every waiter: its proposal may still be committed or not."""
@@ -319,6 +344,7 @@ class RaftHost:
             for group in list(self.groups.values()):
                 role = group.raft.role
                 group.raft.tick()
+                # A role may change without a Ready, and waiters and events depend on it.
                 if group.raft.role is not role or group.raft.has_ready():
                     self.mark_ready(group)
                 if group.waiters:
@@ -342,6 +368,7 @@ class RaftHost:
                 # Taken anew each time: to drain one group may step another.
                 name = next(iter(self._dirty))
                 self._drain(self._dirty.pop(name), outgoing)
+            # Only now: groups that are marked during the drain are taken by this loop.
             self._flush_due = False
             self._send(outgoing)
         except Exception as error:
@@ -354,6 +381,7 @@ class RaftHost:
                 self._send_to(peer, tuple(messages))
 
     def _drain(self, group: Group, outgoing: Outgoing) -> None:
+        # One Ready hands out a bounded part of what is committed.
         while group.raft.has_ready():
             ready = group.raft.ready()
             _gather(group, ready.send_now, outgoing)
@@ -370,6 +398,8 @@ class RaftHost:
                 _gather(group, ready.send_durable, outgoing)
             self._notice_role(group)
             group.apply(ready.committed)
+            group.add_events(ready.events)
+        # Once more, since a role may have changed without a Ready (``step_down``).
         self._notice_role(group)
         if group.leading:
             _notice_stage(group)
@@ -401,45 +431,19 @@ class RaftHost:
         update = Update(group.name, hard_state, ready.entries, cut)
         # Reports leave out a group that is being written: see ``node_report``.
         group.unwritten += 1
-        self.write(
+        self.commits.write(
             (update,) if ready.must_write else (),
             lambda outgoing: self._written(group, ready, outgoing),
         )
 
-    def write(
-        self,
-        updates: tuple[Update, ...],
-        done: Callable[[Outgoing], None],
-    ) -> None:
-        """Make ``updates`` durable behind all that were asked for before, then call ``done`` with
-        the dictionary in which messages to send are gathered.
-        """
-        self._unwritten.append(Write(updates, done))
-        self._write_wanted.set()
-
-    async def _write_forever(self) -> None:
-        while True:
-            await self._write_wanted.wait()
-            self._write_wanted.clear()
-            # All that came during the last sync shares the next one: group commit over all groups.
-            batch, self._unwritten = self._unwritten, []
-            if len(batch) > 1 and self._rare("short-batch"):
-                self._unwritten = batch[1:]
-                batch = batch[:1]
-                self._write_wanted.set()
-            if self._rare("slow-sync"):
-                await asyncio.sleep(self._tick_s * self._election_ticks)
-            # An empty batch has no sync: its writers only wanted to stand behind the others.
-            updates = [update for write in batch for update in write.updates]
-            if updates:
-                await self.log.append(updates)
-            # What became durable is drained here, where it would wait for a turn of its own: a
-            # commit passes this way four times, and what it says leaves in one frame.
-            self._flush_due = True
-            outgoing: Outgoing = {}
-            for write in batch:
-                write.done(outgoing)
-            self._flush(outgoing)
+    def _after_batch(self, batch: list[Write]) -> None:
+        # What became durable is drained here, where it would wait for a turn of its own: a commit
+        # passes this way four times, and what it says leaves in one frame.
+        self._flush_due = True
+        outgoing: Outgoing = {}
+        for write in batch:
+            write.done(outgoing)
+        self._flush(outgoing)
 
     def _written(self, group: Group, ready: Ready, outgoing: Outgoing) -> None:
         group.unwritten -= 1

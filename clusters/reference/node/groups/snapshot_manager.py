@@ -98,6 +98,7 @@ class SnapshotManager:
         self._loaded.pop(group, None)
         state = self._host.log.groups.get(group)
         saved = None if state is None else state.saved
+        # The log first: a file that it names must never be missing at a start.
         await self._host.erase(group)
         if saved is not None:
             await self._files.delete(saved.file)
@@ -129,23 +130,28 @@ class SnapshotManager:
 
     async def _save(self, group: Group) -> None:
         raft, applied = group.raft, group.applied_index
+        # Mark, base and content are taken before the first await, so that they are of one moment.
         mark = raft.mark(applied)
         base = raft.mark(applied - (applied - raft.base_index) // SLACK)
+        # Before the file is written: entries that are applied meanwhile count for the next one.
         group.fresh_bytes = 0
         saved = await self._files.write(group.name, mark, group.machine.snapshot())
         reached("snapshot saved")
         before = self._saved(group)
         cut = Update(group.name, None, (), Compaction(base, saved))
+        # Closed while the file was written: an erased log must not name it.
         if self._host.groups.get(group.name) is not group:
             await self._files.delete(saved.file)
             return
-        await self._host.made_durable(cut)
+        await self._host.commits.made_durable(cut)
         moments.tell(moments.SNAPSHOT_SAVED, group.partition)
         if self._saved(group) is not saved:  # another one was installed meanwhile
             reached("snapshot installed while one was saved")
             await self._files.delete(saved.file)
             return
+        # Not before the log names the snapshot durably: a crash would lose the entries.
         raft.compacted(base.index, mark)
+        # Last: recovery needs the old file until the log durably names the new one.
         if before is not None:
             await self._files.delete(before.file)
 
@@ -158,6 +164,7 @@ class SnapshotManager:
     async def _move_forever(self) -> None:
         while True:
             group, to, chunk = await self._chunks.get()
+            # Closed while the chunk waited in the queue.
             if self._host.groups.get(group.name) is not group:
                 continue
             if to is None:
@@ -184,9 +191,14 @@ class SnapshotManager:
                 await self._files.delete(incoming.file)
             incoming = _Incoming(chunk.mark, self._files.new_file(group.name))
             self._incoming[group.name] = incoming
+        # Any other offset is a repetition or a gap: the answer below names where to go on.
         if chunk.offset == incoming.size_bytes:
             await self._files.keep(incoming.file, chunk.data, last=chunk.last)
             incoming.size_bytes += len(chunk.data)
+            if self._incoming.get(group.name) is not incoming:
+                reached("replica erased while pieces of its snapshot are written")
+                await self._files.delete(incoming.file)
+                return
             if chunk.last:
                 del self._incoming[group.name]
                 await self._install(group, chunk, incoming)
@@ -203,6 +215,7 @@ class SnapshotManager:
         except CorruptLog as error:
             log.warning("%s: what was received is damaged, again: %s", group.name, error)
             await self._files.delete(saved.file)
+            # The leader begins again at 0: which of the bytes are damaged is not known.
             group.raft.chunk_stored(chunk, 0)
             return
         closed = self._host.groups.get(group.name) is not group
@@ -217,5 +230,6 @@ class SnapshotManager:
         moments.tell(moments.SNAPSHOT_INSTALLED, group.partition)
         if before is not None:
             reached("snapshot installed over an older one")
-            await self._host.made_durable()
+            # Until the cut is durable, a restart would look for the older file.
+            await self._host.commits.made_durable()
             await self._files.delete(before.file)

@@ -41,6 +41,13 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
     revision: int = 0
 
 
+def unchanged(key: str, held: Versioned | None) -> Condition:
+    """``key`` is as it was read: ``held``, or absent."""
+    if held is None:
+        return Condition(key, "absent")
+    return Condition(key, "revision", revision=held.revision)
+
+
 class Operation(msgspec.Struct, frozen=True, array_like=True):
     """Put a value, or remove the key (``None``)."""
 
@@ -237,6 +244,7 @@ class Metastorage:
         # A snapshot of an earlier version of the store has no history at all.
         self.compacted = whole.revision if whole.compacted is None else whole.compacted
         self._history = deque(Change(revision=r, entries=entries) for r, entries in whole.history)
+        # Revisions are compared, too: a key that was written again with its value has changed.
         changed: dict[str, bytes | None] = {
             key: held.value for key, held in whole.keys.items() if before.get(key) != held
         }

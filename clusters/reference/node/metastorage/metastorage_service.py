@@ -22,10 +22,14 @@ from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Failed,
     InvokeReply,
+    Join,
+    LeaderBody,
+    Leave,
     MetaInvoke,
     PeerAnswer,
     Renew,
 )
+from clusters.reference.node.wire.reports import AskSql
 
 PROPOSE_TIMEOUT_S = 1.0
 BATCH_S = 0.08  # renewals of all nodes that come within it are one command
@@ -42,6 +46,13 @@ class MetastorageGroup(Protocol):
         """The result of ``Metastorage.apply``, or ``Failed``."""
 
 
+class ZonedService(Protocol):
+    """Topology and catalog, whose state is in metastorage."""
+
+    async def serve(self, body: Join | Leave | AskSql) -> PeerAnswer:
+        """Answer as the leader, or refuse."""
+
+
 class MetastorageService:
     """Answers as the leader of metastorage while this node is the leader."""
 
@@ -52,14 +63,22 @@ class MetastorageService:
         group: MetastorageGroup,
         get: Callable[[str], Versioned | None],
         spawn: Spawn,
+        zoned: ZonedService | None = None,
     ) -> None:
-        """``get`` reads metastorage as it is applied here."""
+        """``get`` reads metastorage as it is applied here. ``zoned``: in a cluster that has
+        distribution zones.
+        """
+        self._zoned = zoned
         self._node, self._group, self._get, self._spawn = node, group, get, spawn
         self._batch: dict[str, bytes] = {}
         self._accepted: dict[str, Lease] = {}  # the last renewal of each node
 
-    async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
+    async def serve(self, body: LeaderBody) -> PeerAnswer:
         """Answer as the leader, or refuse."""
+        if not isinstance(body, MetaInvoke | Renew):
+            if self._zoned is not None:
+                return await self._zoned.serve(body)
+            return Failed(codes.KIND, f"the cluster of {self._node} has no distribution zones")
         if not self._group.serving:
             return Failed(codes.NOT_LEADER, f"{self._node} does not lead metastorage")
         if isinstance(body, Renew):
@@ -78,6 +97,7 @@ class MetastorageService:
         if last is not None and last.origin == lease.origin and last.number >= lease.number:
             reached("renewal overtaken by a later one")
             return Failed(codes.LOST, f"a later renewal of {body.node} came before")
+        # Beside the applied lease: renewals that wait in the batch are not applied yet.
         self._accepted[body.node] = lease
         if not self._batch:
             self._spawn(self._renew_batch())
@@ -87,6 +107,7 @@ class MetastorageService:
     async def _renew_batch(self) -> None:
         await asyncio.sleep(BATCH_S)
         renewals, self._batch = self._batch, {}
+        # Checked again: another start may have taken the lease over while the batch waited.
         operations = tuple(
             Operation(f"{LEASE}{node}", lease)
             for node, lease in renewals.items()

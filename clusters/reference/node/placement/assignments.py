@@ -44,6 +44,7 @@ def holders(partition: int, members: Sequence[str], replicas: int) -> tuple[str,
     """
 
     def weight(member: str) -> tuple[int, str]:
+        # The name decides between equal hashes, so that all nodes sort alike.
         return hash64(f"{partition}/{member}".encode()), member
 
     return tuple(sorted(members, key=weight, reverse=True)[:replicas])
@@ -95,6 +96,7 @@ def reassigned(current: Mapping[int, Assignment], lives: dict[str, str]) -> Invo
         members = replaced(assignment.members, lives)
         if members != assignment.members:
             before = _written(partition, assignment)
+            # By value: an assignment that was written since must not be undone.
             conditions.append(Condition(before.key, "value", value=before.value or b""))
             after = msgspec.structs.replace(assignment, members=members)
             operations.append(_written(partition, after))

@@ -68,6 +68,7 @@ class LeaseManager:
 
     def renew(self) -> None:
         """Send the next renewal. The first of a start takes the lease over from the one before."""
+        # A renewal after ``release_all`` would prolong the lease that it ended.
         if self._stopping:
             return
         lease = self._leases.next_renewal()
@@ -108,6 +109,7 @@ class LeaseManager:
         """
         partition = primary.number
         mine = self._leases.mine(partition)
+        # Before the look at steps in flight: to close must never wait for one.
         if not group.leading or (mine is None and primary.epoch):
             primary.close()
         if partition in self._busy or self._stopping:
@@ -122,6 +124,8 @@ class LeaseManager:
             if held is None or held.released or self._may_take(held):
                 if held is not None and held.node == self._node:
                     reached("own grant of an earlier epoch taken again")
+                # Each grant has an epoch of its own, by which the log
+                # refuses commands of earlier ones.
                 epoch = 1 if held is None else held.epoch + 1
                 step = self._write(partition, held, Grant(self._node, self._origin, epoch))
         elif group.serving and mine is not None and primary.epoch != mine.epoch:
@@ -144,6 +148,7 @@ class LeaseManager:
 
     async def release_all(self, primaries: tuple[Primary, ...]) -> None:
         """Close every primary and release its grant: the node stops."""
+        # First: no tick may acquire a grant while the others are released.
         self._stopping = True
         held = []
         for primary in primaries:
@@ -151,6 +156,7 @@ class LeaseManager:
             primary.close()
             if mine is not None:
                 held.append(self._write(primary.number, mine, released(mine)))
+        # Before a release is sent: a successor may act as soon as one is applied.
         self._leases.end()
         await all_of(held)
 

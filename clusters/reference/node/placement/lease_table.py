@@ -117,12 +117,14 @@ class LeaseTable:
         # put ahead must not be put further ahead by the next one.
         ceiling = max(self._clock.physical() + span(CEILING_S), self._clock.now() + span(MARGIN_S))
         self._sent[self._number] = now_s, ceiling
+        # A renewal that was lost is never applied, and would stay here for good.
         self._sent.pop(self._number - SAMPLES, None)
         return Lease(self._origin, self._number, ceiling)
 
     def end(self) -> None:
         """Let our lease end now: this node stops."""
         self._until_s = float("-inf")
+        # A renewal that is still under way must not bring the lease back when it is applied.
         self._sent.clear()
 
     def clock_at(self, at_s: float) -> int:

@@ -4,9 +4,9 @@ A change of voters goes through a joint configuration, in which majorities of th
 new voters decide (Raft 6; thesis 4.3). Drawn as ``(new)&&(old)``: ``(1 2 3)&&()`` becomes ``(1 2
 4)&&(1 2 3)`` by ``enter_joint`` and ``(1 2 4)&&()`` by ``leave_joint``.
 
-Whole configurations travel through the log. The plan to get to a target (``PeerChange``: catch up,
-joint, stable) lives with the leader that was asked, and ends with its leadership; a later leader,
-too, leaves a joint configuration. Majorities are counted here alone.
+Whole configurations travel through the log. The way to a target (``membership``: catch up, joint,
+stable) lives with the leader that was asked, and ends with its leadership; a later leader, too,
+leaves a joint configuration. Majorities are counted here alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from clusters.reference.node import markers
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.settings import ChangeRefused
 
 replace = msgspec.structs.replace
@@ -41,6 +41,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
     @property
     def members(self) -> tuple[str, ...]:
         """Every member that is sent the log, each once."""
+        # Ordered: messages leave in the order of members, the same in each simulated run.
         return tuple(dict.fromkeys((*self.voters, *self.outgoing, *self.learners)))
 
     def decides(self, node: str) -> bool:
@@ -92,6 +93,7 @@ def simple(config: Configuration, changes: Sequence[Change]) -> Configuration:
     if config.joint:
         raise ChangeRefused("configuration is joint")
     result = _applied(config, changes)
+    # Majorities of sets that differ by one voter always overlap (thesis 4.1).
     if len(frozenset(config.voters) ^ frozenset(result.voters)) > 1:
         raise ChangeRefused("more than one voter changed without entering a joint configuration")
     return result
@@ -130,6 +132,7 @@ def invariants(config: Configuration) -> str | None:
 
 def _applied(config: Configuration, changes: Sequence[Change]) -> Configuration:
     for change in changes:
+        # Out of its present part first: a node has one role.
         config = _removed(config, change.node)
         if change.role == "voter":
             config = replace(config, voters=(*config.voters, change.node))
@@ -174,19 +177,29 @@ def majority(voters: tuple[str, ...]) -> int:
 
 def reached(config: Configuration, value: Callable[[str], int]) -> int:
     """The greatest number that the values of a quorum of ``config`` have reached."""
+    if config.outgoing and planted("joint-counted-as-one"):
+        return _reached(tuple(dict.fromkeys((*config.voters, *config.outgoing))), value)
+    if config.learners and planted("learner-counted"):
+        counted = sorted(map(value, (*config.voters, *config.learners)))
+        return counted[-majority(config.voters)]
     least = _reached(config.voters, value)
+    # Joint: a majority of each half must have it (Raft 6).
     return min(least, _reached(config.outgoing, value)) if config.outgoing else least
 
 
 def tally(config: Configuration, votes: Mapping[str, bool]) -> Vote:
     """Whether the votes so far decide; votes of nodes that are no voters don't count."""
+    if config.outgoing and planted("joint-counted-as-one"):
+        return _tally(tuple(dict.fromkeys((*config.voters, *config.outgoing))), votes)
     halves = [_tally(half, votes) for half in (config.voters, config.outgoing) if half]
+    # While joint both halves must agree, so one that is lost decides.
     if not halves or Vote.LOST in halves:
         return Vote.LOST
     return Vote.OPEN if Vote.OPEN in halves else Vote.WON
 
 
 def _reached(voters: tuple[str, ...], value: Callable[[str], int]) -> int:
+    # The smallest value of the best majority: so many voters have at least this.
     return sorted(map(value, voters))[-majority(voters)]
 
 
@@ -195,12 +208,10 @@ def _tally(voters: tuple[str, ...], votes: Mapping[str, bool]) -> Vote:
     refused = sum(votes.get(name) is False for name in voters)
     if granted >= majority(voters):
         return Vote.WON
+    # A majority is out of reach, even with every vote that is still open.
     if len(voters) - refused < majority(voters):
         return Vote.LOST
     return Vote.OPEN
-
-
-CATCH_UP_MARGIN = 256  # entries that a new voter may lack: a few messages, less than an election
 
 
 class Stage(enum.StrEnum):
@@ -209,45 +220,3 @@ class Stage(enum.StrEnum):
     CATCHING_UP = "catching-up"
     JOINT = "joint"
     STABLE = "stable"
-
-
-class PeerChange:
-    """The way to ``voters`` and ``learners``. New voters are learners until they have nearly
-    everything, so that the group never waits for them (thesis 4.2.1).
-    """
-
-    def __init__(self, voters: tuple[str, ...], learners: tuple[str, ...], goal: int) -> None:
-        """``goal``: the last index when the change was asked for; everything up to there at least
-        must be on a new voter.
-        """
-        self.voters, self.learners, self._goal = voters, learners, goal
-
-    def same(self, other: PeerChange) -> bool:
-        """Whether it leads to the same members."""
-        return (self.voters, self.learners) == (other.voters, other.learners)
-
-    def reached(self, config: Configuration) -> bool:
-        """Whether there is nothing left to do."""
-        return not config.joint and not towards(config, self.voters, self.learners)
-
-    def step(
-        self, config: Configuration, match: Callable[[str], int], last_index: int
-    ) -> Configuration | None:
-        """The next configuration, or ``None`` while new voters catch up. ``config`` is committed
-        and not joint.
-        """
-        new = [n for n in self.voters if n not in config.voters]
-        if not new and not [n for n in config.voters if n not in self.voters]:
-            return simple(config, towards(config, self.voters, self.learners))
-        strangers = [Change("learner", n) for n in new if n not in config.learners]
-        if strangers:
-            markers.reached("new voter begins as a learner")
-            return simple(config, strangers)
-        if any(self._lags(match(n), last_index) for n in new):
-            markers.reached("new voter still catches up")
-            return None
-        markers.reached("joint configuration is entered")
-        return enter_joint(config, towards(config, self.voters, self.learners))
-
-    def _lags(self, match_index: int, last_index: int) -> bool:
-        return match_index < max(self._goal, last_index - CATCH_UP_MARGIN)

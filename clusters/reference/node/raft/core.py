@@ -12,18 +12,14 @@ from collections.abc import Sequence
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.raft.configuration import (
-    Configuration,
-    PeerChange,
-    Stage,
-    Vote,
-    leave_joint,
-)
+from clusters.reference.node.raft.configuration import Configuration, Stage, Vote
 from clusters.reference.node.raft.election import Election, ElectionTimer
+from clusters.reference.node.raft.follower import Follower
 from clusters.reference.node.raft.leader import Leadership
+from clusters.reference.node.raft.membership import Membership, PeerChange
+from clusters.reference.node.raft.outbox import Outbox
 from clusters.reference.node.raft.raft_log import Log
 from clusters.reference.node.raft.settings import (
-    ChangeRefused,
     InvariantBroken,
     NotLeader,
     RaftConfig,
@@ -31,6 +27,7 @@ from clusters.reference.node.raft.settings import (
 from clusters.reference.node.raft.types import (
     Append,
     AppendReply,
+    CatchUpError,
     Chunk,
     ChunkReply,
     Entry,
@@ -40,6 +37,7 @@ from clusters.reference.node.raft.types import (
     Ready,
     Role,
     Status,
+    TimeoutNow,
     VoteReply,
     VoteRequest,
     broken,
@@ -76,22 +74,26 @@ class Raft:
         self._snapshot = snapshot
         self._leader: str | None = None
         self._leadership: Leadership | None = None
-        self._change: PeerChange | None = None
+        self._membership: Membership | None = None  # of the same term
         self._election: Election | None = None  # the round that this member holds
-        self._commit = self._applied = max(self._log.base.index, snapshot.index if snapshot else 0)
+        # A snapshot holds committed entries only, so that much is known to be committed.
+        self._log.commit = self._applied = max(
+            self._log.base.index, snapshot.index if snapshot else 0
+        )
         self._now = 0
         # A member that was part of the group may have promised a leader its patience just before
         # it went down: it must keep that promise, or the leader's lease would be worth nothing.
         self._leader_seen = 0 if hard_state.term else -config.election_ticks
-        self._hard_changed = False
-        self._send_now: list[tuple[str, Message]] = []
-        self._send_durable: list[tuple[str, Message]] = []
-        self._send_chunks: list[tuple[str, Chunk]] = []
-        self._chunks: list[Chunk] = []
-        self._installed: Mark | None = None
+        self._outbox = Outbox()
+        self._follower = Follower(node=config.node, log=self._log, outbox=self._outbox)
         self._timer = ElectionTimer(config.election_ticks, random)
 
     # -- what a caller may look at
+
+    @property
+    def node(self) -> str:
+        """The name of this member."""
+        return self._config.node
 
     @property
     def term(self) -> int:
@@ -128,18 +130,38 @@ class Raft:
         return self._log.configuration
 
     @property
+    def committed_configuration(self) -> tuple[int, Configuration]:
+        """The newest configuration that is known to be committed, and its index."""
+        return self._log.configuration_at(self._log.commit)
+
+    @property
     def stage(self) -> Stage:
         """How far a change of members is, as far as this member knows."""
-        if self._log.configuration.joint:
-            return Stage.JOINT
-        if self._log.configuration_index > self._commit and self._change is None:
-            return Stage.JOINT  # its end is in the log and not yet committed
-        return Stage.STABLE if self._change is None else Stage.CATCHING_UP
+        if self._membership is not None:
+            return self._membership.stage(self._log.commit)
+        undecided = self._log.configuration_index > self._log.commit
+        return Stage.JOINT if undecided or self._log.configuration.joint else Stage.STABLE
 
     @property
     def changing_to(self) -> tuple[str, ...] | None:
         """The voters that a change asked for here leads to."""
-        return None if self._change is None else self._change.voters
+        change = None if self._membership is None else self._membership.change
+        return None if change is None else change.voters
+
+    @property
+    def change_revision(self) -> int | None:
+        """The revision of what asked for the change that goes on here."""
+        change = None if self._membership is None else self._membership.change
+        return None if change is None else change.revision
+
+    @property
+    def waiting_revision(self) -> int | None:
+        """The revision of the change whose new voters have caught up and that waits for
+        ``confirm_change``.
+        """
+        change = None if self._membership is None else self._membership.change
+        waits = change is not None and change.caught_up and not change.confirmed
+        return change.revision if change is not None and waits else None
 
     @property
     def sending_snapshot(self) -> bool:
@@ -149,7 +171,7 @@ class Raft:
     @property
     def commit_index(self) -> int:
         """The last entry known to be committed."""
-        return self._commit
+        return self._log.commit
 
     @property
     def applied_index(self) -> int:
@@ -194,7 +216,7 @@ class Raft:
             configuration=self._log.configuration,
             stage=self.stage,
             base_index=self._log.base.index,
-            commit_index=self._commit,
+            commit_index=self._log.commit,
             applied_index=self._applied,
             durable_index=self._log.durable_index,
             last_index=self._log.last_index,
@@ -226,9 +248,13 @@ class Raft:
             reached("leader without its quorum steps down")
             # Thesis 6.2: a leader cut off from its quorum must not keep clients waiting.
             self._follow(self.term, leader=None)
+            return
         # At once, without a disk: heartbeats claim nothing that could be lost.
-        elif self._leadership.heartbeat_due(self._now):
-            self._send_now.extend(self._leadership.heartbeats(self._now, self._commit))
+        if self._leadership.heartbeat_due(self._now):
+            self._outbox.send_now.extend(self._leadership.heartbeats(self._now, self._log.commit))
+        if self._membership is not None:
+            self._membership.tick(self._now, self._log.commit)
+            self._advance_change()
 
     def observe_leader(self, leader: str, term: int) -> bool:
         """The node of ``leader`` reports that it still leads ``term``: as good as a heartbeat of
@@ -241,6 +267,10 @@ class Raft:
         self._leader_seen = self._now
         self._timer.extend(self._now)
         return True
+
+    def is_there(self, follower: str) -> bool:
+        """Whether ``follower`` has answered this leader within the election timeout."""
+        return self._leadership is not None and self._leadership.is_there(follower, self._now)
 
     def is_acking(self, follower: str) -> bool:
         """Whether ``follower`` has answered this leader, so that its node may acknowledge for
@@ -279,43 +309,87 @@ class Raft:
         It is committed once an entry with that term *and* index is handed out; another term at
         that index says that it never will be.
         """
-        if self._leadership is None:
+        if self._leadership is None or self._membership is None:
             raise NotLeader(self._leader)
+        if self._membership.hand_over is not None:
+            # The successor must have the whole log before it is asked to lead.
+            reached("proposal refused while leadership is handed over")
+            raise NotLeader(self._membership.hand_over.target)
         # Not sent from here: ``ready`` batches everything that one turn of the loop proposed.
         entry = self._log.append(self.term, data)
         return entry.term, entry.index
 
-    def change_peers(self, voters: Sequence[str], learners: Sequence[str] = ()) -> None:
-        """Begin to make ``voters`` and ``learners`` the group's members; a request for the change
-        that is under way changes nothing. New voters first catch up as learners.
+    def change_peers(
+        self,
+        voters: Sequence[str],
+        learners: Sequence[str] = (),
+        *,
+        term: int | None = None,
+        revision: int = 0,
+        confirm: bool = False,
+        adjust: bool = False,
+    ) -> None:
+        """Begin to make ``voters`` and ``learners`` the group's members, as the leader of ``term``
+        (by default of the present one); a request for the change that goes on changes nothing. New
+        voters first catch up as learners. A leader that is not among the voters hands leadership
+        over first, and another request has to be made of its successor.
 
-        Raises ``NotLeader``, and ``ChangeRefused`` while another change goes on or nothing of this
-        leader's term is committed: a change that a past leader began might come back.
+        ``revision`` is that of what asks for it: a leader refuses a request older than its last.
+        With ``confirm`` the change waits for ``confirm_change`` before it is joint. With ``adjust``
+        it takes the place of one that is still catching up. It ends with a ``PeersApplied`` or a
+        ``ChangeFailed``.
+
+        Raises ``NotLeader``; ``StaleTerm``; ``StaleRevision``; ``ChangeBusy`` while another change
+        goes on; and ``ChangeRefused`` while nothing of this leader's term is committed: a change
+        that a past leader began might come back.
         """
-        if self._leadership is None:
+        if self._membership is None:
             raise NotLeader(self._leader)
-        # The index is what new voters have to reach before they count (thesis 4.2.1).
-        wanted = PeerChange(tuple(voters), tuple(learners), self._log.last_index)
-        running = self._change
-        if running is not None and running.same(wanted):
-            return
-        if self.stage is not Stage.STABLE:
-            raise ChangeRefused(f"a change of members goes on: it is {self.stage}")
-        if self._log.term(self._commit) != self.term:
-            raise ChangeRefused("nothing of this leader's term is committed yet")
-        if not voters:
-            raise ChangeRefused("a group needs voters")
-        self._change = wanted
+        wanted = PeerChange(
+            tuple(voters),
+            tuple(learners),
+            # What new voters have to reach before they count (thesis 4.2.1).
+            goal=self._log.last_index,
+            revision=revision,
+            confirm=confirm,
+        )
+        self._membership.request(
+            wanted, term=term, commit=self._log.commit, now=self._now, adjust=adjust
+        )
         self._advance_change()
 
-    def cancel_change(self) -> bool:
-        """Cancel a change that is still catching up; a member that came as a learner stays one.
-        False where there is none, and once it is joint.
+    def confirm_change(self, revision: int) -> bool:
+        """Let the change of ``revision`` become joint, whose new voters have caught up. False where
+        it is not the one that waits for this.
         """
-        if self.stage is not Stage.CATCHING_UP:
-            return False
-        self._change = None
-        return True
+        confirmed = self._membership is not None and self._membership.confirm(revision)
+        if confirmed:
+            self._advance_change()
+        return confirmed
+
+    def cancel_change(self) -> bool:
+        """Cancel a change that is still catching up; a member that came as a learner stays one
+        until the next change. False where there is none, and once it is joint.
+
+        Another leader may have been elected meanwhile, and may have gone on: only once
+        ``leads_since`` this tick is true, nothing of the configuration was or will be applied.
+        """
+        return self._membership is not None and self._membership.cancel(self._log.commit)
+
+    def leads_since(self, tick: int) -> bool:
+        """Whether this member led at a moment after ``tick``, and a quorum knew of no other leader
+        then (the read index of thesis 6.4).
+        """
+        return self._leadership is not None and self._leadership.followed_since(tick, self._now)
+
+    def hand_over(self, target: str) -> None:
+        """Ask ``target``, a voter, to lead in place of this member, which refuses proposals until
+        then; it goes on to lead where the target does not in time. Raises ``NotLeader``.
+        """
+        if self._membership is None:
+            raise NotLeader(self._leader)
+        self._membership.begin_hand_over(target, self._now)
+        self._ask_to_lead()
 
     def compacted(self, index: int, snapshot: Mark) -> None:
         """A ``snapshot`` is durable here: forget the log up to ``index``, which it covers."""
@@ -329,28 +403,19 @@ class Raft:
 
     def chunk_stored(self, chunk: Chunk, offset: int) -> None:
         """The bytes before ``offset`` of the snapshot of ``chunk`` are kept."""
+        # While the bytes were written a new term may have begun, whose leader did not send them.
         if chunk.term == self.term:
-            reply = ChunkReply(
-                self._config.node, self.term, chunk.context, chunk.mark.index, offset
-            )
-            self._send_now.append((chunk.sender, reply))
+            self._follower.chunk_stored(chunk, offset)
 
     def install(self, chunk: Chunk) -> bool:
         """The snapshot that ends with ``chunk`` is kept and whole. Returns whether the state
         machine must be restored from it now: the log begins behind it then, and the next ``Ready``
         carries it.
         """
-        if chunk.term != self.term:
-            return False
-        wanted = not self._has(chunk.mark)
+        # Only the leader of the present term may replace the log.
+        wanted = chunk.term == self.term and self._follower.install(chunk)
         if wanted:
-            if self._log.last_index > chunk.mark.index:
-                reached("snapshot installed over a longer log")
-            self._log.reset(chunk.mark)
-            self._snapshot = self._installed = chunk.mark
-            # Only committed entries are in a snapshot, so all it covers is committed here too.
-            self._commit = self._applied = chunk.mark.index
-        self._answer_chunk(chunk)
+            self._snapshot, self._applied = chunk.mark, chunk.mark.index
         return wanted
 
     def step(self, message: Message) -> None:
@@ -368,26 +433,23 @@ class Raft:
                 self._chunk_received(message)
             case ChunkReply():
                 self._chunk_answered(message)
+            case TimeoutNow():
+                self._asked_to_lead(message)
 
     def persisted(self, index: int, term: int) -> None:
         """The entries of the ``Ready`` that ended with (index, term) are durable here, and those
         of every one before it.
         """
         self._log.persisted(index, term)
+        # The leader's own disk is one of the quorum, and may be the one that completes it.
         self._advance_commit()
 
     def has_ready(self) -> bool:
         """Whether ``ready`` would hold anything."""
-        # The most likely reason comes first: this is asked at every turn.
         return bool(
-            self._send_durable
-            or self._send_now
-            or (self._applied < self._commit and self._applied < self._log.durable_index)
+            self._outbox
+            or (self._applied < self._log.commit and self._applied < self._log.durable_index)
             or self._log.has_unhanded
-            or self._hard_changed
-            or self._send_chunks
-            or self._chunks
-            or self._installed is not None
         )
 
     def ready(self) -> Ready:
@@ -397,43 +459,37 @@ class Raft:
         self._replicate()
         # Bounded, so that a member that catches up does not hold the loop for all of its log.
         last = min(self._applicable(), self._applied + self._config.max_apply_entries)
-        ready = Ready(
-            hard_state=self._hard if self._hard_changed else None,
-            entries=self._log.hand_out(),
-            send_now=tuple(self._send_now),
-            send_durable=tuple(self._send_durable),
-            committed=self._log.between(self._applied + 1, last),
-            installed=self._installed,
-            send_chunks=tuple(self._send_chunks),
-            chunks=tuple(self._chunks),
-        )
+        ready = self._outbox.take(self._log.hand_out(), self._log.between(self._applied + 1, last))
         self._applied = max(self._applied, last)
-        self._hard_changed, self._installed = False, None
-        for taken in (self._send_now, self._send_durable, self._send_chunks, self._chunks):
-            taken.clear()
         return ready
 
     def _applicable(self) -> int:
         # A member may learn of a commit before its own disk has the entry; applied early, a crash
         # would leave a state machine ahead of its log.
-        return min(self._commit, self._log.durable_index)
+        return min(self._log.commit, self._log.durable_index)
 
     # -- roles and terms
 
     def _set_hard(self, term: int, vote: str | None) -> None:
+        # A state that did not change must not cost a sync.
         if (term, vote) != (self._hard.term, self._hard.vote):
-            self._hard, self._hard_changed = HardState(term, vote), True
+            self._hard = self._outbox.hard_state = HardState(term, vote)
 
     def _follow(self, term: int, leader: str | None) -> None:
         """Become a follower in ``term``; a vote given in that term stays given."""
+        if self._membership is not None:
+            later = term > self.term
+            error = CatchUpError.HIGHER_TERM if later else CatchUpError.STEPPED_DOWN
+            self._membership.ended(error)
+        # A vote counts in its term only (Raft figure 2): a new term begins without one.
         if term > self.term:
             self._set_hard(term, None)
         # What was queued for sending stays: it was true in the term that it names.
-        self._leader, self._leadership = leader, None
-        self._change = self._election = None
+        self._leader = leader
+        self._leadership = self._membership = self._election = None
         self._timer.restart(self._now)
 
-    def _campaign(self, *, pre: bool) -> None:
+    def _campaign(self, *, pre: bool, handed_over: bool = False) -> None:
         """Ask for votes: with ``pre`` for those of the next term, else in it (Raft 5.2)."""
         node = self._config.node
         if not pre:
@@ -448,13 +504,17 @@ class Raft:
             last_index=self._log.last_index,
             last_term=self._log.last_term,
             pre=pre,
+            handed_over=handed_over,
         )
         # A real request leaves after our own vote is durable: after a crash we must not
         # give it to another in the same term.
-        outbox = self._send_now if pre else self._send_durable
+        outbox = self._outbox.send_now if pre else self._outbox.send_durable
         config = self._log.configuration
+        # Learners have no vote; outgoing voters keep theirs while
+        # the configuration is joint (Raft 6).
         voters = (name for name in config.members if config.decides(name))
         outbox.extend((name, request) for name in voters if name != node)
+        # The only voter of its group has won by its own vote.
         self._conclude(self._election)
 
     def _conclude(self, election: Election) -> None:
@@ -473,6 +533,13 @@ class Raft:
         self._leadership = Leadership(
             config=self._config, term=self.term, log=self._log, now=self._now
         )
+        self._membership = Membership(
+            config=self._config,
+            term=self.term,
+            log=self._log,
+            leads=self._leadership,
+            events=self._outbox.events,
+        )
         # Raft 5.4.2 and 8: entries of earlier terms commit only under one of our own.
         self._log.append(self.term, b"")
 
@@ -480,7 +547,10 @@ class Raft:
 
     def _vote_requested(self, request: VoteRequest) -> None:
         follows_another = self._now - self._leader_seen < self._config.election_ticks
-        if request.term > self.term and (self._leadership or follows_another):
+        # Handed over: the leader itself gave way and its lease is
+        # over, so patience protects nothing.
+        patient = (self._leadership or follows_another) and not request.handed_over
+        if request.term > self.term and patient:
             reached("vote refused while a leader lives")
             # Thesis 4.2.3: while a leader is alive no member may depose it, and its lease holds.
             self._answer_vote(request, granted=False)
@@ -489,6 +559,8 @@ class Raft:
         # term.
         if request.term > self.term and not request.pre:
             self._follow(request.term, leader=None)
+        # Raft 5.4.1: a leader must have every committed entry; the
+        # last term counts before the length.
         up_to_date = planted("vote-ignores-log") or (request.last_term, request.last_index) >= (
             self._log.last_term,
             self._log.last_index,
@@ -497,11 +569,14 @@ class Raft:
             self._answer_vote(request, granted=up_to_date and request.term > self.term)
             return
         # The same candidate may ask again, since its answer may have been lost (Raft 5.2).
+        # A leader of this term that is known here has won the election already.
         free = self._hard.vote in (None, request.sender) and self._leader is None
         granted = request.term == self.term and free and up_to_date
         if granted:
             reached("vote granted")
             self._set_hard(self.term, request.sender)
+            # A candidate with this vote gets time to win: granting
+            # restarts the timeout (Raft figure 2).
             self._timer.restart(self._now)
         self._answer_vote(request, granted=granted)
 
@@ -512,7 +587,8 @@ class Raft:
         term = request.term if granted else self.term
         reply = VoteReply(sender=self._config.node, term=term, granted=granted, pre=request.pre)
         # A vote that a crash could forget would be given twice in one term: two leaders.
-        (self._send_now if request.pre else self._send_durable).append((request.sender, reply))
+        outbox = self._outbox.send_now if request.pre else self._outbox.send_durable
+        outbox.append((request.sender, reply))
 
     def _vote_answered(self, reply: VoteReply) -> None:
         promised = reply.pre and reply.granted  # its term is the one we asked for, not theirs
@@ -528,51 +604,15 @@ class Raft:
     def _append_requested(self, message: Append) -> None:
         if message.term < self.term:
             reached("append of a past term refused")
-            # The answer's term deposes a leader of the past, or frees one that a member with a
-            # higher term would otherwise never obey.
-            self._answer_append(message, refused=True, index=message.previous_index, hint=0)
+            self._follower.refuse(message, self.term)
             return
+        # Election safety (Raft 5.2): a second leader in one term means that votes were forgotten.
         if message.term == self.term and self._leader not in (None, message.sender):
             raise InvariantBroken(f"{message.sender} and {self._leader} both lead term {self.term}")
+        # A candidate of the same term has lost: another member was elected (Raft 5.2).
         self._follow(message.term, leader=message.sender)
         self._leader_seen = self._now
-        # Below the base the terms are gone, and all of it is committed: nothing there can conflict.
-        base, previous = self._log.base.index, message.previous_index
-        unchecked = planted("term-not-checked") and previous <= self._log.last_index
-        matches = unchecked or self._log.term(previous) == message.previous_term
-        if previous >= base and not matches:
-            reached("append refused, the entry before it is missing")
-            self._answer_append(message, refused=True, index=previous, hint=self._hint(previous))
-            return
-        # Entries cut off here were committed, so they match every leader's.
-        self._log.merge([e for e in message.entries if e.index > base], self._commit)
-        # Not the end of the log: what lies behind the message may be of another leader.
-        match_index = max(previous + len(message.entries), base)
-        # Only as far as the log is known to match this leader's (Raft figure 2, rule 5).
-        self._commit = max(self._commit, min(message.commit, match_index))
-        self._answer_append(message, refused=False, index=match_index, hint=0)
-
-    def _hint(self, previous_index: int) -> int:
-        """Where the leader should try next: a whole conflicting term is skipped (Raft 5.3)."""
-        if previous_index > self._log.last_index:
-            return self._log.last_index
-        # Committed entries match every later leader's, so it never pays to go below them.
-        return max(self._log.first_index_of_term_at(previous_index) - 1, self._commit)
-
-    def _answer_append(
-        self, message: Append | Chunk, *, refused: bool, index: int, hint: int
-    ) -> None:
-        reply = AppendReply(
-            sender=self._config.node,
-            term=self.term,
-            refused=refused,
-            match_index=index,
-            hint_index=hint,
-            context=message.context,
-            commit=self._commit,
-        )
-        # It promises that the entries survive a crash here, so it waits for the disk.
-        self._send_durable.append((message.sender, reply))
+        self._follower.append(message)
 
     def _append_answered(self, reply: AppendReply) -> None:
         if reply.term > self.term:
@@ -584,8 +624,8 @@ class Raft:
 
     def _replicate(self) -> None:
         if self._leadership is not None:
-            self._send_now.extend(self._leadership.replicate(self._now, self._commit))
-            self._send_chunks.extend(self._leadership.chunks(self._now, self._snapshot))
+            self._outbox.send_now.extend(self._leadership.replicate(self._now, self._log.commit))
+            self._outbox.send_chunks.extend(self._leadership.chunks(self._now, self._snapshot))
 
     def _advance_commit(self) -> None:
         """Raft 5.4.2: only an entry of our own term commits by counting, all before it with it."""
@@ -596,8 +636,8 @@ class Raft:
         if COMMIT_BEFORE_QUORUM in self._config.bugs:
             index = self._log.durable_index
         ours = planted("old-term-counted") or self._log.term(index) == self.term
-        if index > self._commit and ours:
-            self._commit = index
+        if index > self._log.commit and ours:
+            self._log.commit = index
         self._advance_change()
 
     # -- snapshots
@@ -605,27 +645,11 @@ class Raft:
     def _chunk_received(self, chunk: Chunk) -> None:
         if chunk.term < self.term:
             reached("chunk of a past term refused")
-            self._answer_append(chunk, refused=True, index=chunk.mark.index, hint=0)
+            self._follower.refuse(chunk, self.term)
             return
         self._follow(chunk.term, leader=chunk.sender)
         self._leader_seen = self._now
-        # A chunk that comes again after its install, or for what appends brought meanwhile.
-        if self._has(chunk.mark):
-            reached("chunk of a snapshot that is not needed")
-            self._answer_chunk(chunk)
-        else:
-            self._chunks.append(chunk)
-
-    def _has(self, mark: Mark) -> bool:
-        """Whether the log holds all that ``mark`` covers; then all of it is known to be
-        committed.
-        """
-        if mark.index > self._commit and self._log.term(mark.index) == mark.term:
-            self._commit = mark.index
-        return mark.index <= self._commit
-
-    def _answer_chunk(self, chunk: Chunk) -> None:
-        self._answer_append(chunk, refused=False, index=chunk.mark.index, hint=0)
+        self._follower.chunk(chunk)
 
     def _chunk_answered(self, reply: ChunkReply) -> None:
         if reply.term > self.term:
@@ -638,27 +662,36 @@ class Raft:
 
     def _advance_change(self) -> None:
         """One configuration after the other, each once the last one is committed."""
-        leads, config = self._leadership, self._log.configuration
-        # One change at a time: majorities of two changes that overlap need not meet (thesis 4.3).
-        if leads is None or self._log.configuration_index > self._commit:
+        if self._membership is None:
             return
-        if self._log.term(self._commit) != self.term:
-            return
-        if config.joint:
-            reached("joint configuration is left")
-            self._reconfigure(leave_joint(config))
-        elif not config.decides(self._config.node):
+        following = self._membership.advance(self._log.commit, self._now)
+        if following is not None:
+            self._log.append_configuration(self.term, following)
+            if self._leadership is not None:
+                # A configuration counts from its append on, not from its commit (Raft 6).
+                self._leadership.reconfigured()
+        elif self._membership.removed(self._log.commit):
             # Raft 6: it has led its group up to the end of a configuration without itself.
             self._follow(self.term, leader=None)
-        elif self._change is not None and self._change.reached(config):
-            reached("change of members reached")
-            self._change = None
-        elif self._change is not None:
-            following = self._change.step(config, leads.match, self._log.last_index)
-            if following is not None:
-                self._reconfigure(following)
+        else:
+            self._ask_to_lead()
 
-    def _reconfigure(self, config: Configuration) -> None:
-        self._log.append_configuration(self.term, config)
-        if self._leadership is not None:
-            self._leadership.reconfigured()
+    def _ask_to_lead(self) -> None:
+        """Ask the member that leadership is handed over to, once it can't lose the election."""
+        if self._membership is None or self._leadership is None:
+            return
+        target = self._membership.may_ask(self._log.commit)
+        if target is not None:
+            reached("successor is asked to lead")
+            # Before the message leaves: the successor may be elected
+            # within what would be our lease.
+            self._leadership.asked_to_lead()
+            self._outbox.send_now.append((target, TimeoutNow(self._config.node, self.term)))
+
+    def _asked_to_lead(self, message: TimeoutNow) -> None:
+        # One that comes late is of another term, or of a leader that is gone.
+        follows = (message.sender, message.term) == (self._leader, self.term)
+        decides = self._log.configuration.decides(self._config.node)
+        if self._leadership is None and follows and decides:
+            reached("leadership is taken over")
+            self._campaign(pre=False, handed_over=True)

@@ -35,6 +35,7 @@ class Transfer:
 
     def answered(self, offset: int) -> None:
         """The follower has the bytes before ``offset``: fewer than before if it lost them."""
+        # The same offset answers a chunk that was sent twice: nothing more is due.
         if offset != self.offset:
             markers.reached("chunk of a snapshot stored by the follower")
             self.offset, self.sent_tick = offset, None
@@ -156,6 +157,7 @@ class Leadership:
     def __init__(self, *, config: RaftConfig, term: int, log: Log, now: int) -> None:
         self._config, self._term, self._log = config, term, log
         self._elected_tick = self._beat_tick = now
+        self._lease_over = False
         self._peers: dict[str, Progress] = {}
         self.reconfigured()
 
@@ -254,8 +256,10 @@ class Leadership:
     def answered(self, reply: AppendReply) -> None:
         """Take a follower's answer; a refusal, too, shows that it follows."""
         progress = self._peers.get(reply.sender)
+        # A member that was removed may still answer.
         if progress is None:
             return
+        # The greatest: answers may come late, and the lease must not go back.
         progress.heard_tick = max(progress.heard_tick, reply.context)
         progress.commit_index = max(progress.commit_index, reply.commit)
         # Its node could not know whether this group is there: first the member itself answers.
@@ -315,6 +319,31 @@ class Leadership:
         progress = self._peers.get(name)
         return progress.match_index if progress else 0
 
+    def progress(self, name: str) -> tuple[int, int]:
+        """The index up to which ``name`` has the log, and how much of a snapshot: another pair is
+        progress.
+        """
+        progress = self._peers.get(name)
+        if progress is None:
+            return 0, 0
+        return progress.match_index, progress.transfer.offset if progress.transfer else 0
+
+    def is_there(self, name: str, now: int) -> bool:
+        """Whether ``name`` is a follower that has answered within the election timeout."""
+        progress = self._peers.get(name)
+        if progress is None or progress.heard_tick < 0:
+            return False
+        return now - progress.heard_tick < self._config.election_ticks
+
+    def asked_to_lead(self) -> None:
+        """A follower was asked to take over: from now on another may lead while this one does."""
+        # For the rest of the term: the message may arrive after the hand-over was given up here.
+        self._lease_over = True
+
+    def followed_since(self, tick: int, now: int) -> bool:
+        """Whether a quorum has answered messages that were sent after ``tick``."""
+        return self._quorum_tick(now) > tick
+
     def _quorum_tick(self, now: int) -> int:
         def heard(name: str) -> int:
             return now if name == self._config.node else self._peers[name].heard_tick
@@ -332,7 +361,7 @@ class Leadership:
         tick = self._quorum_tick(now)
         # Shorter than the followers' patience, by what clocks may drift apart within it.
         limit = self._config.election_ticks - LEASE_MARGIN_TICKS
-        return tick >= 0 and now - tick < limit
+        return tick >= 0 and now - tick < limit and not self._lease_over
 
     def statuses(self) -> tuple[PeerStatus, ...]:
         """The followers as values, for people."""

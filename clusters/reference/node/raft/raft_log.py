@@ -2,7 +2,8 @@
 
 Three indices divide it: entries up to ``durable_index`` are on this member's disk, those up to the
 handed one were given to the caller to write, the rest waits for the next ``Ready``. Entries up to
-``base`` are cut off. The log also knows which configuration counts: the last one in it.
+``base`` are cut off, those up to ``commit`` are known to be committed. The log also knows which
+configuration counts: the last one in it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Log:
     def __init__(self, entries: Sequence[Entry], base: Mark = Mark()) -> None:  # noqa: B008
         """``entries`` are those that recovery found on the disk: durable, from ``base`` on."""
         self._base = base
+        self.commit = base.index  # the last entry that is known to be committed
         self._entries = list(entries)
         self._configs = [(base.index, base.configuration)]
         # What recovery read is on the disk by definition.
@@ -82,9 +84,12 @@ class Log:
         term = self.term(index)
         if term is None:
             raise InvariantBroken(f"there is no entry {index} to mark")
-        # From the end: a mark is taken near it, and changes of members are rare.
-        config = next(c for i, c in reversed(self._configs) if i <= index)
-        return Mark(index, term, config)
+        return Mark(index, term, self.configuration_at(index)[1])
+
+    def configuration_at(self, index: int) -> tuple[int, Configuration]:
+        """The configuration that counted at ``index``, at or after the base, and its own index."""
+        # From the end: it is asked for near it, and changes of members are rare.
+        return next((i, c) for i, c in reversed(self._configs) if i <= index)
 
     def term(self, index: int) -> int | None:
         """The term of the entry at ``index``, or ``None`` where there is none any more or yet."""
@@ -103,6 +108,7 @@ class Log:
     def between(self, first: int, last: int) -> tuple[Entry, ...]:
         """Entries ``first`` to ``last``, both included, as far as they exist."""
         offset = self._base.index
+        # Bounded below, since a negative index would count from the end of the list.
         return tuple(self._entries[max(first - offset, 1) - 1 : max(last - offset, 0)])
 
     def bounded(self, first: int, max_entries: int, max_bytes: int) -> tuple[Entry, ...]:
@@ -189,6 +195,7 @@ class Log:
             raise InvariantBroken(f"entry {index} of term {term} ends no batch being written")
         while True:
             batch = self._batches.popleft()
+            # Never back: a batch from before a ``reset`` is valid up to 0 only.
             self._durable = max(self._durable, batch.valid)
             if (batch.index, batch.term) == (index, term):
                 return
@@ -209,6 +216,7 @@ class Log:
         """Forget everything for a snapshot at ``base``."""
         self._base, self._configs = base, [(base.index, base.configuration)]
         self._entries.clear()
+        # The snapshot's file is synced by now, so nothing up to here is left to write.
         self._handed = self._durable = base.index
         for batch in self._batches:
             # Late completions of these writes say nothing of the snapshot that replaced them.

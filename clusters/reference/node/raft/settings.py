@@ -29,6 +29,18 @@ class ChangeRefused(RaftError):
     """A change of members that can't be made, or not now."""
 
 
+class ChangeBusy(ChangeRefused):
+    """Another change goes on."""
+
+
+class StaleTerm(ChangeRefused):
+    """A change that was asked of the leader of another term."""
+
+
+class StaleRevision(ChangeRefused):
+    """A change that is older than one that this leader was asked for."""
+
+
 # How much earlier than its followers' patience ends a leader's lease does. One tick because a
 # leader sends somewhere inside its tick, one because a follower's first tick may come right after a
 # message. At 10 election ticks the rest allows clocks that differ in rate by a tenth; with more
@@ -44,7 +56,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     twice as long, asks for votes; a leader that hears from no quorum for this long steps down.
     ``max_append_entries`` and ``max_append_bytes`` bound one message (a single larger entry still
     travels), ``max_inflight`` the unanswered messages per follower, ``max_apply_entries`` the
-    entries that one ``Ready`` hands out. ``bugs`` names planted mistakes: see ``Raft``.
+    entries that one ``Ready`` hands out. A change of members fails once a new voter has come no
+    further for ``catch_up_ticks``. ``bugs`` names planted mistakes: see ``Raft``.
     """
 
     node: str
@@ -55,6 +68,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_append_bytes: int = 1 << 20
     max_inflight: int = 64
     max_apply_entries: int = 1024
+    catch_up_ticks: int = 50
     bugs: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -62,6 +76,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise RaftConfigError(f"voters must be distinct (got {self.voters})")
         if self.heartbeat_ticks < 1:
             raise RaftConfigError(f"heartbeat_ticks must be >= 1 (got {self.heartbeat_ticks})")
+        # Below it the lease would run out between two heartbeats.
         least = self.heartbeat_ticks + LEASE_MARGIN_TICKS + 1
         if self.election_ticks < least:
             raise RaftConfigError(f"election_ticks must be >= {least} (got {self.election_ticks})")
@@ -70,6 +85,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
             "max_append_bytes",
             "max_inflight",
             "max_apply_entries",
+            "catch_up_ticks",
         ):
             if getattr(self, name) < 1:
                 raise RaftConfigError(f"{name} must be >= 1 (got {getattr(self, name)})")

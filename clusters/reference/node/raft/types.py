@@ -51,13 +51,17 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VoteRequest(msgspec.Struct, frozen=True, array_like=True, tag="vote?"):
-    """Asks for a vote; with ``pre`` only whether one would be given (no term is disturbed)."""
+    """Asks for a vote; with ``pre`` only whether one would be given (no term is disturbed). With
+    ``handed_over`` the leader itself has asked the sender to lead, so its followers owe it no
+    patience.
+    """
 
     sender: str
     term: int
     last_index: int
     last_term: int
     pre: bool
+    handed_over: bool = False
 
 
 class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="vote!"):
@@ -126,7 +130,68 @@ class ChunkReply(msgspec.Struct, frozen=True, array_like=True, tag="chunk!"):
     offset: int
 
 
-Message = VoteRequest | VoteReply | Append | AppendReply | Chunk | ChunkReply
+class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="lead?"):
+    """The leader of ``term`` hands its leadership over: the receiver, which has its whole log, is
+    to ask for votes at once (thesis 3.10).
+    """
+
+    sender: str
+    term: int
+
+
+Message = VoteRequest | VoteReply | Append | AppendReply | Chunk | ChunkReply | TimeoutNow
+
+
+class LeaderElected(msgspec.Struct, frozen=True):
+    """This member leads ``term``, and an entry of that term is committed: it may change members.
+    The seed's onLeaderElected.
+    """
+
+    term: int
+
+
+class PeersApplied(msgspec.Struct, frozen=True):
+    """The configuration at ``index``, which is not joint, is committed: its change is over. The
+    seed's onNewPeersConfigurationApplied.
+    """
+
+    term: int
+    index: int
+    configuration: Configuration
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """The new voters of the change that was asked for with ``revision`` and with ``confirm`` have
+    caught up: it goes on once ``Raft.confirm_change`` is called.
+    """
+
+    term: int
+    revision: int
+    voters: tuple[str, ...]
+
+
+class CatchUpError(enum.StrEnum):
+    """Why a change of members ended before it was joint: the kinds of the seed's nodeCatchUp."""
+
+    TIMED_OUT = "timed-out"  # a new voter made no progress for ``catch_up_ticks``
+    HIGHER_TERM = "higher-term"  # a member told of a later term
+    STEPPED_DOWN = "stepped-down"  # this member leads no more, for any other reason
+    REPLICATOR_STOPPED = "replicator-stopped"  # this member was stopped
+
+
+class ChangeFailed(msgspec.Struct, frozen=True):
+    """The change that was asked for with ``revision`` has failed; nothing of its configuration was
+    applied by the leader of ``term``. The seed's onReconfigurationError. ``member`` is the new
+    voter that did not come, where it is one's fault.
+    """
+
+    term: int
+    revision: int
+    error: CatchUpError
+    member: str | None = None
+
+
+RaftEvent = LeaderElected | PeersApplied | CaughtUp | ChangeFailed
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +202,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     replace everything from their first index on. 3. Then send ``send_durable`` and call
     ``Raft.persisted``. 4. Apply ``committed`` in order: only entries that are durable on this
     member are handed out.
+
+    ``events`` tell of leadership and members, once ``committed`` is applied.
 
     At any time: ``send_chunks`` leave once the caller has put the bytes of its snapshot into them;
     ``chunks`` are bytes to keep, and then to report by ``Raft.chunk_stored`` and ``Raft.install``.
@@ -150,6 +217,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     installed: Mark | None = None
     send_chunks: tuple[tuple[str, Chunk], ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    events: tuple[RaftEvent, ...] = ()
 
     @property
     def must_write(self) -> bool:

@@ -41,7 +41,8 @@ class Stage(enum.StrEnum):
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A raft group as its leader has it: ``voters`` of the newest committed configuration and its
-    ``position``, the ``stage`` of the change that goes on and the nodes that it leads to.
+    ``position``, the ``stage`` of the change that goes on, the nodes that it leads to and the
+    ``revision`` of the pending set that asked for it.
     """
 
     term: int
@@ -49,6 +50,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     position: Position
     stage: Stage = Stage.NONE
     target: tuple[str, ...] = ()
+    revision: int = 0
 
 
 class ChangePeers(msgspec.Struct, frozen=True):
@@ -86,6 +88,8 @@ def next_act(variant: Variant, state: PartitionState, group: Group) -> Act | Non
         return _held_lock(variant, state, group)
     if group.stage is Stage.CATCHING_UP:
         return _adjusted(variant, state, group)
+    if state.stable is None:
+        return None  # the table was dropped
     voters = assignments(group.voters)
     # Before all else: as long as stable does not say who the voters are, they may be stopped.
     if _nodes(state.stable) != voters.nodes or _nodes(state.pending) == voters.nodes:
@@ -130,11 +134,14 @@ def _adjusted(variant: Variant, state: PartitionState, group: Group) -> Act | No
     if variant is Variant.BASE:
         return None
     if state.pending is None:
-        return CancelChange(group.term)
+        # A change to what is stable takes in a voter's later life, or lets learners go.
+        tidies = _nodes(state.stable) == assignments(group.target).nodes
+        return None if tidies else CancelChange(group.term)
     if state.lock is not None and state.lock.term < group.term:
         return _unlock(variant, state, group)
-    wrong = state.pending.nodes != assignments(group.target).nodes
-    if variant is Variant.LOCK and wrong:
+    # Not the nodes alone: where pending has left them and come back, they may have erased the
+    # replicas that this change leads to, and run others now.
+    if variant is Variant.LOCK and state.pending_revision != group.revision:
         return _change(state, group)
     return _cancel(variant, state, group)
 

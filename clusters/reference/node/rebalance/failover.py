@@ -79,6 +79,7 @@ def failed(
     if failures >= limit:
         given_up = Retries(revision, failures, given_up=True)
         return Decision(act=Next.FAILURE_HANDLER, retries=given_up)
+    # The exponent is bounded so that many failures make no huge number.
     delay_s = min(RETRY_DELAY_S * 2 ** min(failures - 1, 10), MAX_DELAY_S)
     return Decision(act=Next.RETRY, retries=Retries(revision, failures), delay_s=delay_s)
 

@@ -21,7 +21,10 @@ TRIGGER = "partition.change.trigger.revision/"
 # The configuration that stable was switched to last. The seed has no such key: with it a leader
 # whose report of a configuration comes late can't put it in place of a later one.
 APPLIED = "partition.assignments.applied/"
-PREFIXES = (STABLE, PENDING, PLANNED, LOCK, TRIGGER, APPLIED)
+# The members that a partition's raft group begins with, in the lives of their directories of that
+# moment: a founder that starts late begins with the same configuration as the others did.
+FOUNDERS = "partition.founders/"
+PREFIXES = (STABLE, PENDING, PLANNED, LOCK, TRIGGER, APPLIED, FOUNDERS)
 NUMBER_BYTES = 8
 
 
@@ -94,6 +97,7 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _assignments = msgspec.msgpack.Decoder(Assignments).decode
 _lock = msgspec.msgpack.Decoder(Lock).decode
+_members = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
 def assignments(nodes: Iterable[str]) -> Assignments:
@@ -104,6 +108,22 @@ def assignments(nodes: Iterable[str]) -> Assignments:
 def encode(value: Assignments | Lock) -> bytes:
     """The stored form of ``value``."""
     return _encode(value)
+
+
+def decode(value: bytes) -> Assignments:
+    """The set of nodes in its stored form."""
+    return _assignments(value)
+
+
+def encode_founders(members: tuple[str, ...]) -> bytes:
+    """The stored form of the founders of a partition's group."""
+    return _encode(members)
+
+
+def founders(view: View, partition: PartitionId) -> tuple[str, ...]:
+    """The members that the group of ``partition`` began with."""
+    held = view.get(partition.key(FOUNDERS))
+    return () if held is None else _members(held.value)
 
 
 def encode_number(number: int) -> bytes:

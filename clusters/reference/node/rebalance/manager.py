@@ -18,6 +18,7 @@ from clusters.reference.node.catalog.catalog import Catalog, Table
 from clusters.reference.node.metastorage.metastorage import Invoke, Versioned
 from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.keys import (
+    PREFIXES,
     STABLE,
     TRIGGER,
     PartitionId,
@@ -93,10 +94,14 @@ def _table(
 def dropped(view: View, catalog: Catalog) -> Iterator[Invoke]:
     """The invokes that remove the keys of tables that the catalog does not have."""
     there = {table.id for table in catalog.tables.values()}
-    for key in view.prefixed(STABLE):
-        table, _, number = key.removeprefix(STABLE).partition("/")
-        if int(table) not in there:
-            yield Invoke((), transitions.removed(PartitionId(int(table), int(number))))
+    held = {
+        tuple(map(int, key.removeprefix(prefix).split("/")))
+        for prefix in PREFIXES
+        for key in view.prefixed(prefix)
+    }
+    for table, number in sorted(held):
+        if table not in there:
+            yield Invoke((), transitions.removed(PartitionId(table, number)))
 
 
 def _revision(view: View, key: str) -> int:

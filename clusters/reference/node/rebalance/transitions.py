@@ -92,6 +92,7 @@ Branch = tuple[Conditions, Operations, Outcome]
 
 def _chain(branches: Sequence[Branch], otherwise: Outcome) -> Transition:
     invoke: Invoke | None = None
+    # From the end, since each invoke holds those that come after it.
     for conditions, operations, _ in reversed(branches):
         invoke = Invoke(conditions, operations, (), invoke)
     if invoke is None:
@@ -169,6 +170,7 @@ def triggered(
     """
     keys = _Keys(partition)
     done = keys.number(TRIGGER, encode_number(revision))
+    # The newest event decides: what was planned before it is overtaken.
     to_pending = (keys.put(PENDING, target), keys.remove(PLANNED), done)
     forget = (keys.remove(PLANNED), done)
     branches: list[Branch] = [
@@ -197,7 +199,7 @@ def stable_switched(
 
     ``COMPLETED``: nothing is left to do; ``CONTINUED``: planned has become pending; ``SUPERSEDED``:
     pending asks for other nodes than these, and stays; ``CHANGED``: planned is not what ``state``
-    says, or a later configuration is stable: read again.
+    says, a later configuration is stable, or the table was dropped: read again.
     """
     keys = _Keys(state.partition)
     unlock = (keys.remove(LOCK),) if variant is Variant.LOCK else ()
@@ -220,7 +222,10 @@ def stable_switched(
         ((), now, Outcome.SUPERSEDED),  # a lock is for what pending asks for, and stays, too
     ]
     newer = keys.below(APPLIED, position.encode())
-    return _chain([*_either(not_later, finished), *_either(newer, other)], Outcome.CHANGED)
+    branches = [*_either(not_later, finished), *_either(newer, other)]
+    # A report that comes after the table was dropped must not bring its keys back.
+    there = keys.present(STABLE)
+    return _chain([((there, *c), o, outcome) for c, o, outcome in branches], Outcome.CHANGED)
 
 
 # -- approach 1: the lock
@@ -229,21 +234,23 @@ def stable_switched(
 def catch_up_finished(state: PartitionState, nodes: Assignments, term: int) -> Transition:
     """Lock pending for the leader of ``term``, whose new peers have caught up: the seed's
     tryCatchUpFinish(peers). ``LOCKED``: go on to the joint configuration; asked again it is locked
-    as before. ``REFUSED``: pending asks for other nodes, or a later leader has the lock.
+    as before. ``REFUSED``: pending asks for other nodes or was written again since ``state``, or a
+    later leader has the lock.
     """
     keys = _Keys(state.partition)
     own = Lock(nodes.nodes, term)
-    ours = keys.equal(PENDING, nodes)
+    # A set that came back is another one: its nodes may have erased their replicas meanwhile.
+    ours = (keys.equal(PENDING, nodes), keys.unchanged(PENDING, state.pending_revision))
     take = (keys.put(LOCK, own),)
     branches: list[Branch] = [
         # Written again, though it is the same: an unlock whose answer was lost may come yet, and
         # must not find the revision that it knows.
-        ((keys.equal(LOCK, own), ours), take, Outcome.LOCKED),
-        ((keys.absent(LOCK), ours), take, Outcome.LOCKED),
+        ((keys.equal(LOCK, own), *ours), take, Outcome.LOCKED),
+        ((keys.absent(LOCK), *ours), take, Outcome.LOCKED),
     ]
     if (held := state.lock) is not None and held.nodes == nodes.nodes and held.term < term:
         same = keys.unchanged(LOCK, state.lock_revision)
-        branches.append(((same, ours), take, Outcome.LOCKED))
+        branches.append(((same, *ours), take, Outcome.LOCKED))
     return _chain(branches, Outcome.REFUSED)
 
 

@@ -16,8 +16,10 @@ from clusters.reference.node.replicas.replica import (
     PartitionReplication,
     Replica,
 )
+from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Tasks
+from clusters.reference.node.storage.log_records import CorruptLog
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.partition import Partition
@@ -72,12 +74,20 @@ class ReplicaManager:
         """
         if number in self.stopped:
             reached("stopped replica assigned again")
-            self._tasks.spawn(self._start_again(number, assignment))
+            # Not beside a stop or start that is under way: the driver asks again soon.
+            if not self._turn(number).locked():
+                self._tasks.spawn(self._start_again(number, assignment))
         else:
             self._start(number, assignment)
 
     async def _start_again(self, number: int, assignment: Assignment) -> None:
-        await self.start(number, assignment)
+        try:
+            await self.start(number, assignment)
+        except (CorruptLog, DiskError) as error:
+            # The node goes on without this replica, and whoever assigned it asks again.
+            reached("replica not started")
+            text = f"can't start its replica: {error}"
+            self._events.add(events.STORAGE_ERROR, text, partition=number)
 
     def _turn(self, number: int) -> asyncio.Lock:
         return self._turns.setdefault(number, asyncio.Lock())
@@ -87,6 +97,7 @@ class ReplicaManager:
             return self.replicas[number]
         name = group_of(number)
         partition = self._restored.pop(name, None) or self._new_partition()
+        # Apart, so that stopping this replica cancels its tasks and no others.
         tasks = self._tasks.part()
         outcomes = OutcomeSender(partition=partition, primaries=self._primaries, spawn=tasks.spawn)
         primary = Primary(
@@ -100,6 +111,7 @@ class ReplicaManager:
         group = self._host.open(
             name,
             partition=number,
+            # A replica that is no founder begins without a configuration: a leader sends it one.
             founders=assignment.founders if self.member in assignment.founders else (),
             machine=PartitionMachine(partition, primary),
             restoring=self._snapshots.loaded(name),
@@ -141,8 +153,9 @@ class ReplicaManager:
         self.stopped[number] = None
         replica.primary.close()
         self._host.close(replica.group)
+        # Cancellations come back as results here; other errors ``Tasks`` has reported.
         await asyncio.gather(*replica.tasks.cancel(), return_exceptions=True)
-        await self._host.made_durable()
+        await self._host.commits.made_durable()
 
     async def erase(self, number: int) -> None:
         """Stop the replica, and remove its entries and its snapshot. It must be no member of its

@@ -82,3 +82,8 @@ class Replica:
         """``tasks`` are those of the finisher."""
         self.group, self.partition, self.primary = group, partition, primary
         self.finisher, self.tasks = finisher, tasks
+
+    @property
+    def member(self) -> str:
+        """Its member of the group."""
+        return self.group.raft.node

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from clusters.reference.node.groups.group import Group
+from clusters.reference.node.storage.identity import FIRST_LIFE, directory_of
 from clusters.reference.node.wire.messages import Claim, Heartbeat, HeartbeatAck
 
 
@@ -33,6 +34,7 @@ class Sender:
         ended = tuple(group for group in self._claims if group not in leads)
         for group in ended:
             del self._claims[group]
+        # A new term is a new claim: the follower may not follow it yet.
         begun = tuple(
             (group, term)
             for group, term in leads.items()
@@ -46,6 +48,7 @@ class Sender:
         that it refuses from now on. Later claims are in neither.
         """
         heard = {g: term for g, (term, since) in self._claims.items() if since <= answer.tick}
+        # A refusal that names an earlier term does not end a later claim.
         refused = tuple(group for group, term in answer.refused if heard.get(group) == term)
         for group in refused:
             del self._claims[group], heard[group]
@@ -78,33 +81,52 @@ class Heartbeats:
         """``groups``: those that are open, by name."""
         self._groups = groups
 
-    def led(self, member: str) -> Mapping[str, int]:
-        """The groups led here in which ``member`` has answered, with their terms."""
+    def led(self, directory: str) -> Mapping[str, int]:
+        """The groups led here in which the member in ``directory`` has answered, with their
+        terms.
+        """
         return {
             name: group.raft.term
             for name, group in self._groups.items()
-            if group.raft.is_acking(member)
+            if group.leading
+            and (member := group.member_in(directory)) is not None
+            and group.raft.is_acking(member)
         }
 
-    def follows(self, member: str, name: str, term: int) -> bool:
-        """The node of ``member`` reports that it leads group ``name`` in ``term``; whether our
+    def follows(self, directory: str, name: str, term: int) -> bool:
+        """The node of ``directory`` reports that it leads group ``name`` in ``term``; whether our
         member follows it.
         """
         group = self._groups.get(name)
-        return group is not None and group.raft.observe_leader(member, term)
+        if group is None:
+            return False
+        # The leader may mean the replica that was here before: until it has taken this one in, no
+        # answer may stand for the other.
+        if group.life != FIRST_LIFE and group.member_in(directory_of(group.raft.node)) is None:
+            return False
+        leader = group.raft.leader
+        if leader is None or directory_of(leader) != directory:
+            leader = directory
+        return group.raft.observe_leader(leader, term)
 
-    def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
-        """In all these groups ``follows`` was true at ``member`` for the heartbeat that was sent at
-        ``tick``.
+    def node_acked(self, directory: str, tick: int, claims: Iterable[Claim]) -> None:
+        """In all these groups ``follows`` was true in ``directory`` for the heartbeat that was sent
+        at ``tick``.
         """
         for name, term in claims:
             group = self._groups.get(name)
-            if group is not None:
+            member = None if group is None else group.member_in(directory)
+            if group is not None and member is not None:
+                # Heartbeats carry the ticks of the host, and raft counts
+                # from when the group was opened.
                 group.raft.node_acked(member, term, tick - group.opened_tick)
 
-    def unpair(self, member: str, names: Iterable[str] | None) -> None:
-        """The node of ``member`` no longer acknowledges for these groups, or for any (``None``)."""
+    def unpair(self, directory: str, names: Iterable[str] | None) -> None:
+        """The node of ``directory`` no longer acknowledges for these groups, or for any
+        (``None``).
+        """
         for name in self._groups if names is None else names:
             group = self._groups.get(name)
-            if group is not None:
+            member = None if group is None else group.member_in(directory)
+            if group is not None and member is not None:
                 group.raft.unpair(member)

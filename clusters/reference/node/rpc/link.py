@@ -11,7 +11,7 @@ from clusters.reference.node.rpc.heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import within
-from clusters.reference.node.storage.identity import member_of, name_of
+from clusters.reference.node.storage.identity import directory_of, member_of, name_of
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
@@ -99,6 +99,7 @@ class Link:
         try:
             answer = await within(timeout_s, future, None)
         finally:
+            # A late answer must find nothing to resolve, and the table must not grow by lost ones.
             self._open.pop(number, None)
         if answer is None:
             reached("question to a peer not answered in time")
@@ -116,6 +117,7 @@ class Link:
         body = reply.body
         if not self._clock.receive(reply.ts):
             reached("answer refused for its clock")
+            # In doubt even where it is definite: without its timestamp the answer must not be used.
             body = Failed(codes.PEER_LOST, f"{self.peer}: its clock is too far ahead to follow")
         future = self._open.pop(reply.id, None)
         if future is not None and not future.done():
@@ -144,7 +146,7 @@ class Links(dict[str, Link]):
         late, or twice.
         """
         link = self.get(name_of(member))
-        if link is not None and member == link.member:
+        if link is not None and directory_of(member) == link.member:
             for batch in in_frames(messages):
                 link.send(RaftBatch(batch))
 
@@ -168,6 +170,7 @@ def in_frames(
     messages: tuple[tuple[str, Message], ...],
 ) -> Iterator[tuple[tuple[str, Message], ...]]:
     """``messages`` in order, cut so that none of the parts is much over ``FRAME_BYTES``."""
+    # The usual case, without a look at sizes: one message always fits into a frame.
     if len(messages) == 1:
         yield messages
         return

@@ -273,6 +273,8 @@ class Peers:
                 reason = "no introduction in time"
             finally:
                 link.down(reason)
+                # Claims live with one connection: on the next one
+                # members first answer for themselves.
                 self._groups.unpair(link.member, None)
             log.debug("link to %s: %s", link.peer, reason)
             await asyncio.sleep(REDIAL_S * (1 + self._rng.random()))
@@ -286,10 +288,12 @@ class Peers:
                 hello = decode(Codec.peer, await connection.recv())
             if not self._known(hello) or hello.node != link.peer:
                 raise ConnectionLost(f"{address.host}:{address.port} is not {link.peer}: {hello}")
+        # Also when cancelled: the link does not have it yet, so nothing else would close it.
         except BaseException:
             connection.close()
             raise
         link.up(connection, hello.incarnation)
+        # At once: the founding of a cluster waits for a ping of every node.
         link.ping(self._bootstrap.founders)
 
     async def _read_answers(self, link: Link) -> None:
@@ -329,5 +333,6 @@ class Peers:
                 if link.connection is not None and link.heard_s < since_s:
                     reached("link dropped after silence")
                     link.down(f"silent for {SILENCE_S:g} s")
+            # The accepted side, too: a peer that was cut off sends no reset.
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
                 connection.close()

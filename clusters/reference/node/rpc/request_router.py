@@ -7,17 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from clusters.reference.node import declarations
 from clusters.reference.node.markers import reached
 from clusters.reference.node.rpc.link import Link
 from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
+    AskMember,
     Failed,
-    MetaInvoke,
+    LeaderBody,
+    MemberReply,
     PeerAnswer,
     PeerBody,
-    Renew,
 )
 
 MAX_IN_FLIGHT = 16_384  # requests of peers and work of our own that wait for logs or locks
@@ -32,11 +34,15 @@ class HasPrimary(Protocol):
     def primary(self) -> Primary:
         """The primary role of this node in the partition."""
 
+    @property
+    def member(self) -> str:
+        """Its member of the partition's group."""
+
 
 class Service(Protocol):
     """Metastorage's leader, if that is this node."""
 
-    async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
+    async def serve(self, body: LeaderBody) -> PeerAnswer:
         """Answer as the leader, or refuse."""
 
 
@@ -50,15 +56,18 @@ class RequestRouter:
         links: Mapping[str, Link],
         replicas: Mapping[int, HasPrimary],
         metastorage: Service,
+        revision: Callable[[], int],
         tasks: Tasks,
         failure: Failure,
     ) -> None:
-        """``replicas`` are those of this node as they are at a request. A primary refuses by its
+        """``replicas`` are those of this node as they are at a request, when it has applied that
+        ``revision`` of metastorage. A primary refuses by its
         answer, so an error that it raises is a mistake of ours and goes to ``failure``, whether the
         request came from a peer or from here.
         """
         self._node, self._links, self._replicas = node, links, replicas
         self._metastorage, self._tasks, self._failure = metastorage, tasks, failure
+        self._revision = revision
 
     def request(self, body: PeerBody, reply: Reply) -> None:
         """Answer a peer by calling ``reply`` once, now or later. ``MAX_IN_FLIGHT`` bounds the
@@ -90,13 +99,20 @@ class RequestRouter:
 
     def _try_fast_path(self, body: PeerBody) -> PeerAnswer | None:
         """The answer where it takes no time to find it; ``None`` where it does."""
-        if isinstance(body, Renew | MetaInvoke):
+        if isinstance(body, LeaderBody):
             return None
         if len(self._tasks) >= MAX_IN_FLIGHT:
             reached("too many requests in flight")
             return Failed(codes.OVERLOADED, f"{self._node}: {MAX_IN_FLIGHT} requests wait already")
         replica = self._replicas.get(body.partition)
-        return None if replica is None else replica.primary.try_fast_path(body)
+        if isinstance(body, AskMember):
+            # With an older view this may be a replica that the revision asked about has replaced.
+            there = replica is not None and self._revision() >= body.revision
+            return MemberReply(replica.member if replica is not None and there else None)
+        answer = None if replica is None else replica.primary.try_fast_path(body)
+        if answer is not None:
+            declarations.answered(body, answer)
+        return answer
 
     async def _reply(self, body: PeerBody, reply: Reply) -> None:
         reply(await self._answer(body))
@@ -106,14 +122,18 @@ class RequestRouter:
 
     async def _answer(self, body: PeerBody) -> PeerAnswer:
         try:
-            if isinstance(body, Renew | MetaInvoke):
+            if isinstance(body, AskMember):
+                return self._try_fast_path(body) or Failed(codes.LOST)
+            if isinstance(body, LeaderBody):
                 return await self._metastorage.serve(body)
             replica = self._replicas.get(body.partition)
             if replica is None:
                 text = f"{self._node} has no replica of partition {body.partition}"
                 reached("request for a partition without a replica here")
                 return Failed(codes.NOT_PRIMARY, text)
-            return await replica.primary.serve(body)
+            answer = await replica.primary.serve(body)
+            declarations.answered(body, answer)
+            return answer
         except Exception as error:
             self._failure.report(error)
             raise

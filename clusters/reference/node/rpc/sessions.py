@@ -14,6 +14,7 @@ from clusters.reference.node.tx.coordinator import (
     MAX_OPEN_S,
     ReadOnlyTransaction,
     Transaction,
+    TransactionIds,
     one_shot,
 )
 from clusters.reference.node.tx.limits import TxError
@@ -39,7 +40,6 @@ from clusters.reference.node.wire.messages import (
     ReplyBody,
     Rollback,
     Started,
-    TxnId,
     Value,
     decode,
     encode,
@@ -70,14 +70,13 @@ class Sessions:
         admin: Callable[[AdminQuestion], Awaitable[AdminBody]],
     ) -> None:
         """``origin`` names this start of this node in the ids of its transactions."""
-        self._origin, self._partitions = origin, partitions
+        self._ids, self._partitions = TransactionIds(origin, clock), partitions
         self._primaries, self._clock, self._admin = primaries, clock, admin
         # An outcome must be there for as long as a transaction can ask for it, and versions for as
         # long as a snapshot can read them.
         outcome_s, version_s = tuning.outcome_retention_s, tuning.version_retention_s
         self._max_tx_s = MAX_TX_S if outcome_s is None else outcome_s / 2
         self._max_open_s = MAX_OPEN_S if version_s is None else version_s / 2
-        self._transactions = 0
         self._clients = 0
 
     async def serve(self, connection: Connection) -> None:
@@ -112,7 +111,7 @@ class Sessions:
         limit_s = min(request.limit_ms / 1000, self._max_tx_s)
         if request.kind == READ_WRITE:
             return Transaction(
-                txn=self._next_txn(),
+                txn=self._ids.next(),
                 limit_s=limit_s,
                 partitions=self._partitions,
                 primaries=self._primaries,
@@ -120,7 +119,7 @@ class Sessions:
             )
         if request.kind == SNAPSHOT:
             return ReadOnlyTransaction(
-                txn=self._next_txn(),
+                txn=self._ids.next(),
                 limit_s=min(limit_s, self._max_open_s),
                 partitions=self._partitions,
                 primaries=self._primaries,
@@ -131,7 +130,7 @@ class Sessions:
     async def one_shot(self, request: OneShot) -> OneShotReply:
         """A whole transaction. Raises ``TxError``."""
         done = await one_shot(
-            txn=self._next_txn(),
+            txn=self._ids.next(),
             limit_s=min(request.limit_ms / 1000, self._max_tx_s),
             steps=request.steps,
             partitions=self._partitions,
@@ -139,10 +138,6 @@ class Sessions:
             clock=self._clock,
         )
         return OneShotReply(done.values, done.ts)
-
-    def _next_txn(self) -> TxnId:
-        self._transactions += 1
-        return TxnId(self._clock.now(), self._origin, self._transactions)
 
 
 class _Idle:
@@ -193,6 +188,7 @@ class _Session:
             self._untold = None  # it was of a transaction that ends here
         try:
             reply: ReplyBody = self._untold or await self._step(request)
+        # A failed step ends the transaction: its locks go now, not with the client's next request.
         except TxError as error:
             self.end()
             reply = error.failed
@@ -216,6 +212,7 @@ class _Session:
                 await self._open().put(key, value)
             case Commit():
                 ts = await self._open().commit()
+                # Only now: a commit that raises is rolled back by ``end``.
                 self._tx = None
                 return Committed(ts)
             case OneShot() as body:

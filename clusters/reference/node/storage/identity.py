@@ -3,13 +3,15 @@
 A voter is (name, incarnation). A node whose directory was wiped is a new incarnation and may have
 forgotten its votes: it is another member, that groups have to take in first.
 
-A *member* of a raft group is a node in one life of its directory (``name@incarnation``), so that a
-later life can't break the promises of an earlier one.
+A *member* of a raft group is one life of a replica: a node in one life of its directory
+(``name@incarnation``), and from the second replica of the group in that directory on the number of
+the replica (``name@incarnation.2``). So a later life can't break the promises of an earlier one.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import msgspec
 
@@ -34,6 +36,7 @@ async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
     """
     data = await disk.read(FILE)
     if not data:
+        # Drawn, not counted: a wiped directory can't know how many lives it had.
         drawn = 0 if planted("wiped-node-votes") else rng.getrandbits(64)
         identity = Identity(node=node, incarnation=f"{drawn:016x}")
         await save(disk, identity)
@@ -54,6 +57,8 @@ async def save(disk: Disk, identity: Identity) -> None:
 
 
 SEPARATOR = "@"
+LIFE = "."
+FIRST_LIFE = 1
 
 
 def member_of(node: str, incarnation: str) -> str:
@@ -61,14 +66,40 @@ def member_of(node: str, incarnation: str) -> str:
     return f"{node}{SEPARATOR}{incarnation}"
 
 
+def replica_of(directory: str, life: int) -> str:
+    """The member that is the replica number ``life`` of a group in ``directory``, itself the member
+    of the first one.
+    """
+    return directory if life == FIRST_LIFE else f"{directory}{LIFE}{life}"
+
+
+def directory_of(member: str) -> str:
+    """The node and the life of its directory of ``member``, whichever replica it is there."""
+    node, separator, incarnation = member.partition(SEPARATOR)
+    return f"{node}{separator}{incarnation.partition(LIFE)[0]}"
+
+
+def life_of(member: str) -> int:
+    """Which replica of its group ``member`` is in its directory."""
+    life = member.partition(SEPARATOR)[2].partition(LIFE)[2]
+    return int(life) if life else FIRST_LIFE
+
+
 def name_of(member: str) -> str:
     """The node's name."""
     return member.partition(SEPARATOR)[0]
 
 
-def replaced(members: tuple[str, ...], lives: dict[str, str]) -> tuple[str, ...]:
-    """``members`` with each node in its present one of ``lives`` (name to member), where known."""
-    return tuple(lives.get(name_of(member), member) for member in members)
+def replaced(members: tuple[str, ...], lives: Mapping[str, str]) -> tuple[str, ...]:
+    """``members``, where the directory of a node is in another one of ``lives`` (name to member)
+    with that in place of the former one.
+    """
+
+    def present(member: str) -> str:
+        life = lives.get(name_of(member), member)
+        return member if life == directory_of(member) else life
+
+    return tuple(map(present, members))
 
 
 def names_of(members: tuple[str, ...]) -> tuple[str, ...]:

@@ -60,7 +60,8 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
 
 class Update(msgspec.Struct, frozen=True, array_like=True):
     """The state that one group wants durable: its hard state, a cut, and entries that replace all
-    from the first of them on. With ``dropped`` the group is no more.
+    from the first of them on. With ``dropped`` the replica is destroyed and the group no more; a
+    number is that of the replica that begins in its place, with nothing but this update.
 
     One that is too large for a record is written as ``parts``, of which only the last one makes all
     of them count: until then the group is as it was before.
@@ -70,7 +71,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     hard_state: HardState | None
     entries: tuple[Entry, ...]
     cut: Compaction | None = None
-    dropped: bool = False
+    dropped: bool | int = False
     part: int = 1
     parts: int = 1
 
@@ -125,6 +126,8 @@ def scan(file: str, data: bytes, number: int, *, last: bool) -> Scan:
         try:
             commits.append(_decoder.decode(payload))
         except msgspec.DecodeError as error:
+            # No tear: bytes with their CRC were written as they are, so
+            # cutting them off would lose them.
             raise CorruptLog(file, offset, f"CRC holds, content does not: {error}") from error
         offset += RECORD_HEADER_BYTES + len(payload)
     return Scan(commits=tuple(commits), end=offset, torn=None)

@@ -64,6 +64,7 @@ class MemoryStorage:
             reached("version collected")
             _, key = self._superseded.popleft()
             older = self._older[key]
+            # Versions of a key are superseded in the order in which they were written.
             del older[0]
             if not older:
                 del self._older[key]
@@ -74,6 +75,8 @@ class MemoryStorage:
         """
         # The tables are copied, which takes milliseconds; the rows are made one at a time.
         newest, older = self._newest.copy(), self._older.copy()
+        # The lists in ``older`` are still the live ones: versions
+        # that came there since are left out.
         return (
             (key, (*(v for v in older.get(key, ()) if v.ts < version.ts), version))
             for key, version in newest.items()

@@ -17,6 +17,7 @@ import msgspec
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import Disk
+from clusters.reference.node.storage.identity import FIRST_LIFE
 from clusters.reference.node.storage.log_records import (
     Compaction,
     CorruptLog,
@@ -38,17 +39,22 @@ PREFIX = "log-"
 
 
 class GroupState:
-    """Hard state, base, snapshot, and the entries behind the base."""
+    """Hard state, base, snapshot, and the entries behind the base, of the replica number ``life``
+    of the group in this directory.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, life: int = FIRST_LIFE, segment: int | None = None) -> None:
+        """``segment`` tells of the ``life``."""
+        self.life = life
         self.hard_state = HardState()
         self.base = Mark()
         self.saved: SnapshotFile | None = None
+        # Cuts take from the front, a new leader's entries replace some at the end.
         self.entries: deque[Entry] = deque()
         self.live_bytes = 0
         self._runs: deque[tuple[int, int]] = deque()  # first index and segment of each stretch
         self._hard_segment: int | None = None
-        self._cut_segment: int | None = None
+        self._cut_segment = segment
 
     @property
     def last_index(self) -> int:
@@ -59,6 +65,7 @@ class GroupState:
         """``update`` is in ``segment``."""
         if update.hard_state is not None:
             self.hard_state, self._hard_segment = update.hard_state, segment
+        # A snapshot that was saved while a later one was installed must not take the log back.
         if update.cut is not None and update.cut.base.index >= self.base.index:
             self._cut(update.cut, segment)
         if update.entries:
@@ -81,7 +88,8 @@ class GroupState:
     def whole(self, group: str) -> Update:
         """Everything that counts, in one update."""
         cut = Compaction(self.base, self.saved, whole=True)
-        return Update(group, self.hard_state, tuple(self.entries), cut)
+        begins: bool | int = False if self.life == FIRST_LIFE else self.life
+        return Update(group, self.hard_state, tuple(self.entries), cut, begins)
 
     def _cut(self, cut: Compaction, segment: int) -> None:
         self.base, self.saved, self._cut_segment = cut.base, cut.saved, segment
@@ -244,6 +252,7 @@ class SharedLog:
         record = encode_record(commit, self._number, size + len(header))
         await self._disk.append(segment_name(self._number), header + record, sync=self._fsync)
         self._sizes[self._number] = size + len(header) + len(record)
+        # After the sync: ``groups`` is never ahead of the disk.
         self._take(commit)
 
     async def _give_up_segments(self) -> None:
@@ -253,6 +262,7 @@ class SharedLog:
         if not self._may_give_up:
             return
         self._may_give_up = False
+        # The open segment stays, whatever counts in it: appends go on there.
         while len(self._sizes) > 1:
             oldest = next(iter(self._sizes))
             pinned = [g for g, state in self.groups.items() if state.oldest_segment() == oldest]
@@ -275,11 +285,13 @@ class SharedLog:
             if complete is None:
                 continue
             update, segment = complete
-            self._may_give_up |= update.dropped or update.cut is not None
+            self._may_give_up |= bool(update.dropped) or update.cut is not None
             if update.dropped:
                 self.groups.pop(update.group, None)
-            else:
-                self.groups.setdefault(update.group, GroupState()).take(update, segment)
+                if update.dropped is True:
+                    continue
+                self.groups[update.group] = GroupState(update.dropped, segment)
+            self.groups.setdefault(update.group, GroupState()).take(update, segment)
 
     async def _replay(self, name: str, *, last: bool) -> None:
         data = await self._disk.read(name)

@@ -50,6 +50,7 @@ class SnapshotFiles:
             framed = _CHUNK.pack(len(chunk), zlib.crc32(chunk)) + chunk
             await self._disk.append(file, framed, sync=False)
             size += len(framed)
+        # One sync for all chunks: the file counts only once the log names it.
         await self._disk.append(file, b"", sync=True)
         return SnapshotFile(mark, file, size)
 
@@ -97,5 +98,6 @@ def _cut_off(buffer: bytearray, file: str, offset: int) -> list[bytes]:
             raise CorruptLog(file, offset - len(buffer) + start, "a chunk's CRC does not match")
         found.append(chunk)
         start = end
+    # Once a piece instead of once a chunk: each cut moves the rest of the buffer.
     del buffer[:start]
     return found

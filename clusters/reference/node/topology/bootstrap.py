@@ -70,6 +70,7 @@ class Bootstrap:
     def _decide(self) -> tuple[str, ...]:
         """All members, if this node is the first by name and has heard from every other one."""
         me = self.identity.node
+        # One node decides: two could have heard from different lives, and found two clusters.
         if me != self._names[0] or any(n not in self._seen for n in self._names if n != me):
             return ()
         mine = member_of(me, self.identity.incarnation)

@@ -65,6 +65,23 @@ from clusters.reference.node.wire.messages import (
 )
 
 
+class TransactionIds:
+    """Makes the ids of the transactions that this start of this node coordinates. The timestamp of
+    an id is this node's clock at the beginning: the age of a read-write transaction, and what a
+    read-only one reads at.
+    """
+
+    def __init__(self, origin: str, clock: Hlc) -> None:
+        """``origin`` names this start of this node."""
+        self._origin, self._clock = origin, clock
+        self._made = 0
+
+    def next(self) -> TxnId:
+        """The id of a transaction that begins now."""
+        self._made += 1
+        return TxnId(self._clock.now(), self._origin, self._made)
+
+
 class Transaction:
     """One open read-write transaction. After a ``TxError`` the only legal call is ``rollback``."""
 
@@ -90,6 +107,7 @@ class Transaction:
         if key in self._writes and not planted("own-write-unseen"):
             reached("transaction reads its own write")
             return self._writes[key]
+        # Its lock keeps the value as it was read: to ask again would only cost a round trip.
         if key not in self._reads:
             self._reads[key] = await self._lock(key, exclusive=for_update, read=True)
             if for_update:
@@ -108,6 +126,7 @@ class Transaction:
 
     async def commit(self) -> int:
         """Durable and visible on return, at the timestamp returned."""
+        # Before anything is sent: a definite refusal instead of a doubtful one.
         self._limits.left_s()
         if not self._writes:
             return await self._validate()
@@ -153,11 +172,13 @@ class Transaction:
 
     async def _validate(self) -> int:
         """Validate at every primary. Nothing was written, so no failure here leaves any doubt."""
+        # One timestamp for all partitions: it is the place of these reads in the order of commits.
         ts = self._clock.now()
         answers = await self._ask_all(
             Ack, (Validate(p, self.txn, token, ts) for p, token in self._tokens.items())
         )
         self._must(answers, Ack, "its reads could not be validated")
+        # The primaries have released its locks: nothing is left to roll back.
         self._tokens.clear()
         return ts
 
@@ -204,6 +225,7 @@ class Transaction:
         for answer in answers:
             if not isinstance(answer, wanted):
                 failed = _failed(answer)
+                # A conflict keeps its code: reports tell contention from failures by it.
                 if failed.code in codes.CONFLICTS:
                     raise TxError(failed)
                 reached("not prepared everywhere")
@@ -272,6 +294,7 @@ async def one_shot(
         if (failed := answer_too_large(values)) is not None:
             raise TxError(failed)
         return ExecuteReply(values, await tx.commit())
+    # Also when cancelled: its locks would hold others up until its deadline.
     except BaseException:
         tx.rollback()
         raise
@@ -314,6 +337,7 @@ class ReadOnlyTransaction:
         # Older ones would find their versions collected.
         self._limits = Limits(txn, min(limit_s, MAX_OPEN_S))
         self._partitions, self._primaries = partitions, primaries
+        # Monotonic: primaries judge staleness by this age, since wall clocks need not agree.
         self._begun_s = asyncio.get_running_loop().time()
         self._reads: dict[bytes, bytes | None] = {}
 

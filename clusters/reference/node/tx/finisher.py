@@ -57,6 +57,7 @@ class Finisher:
         """Start everything that is due; called every ``FINISH_EVERY_S``."""
         primary = self._primary
         if not primary.serving:
+            # Another primary may forget these rows by now; the entries here would then never go.
             self._outcomes.finished.clear()
             return
         primary.sweep(self._coordinator_dead)
@@ -85,6 +86,7 @@ class Finisher:
 
     async def _recover(self, txn: TxnId) -> None:
         prepared = self._primary.partition.prepared.get(txn)
+        # Finished by home since the turn that started this.
         if prepared is None:
             return
         home = prepared.home
@@ -94,18 +96,22 @@ class Finisher:
         if isinstance(answer, ResolveReply):
             reached("prepared transaction finished by its participant")
             self._primary.counters["recovered"] += 1
+            # Like a request of home, so that lease and epoch are checked as for any other.
             await self._primary.serve(Finish(self._primary.number, txn, answer.ts))
 
     def _forget(self) -> None:
         """Drop outcomes that no participant can ask for any more."""
         partition, finished = self._primary.partition, self._outcomes.finished
         horizon = self._clock.last - self._retention
+        # Only aborts need the horizon: a commit's row goes once all participants have it.
         old = any(not o.ts and txn.ts < horizon for txn, o in partition.outcomes.rows.items())
         if self._forget_in_flight or not (finished or old):
             return
+        # One at a time: the next turn would name the same transactions again.
         self._forget_in_flight = True
         if old:
             reached("horizon of outcomes moved")
+        # 0 leaves the horizon where it is: ``Outcomes.forget`` takes the greater one.
         command = commands.Forget(self._primary.epoch, tuple(finished), horizon if old else 0)
         self._spawn(self._propose_forget(command))
 

@@ -64,13 +64,16 @@ class Limits:
 
     def count_key(self, key: bytes, value: bytes | None = None) -> None:
         """Count a key, and the bytes written to it. Raises ``TxError`` over a limit."""
+        # Every step counts its key, so no step begins past the deadline.
         self.left_s()
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise error(codes.TOO_LARGE, f"key: 1 to {MAX_KEY_BYTES} bytes (got {len(key)})")
         if value is not None and len(value) > MAX_VALUE_BYTES:
             raise error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
+        # A read of a key that was written must not take back the size of the write.
         if value is not None or key not in self._keys:
             size = len(key) + len(value or b"")
+            # A second write of a key replaces the first: only the last one travels.
             self._bytes += size - self._keys.get(key, 0)
             self._keys[key] = size
         if len(self._keys) > MAX_TX_KEYS:

@@ -41,6 +41,7 @@ class LockTable:
     """Pure: it returns which transactions have to wait. Each waits for one key at a time."""
 
     def __init__(self) -> None:
+        # Dictionaries instead of sets: the order of grants must be the same in each simulated run.
         self._locks: dict[bytes, _Lock] = {}
         self._held: dict[TxnId, dict[bytes, None]] = {}
         self._waiting: dict[TxnId, bytes] = {}
@@ -66,6 +67,7 @@ class LockTable:
             if conflicts and other not in self._settled and other < txn:
                 self._tidy(key, lock)
                 return Answer.DIED
+        # Behind all younger ones, since the youngest is served first.
         younger = sum(waiter > txn for waiter, _ in lock.queue)
         if lock.queue:
             reached("several wait for a lock")
@@ -88,6 +90,7 @@ class LockTable:
 
     def release(self, txn: TxnId) -> list[TxnId]:
         """Drop all that ``txn`` holds and waits for; returns the waiters that were granted."""
+        # Its own wait first: left in a queue, it could be granted a lock after its end.
         granted = self.withdraw(txn)
         self._settled.pop(txn, None)
         for key in self._held.pop(txn, {}):
@@ -166,12 +169,14 @@ class LockTable:
         return True
 
     def _grant(self, lock: _Lock, key: bytes, txn: TxnId, exclusive: bool) -> None:
+        # Never weaker than before: a shared request leaves an exclusive lock exclusive.
         lock.holders[txn] = exclusive or lock.holders.get(txn, False)
         self._held.setdefault(txn, {})[key] = None
 
     def _serve(self, key: bytes, lock: _Lock) -> list[TxnId]:
         """Grant every request that can be granted in ``lock``."""
         granted: list[TxnId] = []
+        # A copy: each grant takes a waiter out of the queue.
         for txn, exclusive in list(lock.queue):
             if self._grantable(lock, txn, exclusive):
                 lock.queue.remove((txn, exclusive))
@@ -183,5 +188,6 @@ class LockTable:
         return granted
 
     def _tidy(self, key: bytes, lock: _Lock) -> None:
+        # Or the table would keep every key that was ever locked.
         if not lock.holders and not lock.queue:
             del self._locks[key]

@@ -36,6 +36,7 @@ class OpenTransaction:
     def found(self, ts: int) -> None:
         """Its command was found in the log: since when it is there is unknown."""
         self.propose(ts)
+        # As old as can be: a snapshot that had to wait for it is refused rather than stale.
         self.durable_s = float("-inf")
 
     def ask(self) -> None:
@@ -52,6 +53,7 @@ class OpenTransaction:
         try:
             return await within(limit_s, grant, False)
         finally:
+            # A later request of this transaction may have put its own future here.
             if self._grant is grant:
                 self._grant = None
 
@@ -88,6 +90,7 @@ class OpenTransaction:
             settle(ended, True)
 
     def _answer(self, *, granted: bool) -> None:
+        # The timer of ``within`` may have settled it in the same turn of the loop.
         if self._grant is not None and not self._grant.done():
             self._grant.set_result(granted)
 
@@ -108,6 +111,7 @@ class OpenTransactions:
 
     def all(self) -> tuple[OpenTransaction, ...]:
         """Every one, the oldest first."""
+        # A copy: ``Primary.sweep`` drops transactions while it goes through them.
         return tuple(self._transactions.values())
 
     def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> OpenTransaction | None:

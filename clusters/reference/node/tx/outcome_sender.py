@@ -55,11 +55,13 @@ class OutcomeSender:
     def send_unfinished(self) -> None:
         """Send every outcome that some participant may not have applied yet."""
         for txn, outcome in list(self._partition.outcomes.rows.items()):
+            # Aborts are not sent: their participants ask for them (``Finisher``).
             if outcome.ts and txn not in self.finished:
                 self.send(txn)
 
     async def _finish_participants(self, txn: TxnId) -> None:
         outcome = self._partition.outcomes.rows.get(txn)
+        # Forgotten since it was started: every participant has it.
         if outcome is None:
             return
         answers = await all_of(

@@ -140,6 +140,7 @@ class Partition:
         command = commands.decode(entry.data)
         if isinstance(command, Takeover):
             return self._take_over(command)
+        # A primary that was superseded may have proposals under way: the log fences them off here.
         if command.epoch != self.epoch:
             reached("command of a past epoch")
             if isinstance(command, Commit | Prepare):
@@ -187,6 +188,7 @@ class Partition:
 
     def snapshot(self) -> Iterator[bytes]:
         """The state now, in parts; later commands don't touch it."""
+        # Copied now: ``_parts`` encodes it later, when more commands may have been applied.
         head = _Head(
             self.epoch,
             self.max_ts,
@@ -213,6 +215,8 @@ class Partition:
         self.epoch = command.epoch
         if planted("prepared-forgotten"):
             self.prepared.clear()
+        # The floor is above the predecessor's ceiling, and so
+        # above all that it promised to readers.
         self.max_ts = max(self.max_ts, command.floor)
         return Ack()
 
@@ -222,6 +226,7 @@ class Partition:
         if decided is None:
             self._install(command.writes, command.ts)
             self.outcomes.commit(txn, command.ts, command.participants)
+        # Committed or too late: either way it is over, and its locks go with this entry.
         self._ended.append(txn)
         if decided is not None and not decided.ts:
             reached("commit after its abort")
@@ -263,8 +268,10 @@ class Partition:
             if (before := self.versions.newest(key).ts) >= ts:
                 raise InvariantBroken(f"key {key.hex()}: version {ts} after version {before}")
             self.versions.install(key, value, ts)
+        # Apart from ``max_ts``, which takeovers raise as well: staleness is judged by real writes.
         self.written_ts = max(self.written_ts, ts)
         self.max_ts = max(self.max_ts, ts)
+        # With a command, not by a timer: replicas agree about the log, and not about the time.
         early = planted("versions-collected-early")
         self.versions.collect(self.max_ts if early else self.readable_from)
 

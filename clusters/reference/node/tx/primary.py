@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from clusters.reference.node import moments
+from clusters.reference.node import declarations, moments
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.lease_table import LeaseTable
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
-from clusters.reference.node.tx.group_commit import LazyProposals
+from clusters.reference.node.tx.lazy_proposals import LazyProposals
 from clusters.reference.node.tx.limits import (
     INTERNAL_TIMEOUT_S,
     LOCK_TIMEOUT_S,
@@ -86,6 +86,7 @@ class Promises:
         ``ts``; whether that worked. A successor knows only the lease's ceiling, so ``ts`` must not
         be above it; it rises with each renewal.
         """
+        # First: a commit that is numbered while this waits must be above ``ts``, too.
         self._clock.observe(ts)
         now_s = asyncio.get_running_loop().time
         give_up_s = now_s() + CEILING_WAIT_S
@@ -128,7 +129,9 @@ class Primary:
     def open(self) -> bool:
         """Whether this node is the primary, whether its lease holds or not."""
         grant = self._leases.mine(self.number)
+        # A grant of another epoch does not open it: the takeover of that epoch is not applied yet.
         granted = grant is not None and grant.epoch == self.epoch
+        # Epochs begin at 1: 0 is a primary that is closed or was never opened.
         return granted and self.epoch > 0 and self._replication.serving
 
     @property
@@ -138,6 +141,8 @@ class Primary:
 
     async def propose(self, command: Command, limit_s: float) -> object:
         """The result of ``Partition.apply``, or ``Failed``. Lazy proposals leave with it."""
+        # First: the delayed ones then wake ahead of the host's
+        # flush, and share its append and sync.
         self.lazy.flush()
         return await self._replication.propose(command, limit_s)
 
@@ -146,10 +151,12 @@ class Primary:
         # Above every version and every promise that this node knows of.
         floor = max(self.clock.now(), self.partition.max_ts)
         done = await self.propose(commands.Takeover(epoch, floor), INTERNAL_TIMEOUT_S)
+        # Applied is not enough: leadership may have gone meanwhile, and with it the right to open.
         if not isinstance(done, Ack) or not self._replication.serving:
             reached("takeover failed")
             self.last_closed_epoch = epoch  # it may have been applied: it can't be opened again
             return False
+        # Commands of this node's last epoch may stand before the takeover, above its floor.
         self.clock.observe(self.partition.max_ts)
         self.epoch = epoch
         self.promises.opened(self.partition.written_ts)
@@ -166,6 +173,8 @@ class Primary:
         """Stop being primary: every request that waits here is refused, every lock is gone."""
         if self.epoch:
             reached("primary closed")
+            # Closed for good: its locks are gone, and with them the
+            # protection of reads under that epoch.
             self.last_closed_epoch, self.epoch = self.epoch, 0
             self.locks = LockTable()
             self.transactions.clear()
@@ -184,6 +193,8 @@ class Primary:
         if body.exclusive or not planted("read-lock-skipped"):
             answer = self._ask(tx, body.key, exclusive=body.exclusive)
             if answer is not Answer.GRANTED:
+                # ``serve`` asks again and waits: of several requests of a
+                # transaction the last one counts.
                 return None if answer is Answer.WAITING else self._died(body.key)
         return self._locked(tx, body)
 
@@ -222,6 +233,7 @@ class Primary:
 
     def _locked(self, tx: OpenTransaction, body: Lock) -> LockReply:
         self.counters["reads"] += 1
+        # A put needs the lock alone; its value would travel for nothing.
         value = self.partition.versions.newest(body.key).value if body.read else None
         return LockReply(LockToken(self.epoch, tx.number), value)
 
@@ -233,6 +245,7 @@ class Primary:
         if not await self.promised(body.ts) or tx.over:
             reached("reads not valid any more")
             return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
+        # From here on the promise at ``ts`` protects its reads, so the locks may go.
         self.drop(body.txn)
         return Ack()
 
@@ -246,6 +259,7 @@ class Primary:
         written = {key for key, _ in body.writes}
         # In the log, so that a successor holds the read locks too until the outcome is known.
         reads = tuple(key for key in self.locks.held(body.txn) if key not in written)
+        # Before the command leaves: once proposed, only the log ends it, and ``sweep`` lets it be.
         tx.propose(self.clock.now())
         # It waits for no lock anywhere, so any other may wait for it without a deadlock.
         if body.settled:
@@ -285,12 +299,16 @@ class Primary:
     ) -> CommitReply | Failed:
         """One command, and the acknowledgement if the lease still holds once it is applied."""
         txn, limit_s = tx.txn, tx.deadline_s - _now_s()
+        # Refused while that is still certain: past here the outcome is up to the log.
         if limit_s <= 0:
             self.drop(txn)
             reached("commit past its deadline")
             return Failed(codes.EXPIRED, f"{txn} is over its deadline")
+        # Above every timestamp that a participant prepared at,
+        # since it has made promises below that.
         self.clock.observe(ts)
         tx.propose(self.clock.now())
+        # All others have prepared: it asks for no lock any more, so younger ones may wait for it.
         self.locks.settle(txn)
         command = commands.Commit(self.epoch, txn, tx.ts, writes, participants)
         if planted("released-before-durable"):
@@ -316,7 +334,10 @@ class Primary:
         if proposed or body.txn in self.partition.prepared:
             if tx is not None:
                 self.locks.settle(body.txn)  # it is decided: it waits for no lock anywhere
+            # Its version gets this timestamp: later commits and promises here must be above it.
             self.clock.observe(body.ts)
+            # Of the present epoch: if another primary takes over
+            # during the wait, the log refuses it.
             command = commands.Finish(self.epoch, body.txn, body.ts)
             if tx is None or not (tx.awaited or self.locks.waited_for(body.txn)):
                 reached("finish delayed for a batch")
@@ -331,6 +352,7 @@ class Primary:
         """A whole transaction of this partition: all locks, then all gets, then one command; gets
         see the puts before them.
         """
+        # One request is the whole transaction: there is no earlier hold to prove.
         tx = self.open_or_resume(body.txn, NO_TOKEN, body.limit_ms)
         if isinstance(tx, Failed):
             return tx
@@ -360,6 +382,7 @@ class Primary:
                 return ExecuteReply(tuple(values), ts)
             text = f"{body.txn}: the lease ended before its reads were valid"
             return Failed(codes.LOST, text)
+        # No floor and no participants: nothing is prepared elsewhere.
         done = await self.commit(tx, 0, tuple(writes.items()), ())
         return ExecuteReply(tuple(values), done.ts) if isinstance(done, CommitReply) else done
 
@@ -409,6 +432,7 @@ class Primary:
                 break
             if planted("pending-ignored"):
                 break
+            # The finish that this read waits for may itself be delayed.
             self.lazy.flush()
             reached("snapshot waits for a commit under way")
             if not await tx.ended(give_up_s - _now_s()):
@@ -420,6 +444,7 @@ class Primary:
                 # It may have been acknowledged, at home, before the snapshot had to see it.
                 text = f"{writer} may be over {STALENESS_S:g} s old"
                 return Failed(codes.SNAPSHOT_TOO_OLD, text)
+        # Closing ends every transaction too, its outcome unknown here: then nothing may be read.
         if not self.serving:
             return self.refusal()
         # Asked last: while this waited, versions may have been collected.
@@ -459,6 +484,7 @@ class Primary:
         """Acquire the lock of ``key`` within ``limit_s``, or return why not."""
         answer, request = self._ask(tx, key, exclusive=exclusive), tx.asked
         if answer is Answer.WAITING:
+            # The finish that would release this lock may be among the delayed ones.
             self.lazy.flush()
             # Anything may have happened in between: epoch, locks, even another request of its own.
             granted = await tx.wait(min(limit_s, tx.deadline_s - _now_s()))
@@ -466,6 +492,7 @@ class Primary:
                 reached("locks lost while it waited")
                 return Failed(codes.LOST, f"{tx.txn} has lost its locks while it waited")
             if not granted:
+                # Its place in the queue may have been all that others waited behind.
                 self._grant(self.locks.withdraw(tx.txn))
                 reached("lock not free in time")
                 self.counters["lock-timeouts"] += 1
@@ -501,10 +528,12 @@ class Primary:
         tx = self.transactions.remove(txn)
         if tx is not None:
             tx.end()
+            declarations.released(self.number, self.epoch, txn)
             self._grant(self.locks.release(txn))
 
     def applied(self, ended: list[TxnId]) -> None:
         """These transactions hold nothing here any more, by the log: end them."""
+        # Followers apply as well, and hold nothing that could be ended.
         if self.epoch:
             for txn in ended:
                 self.drop(txn)
@@ -534,6 +563,8 @@ class Primary:
 
     def _restore(self, prepared: commands.Prepare) -> None:
         # Beyond the limit of open ones if need be: it was admitted before.
+        # The deadline does not count: ``found`` marks it as
+        # proposed, and ``sweep`` leaves that alone.
         tx = self.transactions.add(prepared.txn, 0.0, forced=True)
         if tx is not None:
             tx.found(prepared.ts)
@@ -541,6 +572,8 @@ class Primary:
             self.locks.restore(prepared.txn, key, exclusive=False)
         for key, _ in prepared.writes:
             self.locks.restore(prepared.txn, key, exclusive=True)
+        # Whether it waits for a lock elsewhere is not in the log; a
+        # circle is broken by each wait's limit.
         self.locks.settle(prepared.txn)
 
     # -- for the finisher

@@ -42,6 +42,8 @@ class PrimaryClient:
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + timeout_s
+        # To repeat these does no harm; a second Validate or CommitTx
+        # would meet the first one's effect.
         again = isinstance(body, Lock | ReadAt | Resolve | Finish)
         while True:
             node = self._route(partition)
@@ -52,6 +54,7 @@ class PrimaryClient:
             else:
                 left_s = give_up_s - loop.time() if limit_s is None else limit_s
                 if again:
+                    # One lost answer must not use up the time in which it could be asked for again.
                     left_s = min(left_s, answer_timeout_s(body))
                 answer = await self._ask(node, body, left_s)
             if not isinstance(answer, Failed):

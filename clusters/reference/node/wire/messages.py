@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
+from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.raft.types import Message
-from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
+from clusters.reference.node.wire.reports import AdminBody, AdminQuestion, AskSql, SqlReport
 
 PROTOCOL = 4
 NO_ANSWER = 0  # the id of a request that wants no answer
@@ -205,6 +206,42 @@ class MetaInvoke(msgspec.Struct, frozen=True, array_like=True, tag="invoke"):
     data: bytes
 
 
+class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
+    """To the leader of metastorage: ``origin``, a start of ``node``, wants to be in the logical
+    topology. ``incarnation``: since which wipe of its directory.
+    """
+
+    node: Node
+    origin: str
+    incarnation: str
+    cluster_tag: str
+    version: str
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
+    """To the leader of metastorage: ``origin``, a start of ``node``, stops in order."""
+
+    node: str
+    origin: str
+
+
+class AskMember(msgspec.Struct, frozen=True, array_like=True, tag="member?"):
+    """To a node: as which member of the group of ``partition`` does its replica run? Asked by the
+    group's leader for the pending set of ``revision``.
+    """
+
+    partition: int
+    revision: int
+
+
+class MemberReply(msgspec.Struct, frozen=True, array_like=True, tag="member!"):
+    """The member; ``None``: no replica runs, or the node has not applied the revision yet, and may
+    still stop a replica that a later one asks for.
+    """
+
+    member: str | None
+
+
 class LockReply(msgspec.Struct, frozen=True, array_like=True, tag="locked"):
     """The lock is held; the last committed value."""
 
@@ -256,6 +293,18 @@ class InvokeReply(msgspec.Struct, frozen=True, array_like=True, tag="invoked"):
     branch: int = 0
 
 
+class JoinReply(msgspec.Struct, frozen=True, array_like=True, tag="joined"):
+    """The node is in the logical topology, or is refused for good: why."""
+
+    refused: str = ""
+
+
+class SqlReply(msgspec.Struct, frozen=True, array_like=True, tag="sql"):
+    """The answer to a statement."""
+
+    report: SqlReport
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """An error by its code (``codes``); ``leader`` where a better address is known."""
 
@@ -265,9 +314,11 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 PrimaryBody = Lock | Execute | Validate | Prepare | CommitTx | Finish | Resolve | ReadAt
-PeerBody = PrimaryBody | Renew | MetaInvoke
+LeaderBody = Renew | MetaInvoke | Join | Leave | AskSql
+PeerBody = PrimaryBody | LeaderBody | AskMember
 PeerAnswer = (
     LockReply
+    | MemberReply
     | ExecuteReply
     | PrepareReply
     | CommitReply
@@ -275,6 +326,8 @@ PeerAnswer = (
     | Version
     | Ack
     | InvokeReply
+    | JoinReply
+    | SqlReply
     | Failed
 )
 

@@ -30,8 +30,8 @@ class Recovered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """One replica at one moment. ``term`` and ``vote`` are durable, as is all up to
-    ``applied_index``, whose entry is of ``applied_term``.
+    """One replica at one moment, ``member`` of its group. ``term`` and ``vote`` are durable, as is
+    all up to ``applied_index``, whose entry is of ``applied_term``.
 
     ``voter``: it counts, among ``voters``. ``acting``: it would acknowledge now, under ``epoch``.
     ``locks`` and ``prepared``: how many locks are held and transactions prepared here. ``content``
@@ -40,6 +40,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 
     group: str
     partition: int | None
+    member: str
     leading: bool
     voter: bool
     voters: int
@@ -82,6 +83,40 @@ class AskKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
     """Admin: the versions of ``key`` on this node."""
 
     key: bytes
+
+
+class AskSql(msgspec.Struct, frozen=True, array_like=True, tag="sql"):
+    """Admin: carry out a statement on zones and tables, or answer a query. Where no leader of
+    metastorage is found within ``limit_ms`` it is refused.
+    """
+
+    statement: str
+    limit_ms: int
+
+
+class SqlProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a statement was not carried out. ``kind``: the error's name; ``token``, ``place`` (line
+    and column) and ``expected`` where the text is wrong. ``doubtful``: it may have been carried
+    out.
+    """
+
+    kind: str
+    message: str
+    token: str = ""
+    place: tuple[int, int] | None = None
+    expected: tuple[str, ...] = ()
+    doubtful: bool = False
+
+
+class SqlReport(msgspec.Struct, frozen=True, kw_only=True, tag="sql-report"):
+    """The answer to a statement: rows of a query, none of any other. ``warnings``: what was
+    accepted all the same.
+    """
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[int | str | None, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
+    problem: SqlProblem | None = None
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,5 +219,5 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
     left_out: int = 0
 
 
-AdminQuestion = AskStatus | AskEvents | AskKey | AskStates
-AdminBody = NodeReport | EventBatch | KeyReport | StateReport
+AdminQuestion = AskStatus | AskEvents | AskKey | AskStates | AskSql
+AdminBody = NodeReport | EventBatch | KeyReport | StateReport | SqlReport

@@ -156,6 +156,7 @@ def topology_changed(state: DataNodes, topology: Topology, ts: int) -> DataNodes
         since = _since(state.joint, ts, again=before != now)
         timer = _timer(since, _still(state.joint, now, joined), absent)
         return fired(replace(state, joint=timer), ts)
+    # A node that was gone before must not start the timer again.
     gone = set(absent) - set(() if state.down is None else state.down.left)
     up_since = _since(state.up, ts, again=bool(joined))
     up = _timer(up_since, _still(state.up, now, joined), ())
@@ -261,6 +262,7 @@ def _switched(history: tuple[Entry, ...], ts: int, nodes: Iterable[Node]) -> tup
 
 
 def _unless(timer: Timer | None, due: list[Timer]) -> Timer | None:
+    # By identity: two timers may be equal values.
     return None if any(timer is other for other in due) else timer
 
 

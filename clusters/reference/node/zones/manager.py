@@ -16,10 +16,10 @@ import msgspec
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.options import Zone
 from clusters.reference.node.metastorage.metastorage import (
-    Condition,
     Invoke,
     Operation,
     Versioned,
+    unchanged,
 )
 from clusters.reference.node.zones import data_nodes
 from clusters.reference.node.zones.data_nodes import DataNodes, Entry, Topology
@@ -76,6 +76,7 @@ def step(
         before = states.get(zone)
         after = _following(before, there.get(zone), topology, ts)
         if after != before:
+            # Only along with a change: compaction alone would cost a revision.
             kept = None if after is None else data_nodes.compacted(after, oldest)
             invokes.append(_replaced(view, zone, before, kept))
     return tuple(invokes)
@@ -110,16 +111,11 @@ def _replaced(view: View, zone: int, before: DataNodes | None, after: DataNodes 
     change writes the timers' key.
     """
     key = f"{TIMERS}{zone}"
-    held = view.get(key)
-    unchanged = (
-        Condition(key, "absent")
-        if held is None
-        else Condition(key, "revision", revision=held.revision)
-    )
+    as_read = (unchanged(key, view.get(key)),)
     if after is None:
-        return Invoke((unchanged,), (Operation(key, None), Operation(f"{HISTORY}{zone}", None)))
+        return Invoke(as_read, (Operation(key, None), Operation(f"{HISTORY}{zone}", None)))
     operations = [Operation(key, _encode(msgspec.structs.replace(after, history=())))]
     # Not with every event: a rebalance is triggered by the revision of the history's key.
     if before is None or before.history != after.history:
         operations.append(Operation(f"{HISTORY}{zone}", _encode(after.history)))
-    return Invoke((unchanged,), tuple(operations))
+    return Invoke(as_read, tuple(operations))

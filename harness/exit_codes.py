@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection, Iterable
 
 EXIT_USAGE = 254
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130  # 128 and SIGINT, as shells show it
 EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
 
 
@@ -30,6 +30,8 @@ class Outcome(enum.StrEnum):
         return _MEANINGS[self]
 
 
+# What Python and click exit with by themselves (1, 2) says nothing of a store: the command line
+# catches both, and exits with 255 and 254 instead.
 _EXIT_CODES = {
     Outcome.VIOLATION: 1,
     Outcome.HARNESS_ERROR: 255,

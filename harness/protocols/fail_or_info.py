@@ -1,6 +1,6 @@
 """Where an error, or a deadline, becomes ``fail`` or ``info``.
 
-``fail`` means that the operation certainly did not happen; whatever is not certain is ``info``.
+``fail`` means that the operation certainly did not happen; what is not certain is ``info``.
 """
 
 from __future__ import annotations

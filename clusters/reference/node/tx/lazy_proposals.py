@@ -1,5 +1,5 @@
-"""Group commit: a proposal without a waiter is delayed by up to 10 ms, so that it shares an append
-and a sync with the next proposal of its partition.
+"""Delays a proposal without a waiter by up to 10 ms, so that it shares an append and a sync with
+the next proposal of its partition (``groups.group_commit``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class LazyProposals:
         if not self._waiting:
             return
         if self._timer is not None:
+            # It is of this batch, and would cut the wait of the next one short.
             self._timer.cancel()
         waiting, self._waiting = self._waiting, []
         for flushed in waiting:
+            # Not ``set_result``: the waiter may have been cancelled meanwhile.
             settle(flushed, None)

@@ -1,0 +1,232 @@
+"""Transactions: a lock has one holder, an outcome is one, a snapshot stays as it was read.
+
+Locks live in the memory of a primary. They are counted for each epoch by itself: what the primary
+of an earlier epoch grants after its lease is judged by the leases, and nothing can come of it,
+since the log refuses its commands. A prepared transaction holds its locks beyond its primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from harness.protocols.claims import (
+    Finished,
+    Forgotten,
+    Installed,
+    Locked,
+    Outcome,
+    Prepared,
+    SnapshotRead,
+    Unlocked,
+    Written,
+)
+
+KEPT_EPOCHS = 3  # of each group: a primary that is behind by more grants nothing any more
+KEPT_TRANSACTIONS = 20_000  # whose ends are remembered: none is open for so long
+KEPT_SNAPSHOTS = 64  # of each key: no snapshot is open for so long
+
+
+@attrs.define
+class _Epoch:
+    """The locks that one primary has granted; whether a lock is exclusive, by key and holder."""
+
+    keys: dict[bytes, dict[str, bool]] = attrs.field(factory=dict)
+    held: dict[str, dict[bytes, None]] = attrs.field(factory=dict)
+    given_up: dict[str, dict[bytes, None]] = attrs.field(factory=dict)
+    written: dict[str, None] = attrs.field(factory=dict)
+
+
+@attrs.define
+class _Group:
+    epochs: dict[int, _Epoch] = attrs.field(factory=dict)
+    prepared: dict[str, Prepared] = attrs.field(factory=dict)
+    # By key and transaction: the epoch, and whether exclusively.
+    kept: dict[bytes, dict[str, tuple[int, bool]]] = attrs.field(factory=dict)
+    finished: dict[str, None] = attrs.field(factory=dict)
+
+
+class Locks:
+    """Judges what primaries grant and write; an empty text where nothing is wrong."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+
+    def locked(self, fact: Locked) -> str:
+        """A lock is granted."""
+        group, epoch = self._at(fact.group, fact.epoch)
+        holders = epoch.keys.setdefault(fact.key, {})
+        text = next(self._conflicts(group, holders, fact), "")
+        holders[fact.txn] = fact.exclusive or holders.get(fact.txn, False)
+        epoch.held.setdefault(fact.txn, {})[fact.key] = None
+        if fact.txn in epoch.given_up:
+            epoch.given_up[fact.txn].pop(fact.key, None)
+        return text
+
+    def unlocked(self, fact: Unlocked) -> None:
+        """All locks of a transaction are given up."""
+        _, epoch = self._at(fact.group, fact.epoch)
+        held = epoch.held.pop(fact.txn, None)
+        if held is None:
+            return
+        for key in held:
+            del epoch.keys[key][fact.txn]
+            if not epoch.keys[key]:
+                del epoch.keys[key]
+        # What is in the log needs no lock any more.
+        if fact.txn not in epoch.written:
+            epoch.given_up.setdefault(fact.txn, {}).update(held)
+            _forget(epoch.given_up)
+
+    def prepared(self, fact: Prepared) -> None:
+        """A transaction is prepared."""
+        group, _ = self._at(fact.group, fact.epoch)
+        # A primary that was paused may tell it after the end.
+        if fact.txn in group.finished or fact.txn in group.prepared:
+            return
+        group.prepared[fact.txn] = fact
+        for keys, exclusive in ((fact.shared, False), (fact.exclusive, True)):
+            for key in keys:
+                group.kept.setdefault(key, {})[fact.txn] = fact.epoch, exclusive
+
+    def finished(self, fact: Finished) -> None:
+        """A prepared transaction has its outcome."""
+        group = self._groups.setdefault(fact.group, _Group())
+        group.finished[fact.txn] = None
+        _forget(group.finished)
+        prepared = group.prepared.pop(fact.txn, None)
+        if prepared is not None:
+            for key in (*prepared.shared, *prepared.exclusive):
+                group.kept[key].pop(fact.txn, None)
+                if not group.kept[key]:
+                    del group.kept[key]
+
+    def forgotten(self, fact: Forgotten) -> str:
+        """The outcome of a transaction is dropped."""
+        for name, group in self._groups.items():
+            if fact.txn in group.prepared:
+                return f"the outcome of {fact.txn} is dropped, and {name} has not finished it"
+        return ""
+
+    def written(self, fact: Written) -> tuple[str, str]:
+        """Writes are in a log: what is wrong with the locks of others, and with its own."""
+        group, epoch = self._at(fact.group, fact.epoch)
+        epoch.written[fact.txn] = None
+        _forget(epoch.written)
+        shared = ""
+        for key in fact.keys:
+            wanted = Locked(fact.group, fact.epoch, fact.txn, key, exclusive=True)
+            shared = shared or next(self._conflicts(group, epoch.keys.get(key, {}), wanted), "")
+        lost = epoch.given_up.pop(fact.txn, {}) | self._left_behind(group, epoch, fact)
+        if not lost:
+            return shared, ""
+        keys = ", ".join(key.hex() for key in lost)
+        return shared, f"{fact.txn} writes in {fact.group}, and its lock of {keys} was given up"
+
+    def _left_behind(self, group: _Group, epoch: _Epoch, fact: Written) -> dict[bytes, None]:
+        """The keys whose locks earlier primaries had granted, and this one has not."""
+        granted = epoch.held.get(fact.txn, {})
+        return {
+            key: None
+            for number, earlier in group.epochs.items()
+            if number < fact.epoch
+            for key in (*earlier.held.get(fact.txn, ()), *earlier.given_up.get(fact.txn, ()))
+            if key not in granted
+        }
+
+    def _conflicts(self, group: _Group, holders: dict[str, bool], fact: Locked) -> Iterator[str]:
+        mode = "exclusively" if fact.exclusive else "to share"
+        what = f"{fact.txn} has key {fact.key.hex()} of {fact.group} {mode}"
+        for other, exclusive in holders.items():
+            if other != fact.txn and (exclusive or fact.exclusive):
+                yield f"{what}, and {other} holds it under the same epoch {fact.epoch}"
+        for other, (epoch, exclusive) in group.kept.get(fact.key, {}).items():
+            if other != fact.txn and epoch <= fact.epoch and (exclusive or fact.exclusive):
+                yield f"{what}, and {other} has been prepared with it since epoch {epoch}"
+
+    def _at(self, name: str, number: int) -> tuple[_Group, _Epoch]:
+        group = self._groups.setdefault(name, _Group())
+        epoch = group.epochs.get(number)
+        if epoch is None:
+            epoch = group.epochs[number] = _Epoch()
+            for old in sorted(group.epochs)[:-KEPT_EPOCHS]:
+                del group.epochs[old]
+        return group, epoch
+
+
+class Outcomes:
+    """What has been told of each transaction."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int | None, str]] = {}
+        self._forgotten: dict[str, None] = {}
+
+    def forgotten(self, fact: Forgotten) -> None:
+        """Of the transaction nothing is known any more: a late question finds it aborted."""
+        self._forgotten[fact.txn] = None
+        _forget(self._forgotten)
+
+    def told(self, node: str, message: str, fact: Outcome) -> str:
+        """An outcome is told in ``message``; the text is empty where it is the one before."""
+        place = f"{node}, {message}"
+        before = self._told.get(fact.txn)
+        if before is None:
+            self._told[fact.txn] = fact.ts, place
+            _forget(self._told)
+            return ""
+        ts, where = before
+        if ts == fact.ts or (fact.ts is None and fact.txn in self._forgotten):
+            return ""
+        return f"{fact.txn} is {_worded(fact.ts)}, and was {_worded(ts)} before ({where})"
+
+
+class Snapshots:
+    """What snapshots have read, and which versions came to be."""
+
+    def __init__(self) -> None:
+        self._versions: dict[tuple[str, bytes], list[int]] = {}
+        self._read: dict[tuple[str, bytes], dict[tuple[int, int], None]] = {}
+
+    def read(self, fact: SnapshotRead) -> str:
+        """A snapshot has read a key."""
+        place = fact.group, fact.key
+        if fact.version_ts > fact.ts:
+            return f"a snapshot at {fact.ts} has read the later version of {fact.version_ts}"
+        # The last ones only: older ones were there when the snapshot began, and were compared then.
+        for ts in reversed(self._versions.get(place, [])):
+            if fact.version_ts < ts <= fact.ts:
+                return _overtaken(fact.key, fact.ts, fact.version_ts, ts)
+            if ts <= fact.version_ts:
+                break
+        reads = self._read.setdefault(place, {})
+        reads[(fact.version_ts, fact.ts)] = None
+        if len(reads) > KEPT_SNAPSHOTS:
+            del reads[next(iter(reads))]
+        return ""
+
+    def installed(self, fact: Installed) -> str:
+        """Versions came to be."""
+        for key in fact.keys:
+            place = fact.group, key
+            self._versions.setdefault(place, []).append(fact.ts)
+            for version_ts, ts in self._read.get(place, ()):
+                if version_ts < fact.ts <= ts:
+                    return _overtaken(key, ts, version_ts, fact.ts)
+        return ""
+
+
+def _overtaken(key: bytes, ts: int, version_ts: int, between: int) -> str:
+    read = f"the version of {version_ts}" if version_ts else "nothing"
+    return f"a snapshot at {ts} has read {read} of key {key.hex()}, which has one of {between}"
+
+
+def _worded(ts: int | None) -> str:
+    return "aborted" if ts is None else f"committed at {ts}"
+
+
+def _forget(entries: dict[str, Any]) -> None:
+    """Drop the oldest of ``entries`` beyond the limit."""
+    if len(entries) > KEPT_TRANSACTIONS:
+        del entries[next(iter(entries))]

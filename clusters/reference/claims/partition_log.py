@@ -1,0 +1,81 @@
+"""The log of a partition once more: which of its commands count, and what each of them did.
+
+The log decides: a command of a past epoch does nothing, and of a commit and an abort of the same
+transaction the first one in it counts. Nothing of the node's state machine is used.
+"""
+
+from __future__ import annotations
+
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
+from clusters.reference.node.wire.messages import TxnId
+from harness.protocols.claims import Fact, Installed, Needless, Outcome
+
+
+class PartitionLog:
+    """The committed commands of one group, from the first on; once one is missing, none of those
+    behind it is followed.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._commands: dict[tuple[int, int], commands.Command] = {}
+        self._complete = True
+        self._epoch = self._horizon = 0
+        self._prepared: dict[TxnId, Prepare] = {}
+        self._outcomes: dict[TxnId, int] = {}
+
+    def logged(self, index: int, mark: int, command: commands.Command) -> None:
+        """A disk holds ``command``."""
+        self._commands[(index, mark)] = command
+
+    def committed(self, index: int, mark: int) -> list[Fact]:
+        """What the entry did; nothing for a leader's first entry and for configurations."""
+        self._complete = self._complete and mark != 0
+        command = self._commands.pop((index, mark), None)
+        return self._apply(command) if self._complete and command is not None else []
+
+    def _apply(self, command: commands.Command) -> list[Fact]:
+        if isinstance(command, Takeover):
+            self._epoch = max(self._epoch, command.epoch)
+            return []
+        if command.epoch != self._epoch:
+            return []
+        match command:
+            case Commit():
+                return self._commit(command)
+            case Prepare():
+                self._prepared[command.txn] = command
+            case Abort():
+                if self._undecided(command.txn):
+                    self._outcomes[command.txn] = 0
+                    return [Outcome(str(command.txn), None)]
+            case Finish():
+                prepared = self._prepared.pop(command.txn, None)
+                if prepared is not None and command.ts:
+                    return [self._installed(prepared.writes, command.ts)]
+            case Forget():
+                return self._forget(command)
+        return []
+
+    def _forget(self, command: Forget) -> list[Fact]:
+        known = [self._outcomes.pop(txn) for txn in command.txns if txn in self._outcomes]
+        self._horizon = max(self._horizon, command.horizon)
+        old = [t for t, ts in self._outcomes.items() if not ts and t.ts <= self._horizon]
+        for txn in old:
+            del self._outcomes[txn]
+        return [] if known or old else [Needless(self._group)]
+
+    def _commit(self, command: Commit) -> list[Fact]:
+        if not self._undecided(command.txn):
+            return []
+        if command.participants:  # of one partition alone: no other can ask for it
+            self._outcomes[command.txn] = command.ts
+        told = Outcome(str(command.txn), command.ts)
+        return [told, self._installed(command.writes, command.ts)]
+
+    def _undecided(self, txn: TxnId) -> bool:
+        return txn not in self._outcomes and txn.ts > self._horizon
+
+    def _installed(self, writes: commands.Writes, ts: int) -> Installed:
+        return Installed(self._group, tuple([key for key, _ in writes]), ts)

@@ -1,0 +1,150 @@
+"""SQL at the leader of metastorage: a statement is applied to the catalog and written by
+compare-and-set, a query is answered from what is applied there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from clusters.reference.node import events
+from clusters.reference.node.catalog import catalog as catalogs
+from clusters.reference.node.catalog import views
+from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.errors import SqlError
+from clusters.reference.node.catalog.grammar import parse
+from clusters.reference.node.catalog.statements import AlterZone, CreateZone, Ddl, Describe, Select
+from clusters.reference.node.markers import reached
+from clusters.reference.node.metastorage.access import View
+from clusters.reference.node.metastorage.metastorage import (
+    InvokeResult,
+    encode_invoke,
+)
+from clusters.reference.node.wire import error_table as codes
+from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody, SqlReply
+from clusters.reference.node.wire.reports import AskSql, SqlProblem, SqlReport
+
+WRITE_TIMEOUT_S = 1.0
+MAX_ATTEMPTS = 16  # of a statement that others overtake
+ASK_TIMEOUT_S = 2.0
+ASK_AGAIN_S = 0.1
+
+
+class Group(Protocol):
+    """The raft group of metastorage."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads it, and has applied everything of earlier terms."""
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads, where it is known."""
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        """The result of ``Metastorage.apply``, or ``Failed``."""
+
+
+class CatalogService:
+    """Carries out statements while this node leads metastorage."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        view: View,
+        group: Group,
+        state: Callable[[Catalog], views.ClusterState],
+        warning: Callable[[Catalog, str], str | None],
+        event_log: events.EventLog,
+    ) -> None:
+        """``state``: what views tell beside the catalog; ``warning``: what to tell of the zone of
+        that name, which a statement has made or altered.
+        """
+        self._node, self._view, self._group = node, view, group
+        self._state, self._warning, self._events = state, warning, event_log
+
+    async def serve(self, body: AskSql) -> PeerAnswer:
+        """Answer as the leader, or refuse."""
+        if not self._group.serving:
+            text = f"{self._node} does not lead metastorage"
+            return Failed(codes.NOT_LEADER, text, self._group.leader)
+        try:
+            statement = parse(body.statement)
+            if isinstance(statement, Describe | Select):
+                state = self._state(catalogs.read(self._view.get))
+                rows = views.answer(statement, state)
+                return SqlReply(SqlReport(columns=rows.columns, rows=rows.rows))
+            return await self._apply(statement, " ".join(body.statement.split()))
+        except SqlError as error:
+            return SqlReply(SqlReport(problem=problem(error)))
+
+    async def _apply(self, statement: Ddl, text: str) -> PeerAnswer:
+        for _ in range(MAX_ATTEMPTS):
+            before = catalogs.read(self._view.get)
+            after = before.apply(statement)
+            if after is not before:
+                invoke = catalogs.written(self._view.get, after)
+                done = await self._group.propose(encode_invoke(invoke), WRITE_TIMEOUT_S)
+                if not isinstance(done, InvokeResult):
+                    return done if isinstance(done, Failed) else Failed(codes.LOST)
+                if not done.success:
+                    reached("statement overtaken by another one")
+                    continue
+                self._events.add(events.CATALOG_CHANGED, text)
+            warning = None
+            if isinstance(statement, CreateZone | AlterZone):
+                warning = self._warning(after, statement.name.full)
+            return SqlReply(SqlReport(warnings=() if warning is None else (warning,)))
+        return Failed(codes.OVERLOADED, f"{MAX_ATTEMPTS} other statements came first")
+
+
+def problem(error: SqlError) -> SqlProblem:
+    """``error`` as it travels."""
+    place = error.place
+    return SqlProblem(
+        kind=type(error).__name__,
+        message=str(error),
+        token=error.token,
+        place=None if place is None else (place.line, place.column),
+        expected=error.expected,
+    )
+
+
+class Ask(Protocol):
+    """The request router's."""
+
+    async def __call__(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        """The answer of ``node``."""
+
+
+class SqlClient:
+    """Sends statements to the leader of metastorage, on whichever node that is."""
+
+    def __init__(self, *, leader: Callable[[], str | None], ask: Ask) -> None:
+        self._leader, self._ask = leader, ask
+
+    async def execute(self, question: AskSql) -> SqlReport:
+        """The leader's answer. A statement that no leader took in is sent again, until its limit
+        has passed.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + question.limit_ms / 1000
+        hint: str | None = None
+        while True:
+            leader = hint or self._leader()
+            answer: PeerAnswer = Failed(codes.NOT_LEADER, "metastorage has no leader")
+            if leader is not None:
+                answer = await self._ask(leader, question, ASK_TIMEOUT_S)
+            if isinstance(answer, SqlReply):
+                return answer.report
+            code, text = codes.LOST, "no answer to a statement"
+            if isinstance(answer, Failed):
+                code, text = answer.code, answer.message
+                hint = answer.leader
+            taken = code not in (*codes.NOT_SERVED, codes.OVERLOADED)
+            if taken or loop.time() >= deadline_s:
+                message = f"{text} ({code})"
+                return SqlReport(problem=SqlProblem(kind=code, message=message, doubtful=taken))
+            await asyncio.sleep(ASK_AGAIN_S)

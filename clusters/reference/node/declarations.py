@@ -1,0 +1,58 @@
+"""What a primary declares of its transactions: the answers that it gives, and the locks that it
+gives up.
+
+A primary may be its own coordinator: then no message tells what it granted. A simulation listens
+here, and holds every answer against those before it; on a real machine a declaration is one look at
+a variable. An answer is declared as it is given, and locks are given up before others have them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+
+import msgspec
+
+from clusters.reference.node.wire.messages import PeerAnswer, PrimaryBody, TxnId
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A primary here gave ``answer`` to ``body``, whether a peer or this node had asked."""
+
+    body: PrimaryBody
+    answer: PeerAnswer
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The primary of ``partition`` under ``epoch`` holds no lock for ``txn`` any more."""
+
+    partition: int
+    epoch: int
+    txn: TxnId
+
+
+Listener = Callable[[Answered | Released], None]
+
+# By context as planted bugs are: nodes of one process declare each for itself.
+_listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar(
+    "listener of declarations", default=None
+)
+
+
+def answered(body: PrimaryBody, answer: PeerAnswer) -> None:
+    """A primary here answers ``body``."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(Answered(body, answer))
+
+
+def released(partition: int, epoch: int, txn: TxnId) -> None:
+    """A primary here, under ``epoch``, gives up all locks of ``txn``."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(Released(partition, epoch, txn))
+
+
+def listen(listener: Listener) -> None:
+    """From here on, in the running task and those that it starts, ``listener`` is told."""
+    _listener.set(listener)

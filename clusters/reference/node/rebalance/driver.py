@@ -1,0 +1,169 @@
+"""The loop that aims partitions at their targets, at the leader of metastorage: after each change
+of REPLICAS, data nodes, filter or PRIMARY_ZONE it writes pending or planned assignments
+("Operations, which can trigger rebalance", "Write new pending assignments (1)").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from clusters.reference.node import events
+from clusters.reference.node.catalog import catalog as catalogs
+from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.markers import reached
+from clusters.reference.node.metastorage.access import Group, View
+from clusters.reference.node.metastorage.metastorage import (
+    Change,
+    Invoke,
+    InvokeResult,
+    Operation,
+    encode_invoke,
+    unchanged,
+)
+from clusters.reference.node.rebalance import keys, manager
+from clusters.reference.node.rebalance.keys import PartitionId
+from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
+from clusters.reference.node.zones.manager import HISTORY
+
+NUMBERS = "partition.numbers"  # see ``Numbers``
+WRITE_TIMEOUT_S = 1.0
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Numbers(msgspec.Struct, frozen=True, array_like=True):
+    """The flat numbers of partitions: those of a table begin at its base, and none is given twice.
+    ``tables``: (table, its base, how many), in the order of their bases.
+    """
+
+    following: int = 0
+    tables: tuple[tuple[int, int, int], ...] = ()
+
+    def of(self, partition: PartitionId) -> int | None:
+        """The flat number of ``partition``, once it has one."""
+        for table, base, count in self.tables:
+            if table == partition.table and partition.number < count:
+                return base + partition.number
+        return None
+
+    def partition(self, number: int) -> PartitionId | None:
+        """The partition with that flat number."""
+        for table, base, count in self.tables:
+            if base <= number < base + count:
+                return PartitionId(table, number - base)
+        return None
+
+    def given(self, catalog: Catalog) -> Numbers:
+        """The numbers with those of the tables of ``catalog``, by their ids."""
+        following, tables = self.following, list(self.tables)
+        known = {table for table, *_ in tables}
+        # By id, so that one catalog gives the same numbers at every leader.
+        for table in sorted(catalog.tables.values(), key=lambda table: table.id):
+            if table.id not in known:
+                count = catalog.zones[table.zone].partitions
+                tables.append((table.id, following, count))
+                following += count
+        return Numbers(following, tuple(tables))
+
+
+_numbers = msgspec.msgpack.Decoder(Numbers).decode
+
+
+def numbers(view: View) -> Numbers:
+    """The flat numbers that were given."""
+    held = view.get(NUMBERS)
+    return Numbers() if held is None else _numbers(held.value)
+
+
+class RebalanceDriver:
+    """Drives ``rebalance.manager`` while this node leads metastorage."""
+
+    def __init__(
+        self,
+        *,
+        view: View,
+        group: Group,
+        variant: Variant,
+        lives: Callable[[], Mapping[str, str]],
+        settled: Callable[[], bool],
+        event_log: events.EventLog,
+    ) -> None:
+        """``lives``: the member that each node is, by name; ``settled``: see ``zones.driver``."""
+        self._view, self._group, self._variant = view, group, variant
+        self._lives, self._settled, self._events = lives, settled, event_log
+        self._drives = False
+        self._news = asyncio.Event()
+
+    def observed(self, change: Change) -> None:
+        """A revision of metastorage was applied."""
+        if any(key.startswith((catalogs.KEY, HISTORY)) for key in change.entries):
+            self._news.set()
+
+    def tick(self) -> None:
+        """Look whether this node drives; once a tick."""
+        before, self._drives = self._drives, self._group.serving and self._settled()
+        if self._drives and not before:
+            self._news.set()
+
+    async def run(self) -> None:
+        """Handle every event once, while this node leads, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._drives and self._group.serving and not await self._step():
+                reached("trigger of a rebalance to be handled again")
+                self._drives = False  # looked at again with the next tick
+
+    async def _step(self) -> bool:
+        catalog = catalogs.read(self._view.get)
+        # Numbers first: nodes pass over the keys of a partition that has none.
+        if not await self._number(catalog):
+            return False
+        for partition, transition in manager.step(self._view, catalog, self._variant):
+            if not await self._do(partition, transition):
+                return False
+        for invoke in manager.dropped(self._view, catalog):
+            if not isinstance(await self._propose(invoke), InvokeResult):
+                return False
+        return True
+
+    async def _number(self, catalog: Catalog) -> bool:
+        before = numbers(self._view)
+        after = before.given(catalog)
+        if after == before:
+            return True
+        as_read = unchanged(NUMBERS, self._view.get(NUMBERS))
+        done = await self._propose(Invoke((as_read,), (Operation(NUMBERS, _encode(after)),)))
+        return isinstance(done, InvokeResult) and done.success
+
+    async def _do(self, partition: PartitionId, transition: Transition) -> bool:
+        done = await self._propose(self._founded(partition, transition.invoke))
+        if not isinstance(done, InvokeResult):
+            return False
+        outcome = transition.outcome(done)
+        if outcome is not Outcome.OUTDATED:
+            state = keys.read(self._view, partition)
+            aim = state.planned or state.pending or state.stable
+            text = f"{outcome}: {' '.join(() if aim is None else aim.nodes)}"
+            number = numbers(self._view).of(partition)
+            self._events.add(events.REBALANCE_STAGE, text, partition=number)
+        return True
+
+    def _founded(self, partition: PartitionId, invoke: Invoke) -> Invoke:
+        """``invoke``, which also says with which members the group begins, if it writes the first
+        assignments of ``partition``.
+        """
+        written = {operation.key: operation.value for operation in invoke.success}
+        first = written.get(partition.key(keys.STABLE))
+        if first is None or self._view.get(partition.key(keys.STABLE)) is not None:
+            return invoke
+        lives = self._lives()
+        members = tuple(lives[node] for node in keys.decode(first).nodes)
+        operation = Operation(partition.key(keys.FOUNDERS), keys.encode_founders(members))
+        return msgspec.structs.replace(invoke, success=(*invoke.success, operation))
+
+    async def _propose(self, invoke: Invoke) -> object:
+        return await self._group.propose(encode_invoke(invoke), WRITE_TIMEOUT_S)

@@ -1,0 +1,413 @@
+"""A node's part in rebalances: it runs the raft nodes that stable and pending assignments ask for,
+and where one of them leads its group it does what ``decisions.next_act`` says ("Start new raft
+nodes and initiate change peers (2)", "Cleanup redundant raft nodes (3)", "Failover").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Protocol
+
+from clusters.reference.node import events
+from clusters.reference.node.groups.group import Group
+from clusters.reference.node.groups.host import RaftHost
+from clusters.reference.node.markers import reached
+from clusters.reference.node.metastorage.metastorage import (
+    Change,
+    Invoke,
+    InvokeResult,
+    Metastorage,
+    unchanged,
+)
+from clusters.reference.node.placement.assignments import Assignment
+from clusters.reference.node.raft import (
+    ChangeBusy,
+    ChangeFailed,
+    ChangeRefused,
+    LeaderElected,
+    NotLeader,
+    StaleRevision,
+    StaleTerm,
+)
+from clusters.reference.node.raft import Stage as RaftStage
+from clusters.reference.node.rebalance import decisions, failover, keys, transitions
+from clusters.reference.node.rebalance.decisions import CancelChange, ChangePeers, Do, Stage
+from clusters.reference.node.rebalance.driver import NUMBERS, numbers
+from clusters.reference.node.rebalance.failover import Next, ReconfigurationError, Retries
+from clusters.reference.node.rebalance.keys import (
+    FOUNDERS,
+    PENDING,
+    STABLE,
+    PartitionId,
+    PartitionState,
+    Position,
+)
+from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
+from clusters.reference.node.replicas.manager import ReplicaManager
+from clusters.reference.node.runtime.tasks import Tasks, all_of
+from clusters.reference.node.storage.identity import name_of, names_of
+from clusters.reference.node.topology.logical import LOGICAL
+from clusters.reference.node.tx.primary_client import Ask
+from clusters.reference.node.wire.messages import AskMember, Failed, InvokeReply, MemberReply
+
+WATCHED = (STABLE, PENDING, FOUNDERS, NUMBERS)
+MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
+# Each asks the leader of metastorage, which a dropped table must not keep from renewing leases.
+MAX_REMOVALS = 16
+TIDY_EVERY_S = 0.5  # at most, in one partition
+MEMBER_TIMEOUT_S = 0.5  # for a node to name its member; then the change is tried again
+_STAGES = {
+    RaftStage.CATCHING_UP: Stage.CATCHING_UP,
+    RaftStage.JOINT: Stage.JOINT,
+    RaftStage.STABLE: Stage.NONE,
+}
+
+log = logging.getLogger("node.rebalance")
+
+
+class Leader(Protocol):
+    """The way to the leader of metastorage."""
+
+    async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
+        """Invoke at the leader; a failure leaves open whether it was done."""
+
+
+class Led:
+    """What a leader of one term knows of its partition's rebalance. ``revision``: of metastorage,
+    which must be applied here before the next act is decided.
+    """
+
+    def __init__(self, term: int, retries: Retries) -> None:
+        self.term, self.retries = term, failover.resumed(retries)
+        self.revision: int | None = None
+        self.wait_until_s = 0.0
+        self.tidy_at_s = 0.0
+        self.cancelled: tuple[int, Transition | None] | None = None
+
+    def may_try(self, revision: int) -> bool:
+        """Whether the change that the pending set of ``revision`` asks for may begin now. Another
+        set does not wait for the retries of the one before.
+        """
+        waits = asyncio.get_running_loop().time() < self.wait_until_s
+        return self.retries.revision != revision or not (waits or self.retries.given_up)
+
+
+class PartitionDriver:
+    """Runs and steers this node's replicas as the keys of their partitions say."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        variant: Variant,
+        view: Metastorage,
+        leader: Leader,
+        lives: Callable[[], Mapping[str, str]],
+        host: RaftHost,
+        replicas: ReplicaManager,
+        assignments: dict[int, Assignment],
+        ask: Ask,
+        event_log: events.EventLog,
+        tasks: Tasks,
+    ) -> None:
+        """``view`` is what this node has applied; ``assignments`` is kept as stable ones are, by
+        flat numbers.
+        """
+        self._node, self._variant, self._view, self._leader = node, variant, view, leader
+        self._lives, self._host, self._replicas = lives, host, replicas
+        self._assignments, self._events, self._ask = assignments, event_log, ask
+        self._tasks = tasks
+        self._acting: dict[int, None] = {}
+        self._removing: dict[int, None] = {}  # of those that act
+        self._led: dict[int, Led] = {}
+        self._wanted: dict[int, Assignment] = {}  # that this node is to run
+
+    # -- which replicas run
+
+    def observed(self, change: Change) -> None:
+        """A revision of metastorage was applied: start replicas; others are stopped in time."""
+        touched: dict[PartitionId, None] = {}
+        for key in change.entries:
+            if key.startswith(WATCHED[:3]):
+                table, _, number = key.partition("/")[2].partition("/")
+                touched[PartitionId(int(table), int(number))] = None
+        # A node that has come back may be the one for which retries were given up.
+        if LOGICAL in change.entries:
+            for led in self._led.values():
+                led.retries = failover.resumed(led.retries)
+        given = numbers(self._view)
+        changed = 0
+        for partition in touched:
+            number_of = given.of(partition)
+            if number_of is not None:
+                changed += self._place(number_of, partition)
+        if changed:
+            text = f"assignments of {changed} partitions at revision {change.revision}"
+            self._events.add(events.ASSIGNMENTS_CHANGED, text)
+
+    def _place(self, number: int, partition: PartitionId) -> bool:
+        """Start the replica if it is to run; whether stable assignments have changed."""
+        state, lives = keys.read(self._view, partition), self._lives()
+        founders = keys.founders(self._view, partition)
+        stable = () if state.stable is None else state.stable.nodes
+        assignment = Assignment(
+            members=tuple(lives.get(node, node) for node in stable), founders=founders
+        )
+        before = self._assignments.get(number)
+        if stable:
+            self._assignments[number] = assignment
+        else:
+            self._assignments.pop(number, None)
+        if self._node in decisions.wanted(state):
+            self._wanted[number] = assignment
+            self._replicas.assigned(number, assignment)
+        else:
+            self._wanted.pop(number, None)
+        return before is None or before.members != assignment.members
+
+    def _reconcile(self) -> None:
+        """Start what could not be started, and stop what is redundant."""
+        running = self._replicas.replicas
+        for number, assignment in self._wanted.items():
+            if number not in running and number not in self._acting:
+                self._replicas.assigned(number, assignment)
+        given = numbers(self._view)
+        for number in [number for number in running if number not in self._wanted]:
+            partition = given.partition(number)
+            if len(self._removing) >= MAX_REMOVALS:
+                reached("redundant replicas wait to be erased")
+                break
+            if partition is not None and number not in self._acting:
+                self._removing[number] = None
+                self._begin(number, self._remove(number, partition))
+
+    async def _remove(self, number: int, partition: PartitionId) -> None:
+        """Stop and erase a replica, if metastorage itself says that it is redundant: this node may
+        be far behind, as after a restart, and the replica one that has a vote by now.
+        """
+        state = keys.read(self._view, partition)
+        read = [partition.key(prefix) for prefix in (STABLE, PENDING)]
+        newest = tuple(unchanged(key, self._view.get(key)) for key in read)
+        done = await self._leader.invoke(Invoke(newest, ()))
+        redundant = isinstance(done, InvokeReply) and done.success
+        # It may have been assigned again while the leader was asked.
+        if redundant and number not in self._wanted:
+            reached("replica that is no longer assigned is erased")
+            await self._replicas.erase(number)
+            nodes = " ".join(sorted(decisions.wanted(state))) or "no node"
+            text = f"replica erased: {nodes} hold the partition"
+            self._events.add(events.REBALANCE_STAGE, text, partition=number)
+
+    # -- what the leaders of groups do
+
+    def tick(self) -> None:
+        """Take the next act of each partition that is led here, at most one at a time."""
+        self._reconcile()
+        given = numbers(self._view)
+        for number, replica in self._replicas.replicas.items():
+            partition = given.partition(number)
+            if partition is None:
+                continue
+            self._note_events(number, partition, replica.group)
+            busy = number in self._acting or len(self._acting) >= MAX_ACTS
+            if replica.group.serving and not busy:
+                self._lead(number, partition, replica.group)
+
+    def _note_events(self, number: int, partition: PartitionId, group: Group) -> None:
+        for event in group.take_events():
+            led = self._led.get(number)
+            if isinstance(event, LeaderElected):
+                self._led[number] = Led(event.term, led.retries if led else Retries())
+            elif isinstance(event, ChangeFailed) and led is not None and led.term == event.term:
+                error = ReconfigurationError(event.error.value)
+                self._failed(number, led, error, event.revision, event.member)
+
+    def _failed(
+        self,
+        number: int,
+        led: Led,
+        error: ReconfigurationError,
+        revision: int,
+        member: str | None = None,
+    ) -> None:
+        """onReconfigurationError: try again in a while, unless others do it."""
+        decision = failover.failed(led.retries, error, revision)
+        led.retries = decision.retries
+        led.wait_until_s = asyncio.get_running_loop().time() + decision.delay_s
+        text = f"change of peers failed: {error}" + (f", {name_of(member)}" if member else "")
+        if decision.act is not Next.STOP:
+            reached("change of peers to be tried again")
+            self._events.add(events.REBALANCE_STAGE, text, partition=number, term=led.term)
+        if decision.act is Next.FAILURE_HANDLER:
+            log.error("partition %d: %s, %d times", number, text, led.retries.failures)
+
+    def _lead(self, number: int, partition: PartitionId, group: Group) -> None:
+        led = self._led.get(number)
+        if led is None or led.term != group.raft.term:
+            led = self._led[number] = Led(group.raft.term, led.retries if led else Retries())
+        if led.revision is None:
+            # What this node has applied may be older than what the last leader acted on.
+            self._begin(number, self._read_newest(led))
+        elif self._view.revision >= led.revision and not self._confirming(number, led, group):
+            self._act(number, led, group, keys.read(self._view, partition))
+
+    def _act(self, number: int, led: Led, group: Group, state: PartitionState) -> None:
+        raft, waiting = group.raft, group.raft.waiting_revision
+        if waiting is not None and waiting == state.pending_revision:
+            self._begin(number, self._lock(number, led, group, state))
+            return
+        act = decisions.next_act(self._variant, state, _as_led(group))
+        if isinstance(act, Do):
+            self._begin(number, self._do(number, led, act.transition))
+        elif isinstance(act, ChangePeers):
+            if led.may_try(act.revision):
+                locks = self._variant is Variant.LOCK
+                self._begin(number, self._change(number, led, group, act, confirm=locks))
+        elif isinstance(act, CancelChange):
+            # Where nothing goes on, there is nothing to cancel, and the answer is the same.
+            if raft.cancel_change() or raft.stage is RaftStage.STABLE:
+                led.cancelled = raft.now, act.then
+        elif raft.stage is RaftStage.STABLE and state.pending is None:
+            self._tidy(number, led, group)
+
+    def _confirming(self, number: int, led: Led, group: Group) -> bool:
+        """Whether a cancelled change waits for its confirmation; does what follows on it."""
+        if led.cancelled is None:
+            return False
+        asked, then = led.cancelled
+        if not group.raft.leads_since(asked):
+            return True
+        reached("cancelled change of peers confirmed")
+        led.cancelled = None
+        if then is not None:
+            self._begin(number, self._do(number, led, then))
+        return then is not None
+
+    async def _change(
+        self, number: int, led: Led, group: Group, act: ChangePeers, *, confirm: bool
+    ) -> None:
+        """changePeersAsync(term, peers), once the raft nodes of all new peers run."""
+        members = await self._members(number, group, act)
+        if isinstance(members, ReconfigurationError):
+            self._failed(number, led, members, act.revision)
+            return
+        config = group.raft.configuration
+        reached_already = frozenset(members) == frozenset(config.voters) and not config.learners
+        if reached_already and group.raft.stage is RaftStage.STABLE:
+            return
+        try:
+            self._host.change_peers(
+                group,
+                members,
+                term=act.term,
+                revision=act.revision,
+                adjust=self._variant is Variant.LOCK,
+                confirm=confirm,
+            )
+        except StaleTerm:
+            self._failed(number, led, ReconfigurationError.STALE_TERM, act.revision)
+        except StaleRevision:
+            self._failed(number, led, ReconfigurationError.STALE_REVISION, act.revision)
+        except (ChangeBusy, ChangeRefused):
+            self._failed(number, led, ReconfigurationError.BUSY, act.revision)
+        except NotLeader:
+            self._failed(number, led, ReconfigurationError.STEPPED_DOWN, act.revision)
+
+    async def _members(
+        self, number: int, group: Group, act: ChangePeers
+    ) -> tuple[str, ...] | ReconfigurationError:
+        """The members that the replicas of the nodes are. A voter that does not answer stays what
+        it is: the group may go on without it.
+        """
+        asked, lives = AskMember(number, act.revision), self._lives()
+
+        async def one(node: str) -> str | ReconfigurationError:
+            answer: object = None
+            if node in lives:
+                answer = await self._ask(node, asked, MEMBER_TIMEOUT_S)
+            if isinstance(answer, MemberReply) and answer.member is not None:
+                return answer.member
+            known = [m for m in group.raft.configuration.voters if name_of(m) == node]
+            if known:
+                return known[0]
+            missing = isinstance(answer, MemberReply)
+            error = ReconfigurationError
+            return error.NOT_STARTED if missing else error.UNREACHABLE
+
+        found = await all_of(one(node) for node in act.nodes)
+        failed = [member for member in found if isinstance(member, ReconfigurationError)]
+        return failed[0] if failed else tuple(map(str, found))
+
+    def _tidy(self, number: int, led: Led, group: Group) -> None:
+        """Take in the replicas that nodes run in place of voters that are gone, with their
+        directory or alone, and let learners go that a cancelled change has left behind. It needs
+        no lock: its nodes are the stable ones, which no pending set changes.
+        """
+        lives, raft = self._lives(), group.raft
+        config, now_s = raft.configuration, asyncio.get_running_loop().time()
+        others = [member for member in config.voters if member != raft.node]
+        # Which replica a node runs only the node knows; one that follows need not be asked.
+        silent = any(name_of(m) in lives and not raft.is_there(m) for m in others)
+        act = ChangePeers(names_of(config.voters), led.term, led.revision or 0)
+        if (silent or config.learners) and now_s >= led.tidy_at_s and led.may_try(act.revision):
+            led.tidy_at_s = now_s + TIDY_EVERY_S
+            self._begin(number, self._change(number, led, group, act, confirm=False))
+
+    def _begin(self, number: int, act: Coroutine[None, None, object]) -> None:
+        self._acting[number] = None
+        self._tasks.spawn(self._finish(number, act))
+
+    async def _finish(self, number: int, act: Coroutine[None, None, object]) -> None:
+        try:
+            await act
+        finally:
+            del self._acting[number]
+            self._removing.pop(number, None)
+
+    async def _read_newest(self, led: Led) -> None:
+        done = await self._leader.invoke(Invoke((), ()))
+        if isinstance(done, InvokeReply):
+            led.revision = done.revision
+
+    async def _do(self, number: int, led: Led, transition: Transition) -> Outcome | None:
+        done = await self._leader.invoke(transition.invoke)
+        if not isinstance(done, InvokeReply):
+            return None
+        # The next act is decided by what this one wrote, or found in its way.
+        led.revision = done.revision
+        result = InvokeResult(success=done.success, revision=done.revision, branch=done.branch)
+        outcome = transition.outcome(result)
+        if outcome is not Outcome.CHANGED:
+            self._events.add(events.REBALANCE_STAGE, f"{outcome}", partition=number, term=led.term)
+        return outcome
+
+    async def _lock(self, number: int, led: Led, group: Group, state: PartitionState) -> None:
+        """tryCatchUpFinish(peers): new peers have caught up, and pending must not change any more.
+        Where it has changed, the next act adjusts the change.
+        """
+        revision, target = group.raft.waiting_revision, group.raft.changing_to
+        if revision != state.pending_revision or target is None:
+            return
+        nodes = keys.assignments(names_of(target))
+        lock = transitions.catch_up_finished(state, nodes, led.term)
+        outcome = await self._do(number, led, lock)
+        # The lock is in the name of this term's leader: in a later term another one must ask.
+        if outcome is Outcome.LOCKED and group.raft.term == led.term:
+            self._host.confirm_change(group, revision)
+
+
+def _as_led(group: Group) -> decisions.Group:
+    raft = group.raft
+    # The configuration that is committed, which stands at this place in the log or before: a later
+    # one stands behind it.
+    _, committed = raft.committed_configuration
+    return decisions.Group(
+        term=raft.term,
+        voters=tuple(sorted(names_of(committed.voters))),
+        position=Position(0, raft.commit_index),
+        stage=_STAGES[raft.stage],
+        target=tuple(sorted(names_of(raft.changing_to or ()))),
+        revision=raft.change_revision or 0,
+    )

@@ -1,0 +1,446 @@
+"""Physical and logical topology, kept in metastorage by its leader (IEP-101, "join/validation").
+
+The physical topology is the nodes that the leader is connected to; the logical one those of them
+that were validated. Both are keys of metastorage, so that each change has a revision, and several
+at once are one (a leap). A node enters the logical topology by a request of its own, and leaves it
+as it stops in order, or ``detection_s`` after the last renewal of its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from clusters.reference.node import events
+from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.config import Zoned
+from clusters.reference.node.markers import reached
+from clusters.reference.node.metastorage.access import View
+from clusters.reference.node.metastorage.metastorage import (
+    Change,
+    Invoke,
+    InvokeResult,
+    Operation,
+    Versioned,
+    encode_invoke,
+    unchanged,
+)
+from clusters.reference.node.placement.lease_table import (
+    CEILING_S,
+    LEASE,
+    LeaseTable,
+    decode_lease,
+)
+from clusters.reference.node.runtime.hybrid_clock import span
+from clusters.reference.node.storage.identity import member_of
+from clusters.reference.node.wire import error_table as codes
+from clusters.reference.node.wire.messages import (
+    Failed,
+    Join,
+    JoinReply,
+    Leave,
+    PeerAnswer,
+    PeerBody,
+)
+from clusters.reference.node.zones.data_nodes import Topology
+
+PHYSICAL, LOGICAL = "topology/physical", "topology/logical"
+LIVES = "topology/lives/"  # and a node's name: the life of its directory that joined last
+RESUMED = "topology/resumed"  # the starts with which the whole cluster last started again
+WRITE_TIMEOUT_S = 1.0
+JOIN_TIMEOUT_S = 1.5
+JOIN_EVERY_S = 0.2
+LEAVE_TIMEOUT_S = 0.3
+MAX_ALIVE = 1024  # starts of nodes whose last renewal is remembered
+TellTime = Callable[[], float]
+
+log = logging.getLogger("node.topology")
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A node in the logical topology: the start that joined, and the life of its directory."""
+
+    node: Node
+    origin: str
+    incarnation: str
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    @property
+    def member(self) -> str:
+        """The node's name in raft groups, in this life of its directory."""
+        return member_of(self.node.name, self.incarnation)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
+_names = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+
+
+def logical(view: View) -> tuple[Member, ...]:
+    """The logical topology, sorted by name; empty before the first node has joined."""
+    held = view.get(LOGICAL)
+    return () if held is None else _members(held.value)
+
+
+def physical(view: View) -> tuple[str, ...]:
+    """The names in the physical topology, sorted."""
+    held = view.get(PHYSICAL)
+    return () if held is None else _names(held.value)
+
+
+def topology(view: View) -> Topology:
+    """The logical topology as zones see it; its revision is that of its last change."""
+    held = view.get(LOGICAL)
+    nodes = tuple(member.node for member in logical(view))
+    return Topology(revision=0 if held is None else held.revision, nodes=nodes)
+
+
+def lives(view: View) -> dict[str, str]:
+    """The member that each node is in the life of its directory that joined last, by name, also of
+    nodes that have left.
+    """
+    held = view.prefixed(LIVES)
+    return {key.removeprefix(LIVES): value.value.decode() for key, value in held.items()}
+
+
+def refusal(join: Join, zoned: Zoned, names: Sequence[str]) -> str | None:
+    """Why a node can't be of the cluster of ``zoned``, whose nodes may have ``names``."""
+    name = join.node.name
+    if name not in names:
+        return f"node {name!r}: expected one of {', '.join(names)}"
+    if join.cluster_tag != zoned.tag:
+        return f"node {name!r}: the cluster's tag is {zoned.tag!r} (got {join.cluster_tag!r})"
+    if join.version != zoned.version:
+        return f"node {name!r}: the cluster's version is {zoned.version!r} (got {join.version!r})"
+    return None
+
+
+def changed(
+    before: Sequence[Member], joined: Iterable[Member], left: Iterable[Member]
+) -> tuple[Member, ...]:
+    """The topology after ``left`` went and ``joined`` came, sorted by name. Of one name the start
+    that joined last is there; a start that left can't take a later one with it.
+    """
+    gone = list(left)
+    there = {member.name: member for member in before if member not in gone}
+    there.update({member.name: member for member in joined})
+    return tuple(there[name] for name in sorted(there))
+
+
+class Group(Protocol):
+    """The raft group of metastorage."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads it, and has applied everything of earlier terms."""
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads, where it is known."""
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        """The result of ``Metastorage.apply``, or ``Failed``."""
+
+
+# The invokes by which the state of zones goes on after the cluster was down since a timestamp.
+Resume = Callable[[int], tuple[Invoke, ...]]
+
+
+class TopologyService:
+    """Keeps the topology while this node leads metastorage; serves ``Join`` and ``Leave``.
+
+    A new leader first finds out whether the whole cluster has started again: it has if a majority
+    of the nodes that vote ask to join as new starts, and none that was there before renews its
+    lease. Then, once, timers are told of the time in which the cluster was down. Until it knows,
+    nothing joins and nothing is out.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        zoned: Zoned,
+        names: Sequence[str],
+        view: View,
+        group: Group,
+        leases: LeaseTable,
+        connected: Callable[[], tuple[str, ...]],
+        resume: Resume,
+        event_log: events.EventLog,
+        monotonic_s: TellTime,
+    ) -> None:
+        """``names``: of the nodes that may join; ``connected``: those that this node reaches."""
+        self._node, self._zoned, self._names = node, zoned, tuple(names)
+        self._view, self._group, self._leases = view, group, leases
+        self._connected, self._resume = connected, resume
+        self._events, self._monotonic_s = event_log, monotonic_s
+        self.settled = False
+        self._since_s: float | None = None  # when this node began to lead
+        self._joining: dict[str, Member] = {}
+        self._leaving: dict[str, Member] = {}
+        self._seen_s: dict[str, float] = {}  # when a start was first seen in the topology
+        self._linked_s: dict[str, float] = {}  # when a node was last connected
+        self._alive: dict[str, int] = {}  # start -> the ceiling of its last renewal
+        self._lock = asyncio.Lock()
+        self._news = asyncio.Event()
+
+    def observed(self, change: Change) -> None:
+        """A revision of metastorage was applied."""
+        for key, value in change.entries.items():
+            if key.startswith(LEASE) and value is not None:
+                lease = decode_lease(value)
+                # Taken out first, so that it moves to the end: the oldest are dropped.
+                self._alive.pop(lease.origin, None)
+                self._alive[lease.origin] = lease.ceiling
+                while len(self._alive) > MAX_ALIVE:
+                    del self._alive[next(iter(self._alive))]
+
+    def tick(self) -> None:
+        """Look at leases and links; once a tick."""
+        if not self._group.serving:
+            self._since_s, self.settled = None, False
+            # These nodes ask the next leader by themselves (``Joiner``).
+            self._joining.clear()
+            self._leaving.clear()
+            return
+        now_s = self._monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+            self._seen_s.clear()
+            # As if just connected: a new leader must not drop nodes before it could reach them.
+            self._linked_s = dict.fromkeys(physical(self._view), now_s)
+        self._linked_s.update(dict.fromkeys((self._node, *self._connected()), now_s))
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write what has changed, while this node leads, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._group.serving and self._since_s is not None:
+                await self._write()
+
+    async def serve(self, body: Join | Leave) -> PeerAnswer:
+        """Answer as the leader, or refuse."""
+        if not self._group.serving:
+            text = f"{self._node} does not lead metastorage"
+            return Failed(codes.NOT_LEADER, text, self._group.leader)
+        if isinstance(body, Leave):
+            return await self._left(body)
+        why = refusal(body, self._zoned, self._names)
+        if why is not None:
+            reached("join refused")
+            log.warning("refused: %s", why)
+            return JoinReply(why)
+        member = Member(body.node, body.origin, body.incarnation)
+        if member in logical(self._view):
+            return JoinReply()
+        self._joining[member.name] = member
+        if self.settled:
+            await self._write()
+        else:
+            self._news.set()
+        if member in logical(self._view):
+            return JoinReply()
+        return Failed(codes.OVERLOADED, f"{self._node} has not written the topology yet")
+
+    async def _left(self, body: Leave) -> PeerAnswer:
+        here = {m.name: m for m in logical(self._view) if m.origin == body.origin}
+        self._joining.pop(body.node, None)
+        self._leaving.update(here)
+        await self._write()
+        return JoinReply()
+
+    async def _write(self) -> None:
+        # One at a time: of what comes meanwhile the next one makes one change.
+        async with self._lock:
+            if not self.settled:
+                await self._settle()
+            if self.settled:
+                await self._write_logical()
+                await self._write_physical()
+
+    async def _settle(self) -> None:
+        """Find out whether the whole cluster has started again, and write that once."""
+        since_s = self._since_s
+        if since_s is None:
+            return
+        marker = self._view.get(RESUMED)
+        known = {member.name: {member.origin} for member in logical(self._view)}
+        for origin in () if marker is None else _names(marker.value):
+            known.setdefault(origin.rpartition("~")[0], set()).add(origin)
+        if not known or any(
+            (seen := self._leases.seen.get(name)) is not None
+            and seen.lease.origin in origins
+            and seen.at_s > since_s
+            for name, origins in known.items()
+        ):
+            self.settled = True
+            return
+        fresh = [
+            member
+            for name, member in self._joining.items()
+            if name in self._zoned.system_nodes and member.origin not in known.get(name, ())
+        ]
+        if len(fresh) <= len(self._zoned.system_nodes) // 2:
+            return
+        reached("whole cluster started again")
+        starts = tuple(sorted(member.origin for member in fresh))
+        earlier = [o for origins in known.values() for o in origins]
+        self.settled = await self._resumed(starts, earlier, marker)
+
+    async def _resumed(
+        self, starts: tuple[str, ...], earlier: Sequence[str], marker: Versioned | None
+    ) -> bool:
+        """Write that the cluster goes on with ``starts``, after those that were there ``earlier``
+        have ended.
+        """
+        before = [self._alive[origin] for origin in earlier if origin in self._alive]
+        # A ceiling lies CEILING_S ahead of its renewal: so this is when the last one was sent.
+        invokes = self._resume(max(before) - span(CEILING_S)) if before else ()
+        invoke = Invoke(
+            # One revision for all zones and the marker: another leader does all of it or nothing.
+            (unchanged(RESUMED, marker), *(c for each in invokes for c in each.conditions)),
+            (Operation(RESUMED, _encode(starts)), *(o for each in invokes for o in each.success)),
+        )
+        return await self._propose(invoke)
+
+    async def _write_logical(self) -> None:
+        before = logical(self._view)
+        joining, leaving = dict(self._joining), dict(self._leaving)
+        out = {m.name: m for m in before if self._is_out(m) and m.name not in joining}
+        after = changed(before, joining.values(), (leaving | out).values())
+        if after == before:
+            self._done(joining, leaving)
+            return
+        held = self._view.get(LOGICAL)
+        known = lives(self._view)
+        operations = (
+            Operation(LOGICAL, _encode(after)),
+            *(
+                Operation(f"{LIVES}{m.name}", m.member.encode())
+                for m in after
+                if known.get(m.name) != m.member
+            ),
+        )
+        if await self._propose(Invoke((unchanged(LOGICAL, held),), operations)):
+            self._done(joining, leaving)
+            there = {member.origin for member in after}
+            self._seen_s = {o: at_s for o, at_s in self._seen_s.items() if o in there}
+            came = [m.name for m in after if m not in before]
+            went = [m.name for m in before if m not in after]
+            text = f"logical topology: joined {_listed(came)}, left {_listed(went)}"
+            self._events.add(events.TOPOLOGY_CHANGED, text)
+
+    def _done(self, joined: Mapping[str, Member], left: Mapping[str, Member]) -> None:
+        for waiting, done in ((self._joining, joined), (self._leaving, left)):
+            for name, member in done.items():
+                # A later start of the node may have asked meanwhile.
+                if waiting.get(name) == member:
+                    del waiting[name]
+
+    def _is_out(self, member: Member) -> bool:
+        """Whether the lease of ``member`` was not renewed for too long, by this node's clock."""
+        now_s = self._monotonic_s()
+        # A node that joins again has its lease to take up again, too.
+        last_s = self._seen_s.setdefault(member.origin, now_s)
+        if (seen := self._leases.seen.get(member.name)) is not None:
+            last_s = max(last_s, seen.at_s)
+        return member.name != self._node and now_s >= last_s + self._zoned.detection_s
+
+    async def _write_physical(self) -> None:
+        now_s, held = self._monotonic_s(), self._view.get(PHYSICAL)
+        oldest_s = now_s - self._zoned.detection_s
+        names = tuple(sorted(n for n, at_s in self._linked_s.items() if at_s > oldest_s))
+        if names != physical(self._view):
+            operation = Operation(PHYSICAL, _encode(names))
+            await self._propose(Invoke((unchanged(PHYSICAL, held),), (operation,)))
+
+    async def _propose(self, invoke: Invoke) -> bool:
+        done = await self._group.propose(encode_invoke(invoke), WRITE_TIMEOUT_S)
+        return isinstance(done, InvokeResult) and done.success
+
+
+class Ask(Protocol):
+    """The request router's."""
+
+    async def __call__(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        """The answer of ``node``."""
+
+
+class JoinRefused(Exception):
+    """The cluster does not take this node; the text says why."""
+
+
+class Joiner:
+    """Keeps this node in the logical topology: asks to join at the start, and again whenever it was
+    taken for lost; and leaves as it stops.
+    """
+
+    def __init__(
+        self,
+        *,
+        join: Join,
+        view: View,
+        leases: LeaseTable,
+        leader: Callable[[], str | None],
+        connected: Callable[[], tuple[str, ...]],
+        ask: Ask,
+    ) -> None:
+        """``leader`` of metastorage, where this node knows it; else a node of ``connected`` is
+        asked, in turn.
+        """
+        self._join, self._view, self._leases = join, view, leases
+        self._leader, self._connected, self._ask = leader, connected, ask
+        self._hint: str | None = None
+        self._refusing: str | None = None  # the node that said last that it does not lead
+        self._turn = 0
+
+    async def run(self) -> None:
+        """Join, and stay in, until cancelled. Raises ``JoinRefused``."""
+        while True:
+            if not self._joined():
+                await self._try()
+            await asyncio.sleep(JOIN_EVERY_S)
+
+    def _joined(self) -> bool:
+        """Whether this start is in the topology as far as this node can know: what it applied may
+        be old once its lease has run out.
+        """
+        there = any(member.origin == self._join.origin for member in logical(self._view))
+        return there and self._leases.holds()
+
+    async def _try(self) -> None:
+        node = self._someone()
+        answer = await self._ask(node, self._join, JOIN_TIMEOUT_S)
+        if isinstance(answer, JoinReply) and answer.refused:
+            raise JoinRefused(answer.refused)
+        self._refusing = node if isinstance(answer, Failed) else None
+        self._hint = answer.leader if isinstance(answer, Failed) else node
+
+    def _someone(self) -> str:
+        me, others = self._join.node.name, self._connected()
+        for known in (self._hint, self._leader()):
+            # A node that was cut off follows a leader that may have been deposed since, and no one
+            # else sends it metastorage's log before it has joined again.
+            if known != self._refusing and (known == me or known in others):
+                return known
+        self._turn += 1
+        return others[self._turn % len(others)] if others else me
+
+    async def leave(self) -> None:
+        """Leave the topology: this node stops. As far as a leader answers in time."""
+        node = self._someone()
+        await self._ask(node, Leave(self._join.node.name, self._join.origin), LEAVE_TIMEOUT_S)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " ".join(names) or "none"

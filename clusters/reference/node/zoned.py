@@ -1,0 +1,207 @@
+"""The parts of a node whose cluster has distribution zones, beside those that every node has.
+
+At the leader of metastorage: topology, catalog, zones and rebalance, each a small loop over pure
+functions of what metastorage holds. On every node: joining, leaving, and sending statements to that
+leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from clusters.reference.node import events
+from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.catalog.service import CatalogService, SqlClient
+from clusters.reference.node.catalog.views import ClusterState
+from clusters.reference.node.config import Config, Zoned
+from clusters.reference.node.groups.host import GroupHandle, RaftHost
+from clusters.reference.node.metastorage.metastorage import Change, Metastorage
+from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
+from clusters.reference.node.placement.assignments import Assignment
+from clusters.reference.node.placement.lease_table import LeaseTable
+from clusters.reference.node.rebalance import keys
+from clusters.reference.node.rebalance.driver import RebalanceDriver
+from clusters.reference.node.rebalance.keys import PartitionId
+from clusters.reference.node.rebalance.partition_driver import PartitionDriver
+from clusters.reference.node.rebalance.transitions import Variant
+from clusters.reference.node.replicas.manager import ReplicaManager
+from clusters.reference.node.rpc.link import Links
+from clusters.reference.node.runtime.hybrid_clock import Hlc
+from clusters.reference.node.runtime.tasks import Tasks, together
+from clusters.reference.node.topology import logical
+from clusters.reference.node.topology.logical import Ask, Joiner, TopologyService
+from clusters.reference.node.wire.messages import Join, Leave, PeerAnswer
+from clusters.reference.node.wire.reports import AskSql, SqlReport
+from clusters.reference.node.zones import driver as zone_driver
+from clusters.reference.node.zones import manager as zone_manager
+from clusters.reference.node.zones.data_nodes import of_profile
+from clusters.reference.node.zones.driver import ZoneDriver
+
+
+class ZonedParts:
+    """Topology, catalog, zones and rebalance of one node."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        zoned: Zoned,
+        origin: str,
+        incarnation: str,
+        view: Metastorage,
+        group: GroupHandle,
+        leases: LeaseTable,
+        links: Links,
+        clock: Hlc,
+        event_log: events.EventLog,
+    ) -> None:
+        """``group`` is metastorage's, ``view`` what this node has applied of it."""
+        self._zoned, self._view, self._group, self._links = zoned, view, group, links
+        self._leases, self._node, self._events = leases, config.node, event_log
+        node = Node(name=config.node, attributes=zoned.attributes, profiles=zoned.profiles)
+        self._join = Join(node, origin, incarnation, zoned.tag, zoned.version)
+        self._topology = TopologyService(
+            node=config.node,
+            zoned=zoned,
+            names=config.members,
+            view=view,
+            group=group,
+            leases=leases,
+            connected=links.reachable,
+            resume=lambda down_since: self._zones.resume(down_since),
+            event_log=event_log,
+            monotonic_s=asyncio.get_running_loop().time,
+        )
+        self._zones = ZoneDriver(
+            view=view,
+            group=group,
+            clock=clock,
+            topology=lambda: logical.topology(view),
+            settled=lambda: self._topology.settled,
+            event_log=event_log,
+        )
+        self._rebalance = RebalanceDriver(
+            view=view,
+            group=group,
+            variant=Variant(zoned.rebalance),
+            lives=lambda: logical.lives(view),
+            settled=lambda: self._topology.settled,
+            event_log=event_log,
+        )
+        self._catalog = CatalogService(
+            node=config.node,
+            view=view,
+            group=group,
+            state=self._state,
+            warning=lambda catalog, zone: zone_driver.warning(
+                catalog, zone, logical.topology(view)
+            ),
+            event_log=event_log,
+        )
+
+    def connect(
+        self,
+        *,
+        ask: Ask,
+        metastorage: MetastorageClient,
+        host: RaftHost,
+        replicas: ReplicaManager,
+        assignments: dict[int, Assignment],
+        tasks: Tasks,
+    ) -> None:
+        """``ask`` reaches other nodes, and this one; to be called once, before ``run``."""
+        self._partitions = PartitionDriver(
+            node=self._node,
+            variant=Variant(self._zoned.rebalance),
+            view=self._view,
+            leader=metastorage,
+            lives=lambda: logical.lives(self._view),
+            host=host,
+            replicas=replicas,
+            assignments=assignments,
+            ask=ask,
+            event_log=self._events,
+            tasks=tasks,
+        )
+        leader: Callable[[], str | None] = lambda: self._group.leader  # noqa: E731
+        self._sql = SqlClient(leader=leader, ask=ask)
+        self._joiner = Joiner(
+            join=self._join,
+            view=self._view,
+            leases=self._leases,
+            leader=leader,
+            connected=self._links.reachable,
+            ask=ask,
+        )
+
+    async def serve(self, body: Join | Leave | AskSql) -> PeerAnswer:
+        """Answer as the leader of metastorage, or refuse."""
+        if isinstance(body, AskSql):
+            return await self._catalog.serve(body)
+        return await self._topology.serve(body)
+
+    async def execute(self, question: AskSql) -> SqlReport:
+        """The answer to a statement, by the leader of metastorage."""
+        return await self._sql.execute(question)
+
+    def observed(self, change: Change) -> None:
+        """A revision of metastorage was applied."""
+        self._topology.observed(change)
+        self._zones.observed(change)
+        self._rebalance.observed(change)
+        self._partitions.observed(change)
+
+    def tick(self) -> None:
+        """Once a tick of the raft groups."""
+        self._topology.tick()
+        self._zones.tick()
+        self._rebalance.tick()
+        self._partitions.tick()
+
+    async def run(self) -> None:
+        """Join and drive until cancelled. Raises ``JoinRefused``."""
+        await together(
+            self._topology.run(), self._joiner.run(), self._zones.run(), self._rebalance.run()
+        )
+
+    async def leave(self) -> None:
+        """This node stops in order."""
+        await self._joiner.leave()
+
+    def learners(self) -> tuple[str, ...]:
+        """The members that follow metastorage without a vote."""
+        return tuple(
+            member.member
+            for member in logical.logical(self._view)
+            if member.name not in self._zoned.system_nodes
+        )
+
+    def _state(self, catalog: Catalog) -> ClusterState:
+        """What system views tell."""
+        data_nodes: dict[str, tuple[str, ...]] = {}
+        assignments: dict[tuple[str, int], dict[str, tuple[str, ...]]] = {}
+        for name, table in catalog.tables.items():
+            zone = catalog.zones[table.zone]
+            held = zone_manager.read(self._view, zone.id)
+            if held is not None:
+                nodes = of_profile(held.latest, table.profile)
+                data_nodes[name] = tuple(node.name for node in nodes)
+            for number in range(zone.partitions):
+                state = keys.read(self._view, PartitionId(table.id, number))
+                kinds = (
+                    ("stable", state.stable),
+                    ("pending", state.pending),
+                    ("planned", state.planned),
+                )
+                assignments[name, number] = {k: a.nodes for k, a in kinds if a is not None}
+        topology = logical.topology(self._view)
+        return ClusterState(
+            catalog=catalog,
+            data_nodes=data_nodes,
+            assignments=assignments,
+            topology=topology.nodes,
+            topology_revision=topology.revision,
+            physical=logical.physical(self._view),
+        )

@@ -1,0 +1,292 @@
+"""What a plan asks of distribution zones: its options, checked, and what each node is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.errors import SqlError
+from clusters.reference.node.catalog.filters import filtered
+from clusters.reference.node.catalog.grammar import parse
+from clusters.reference.node.catalog.nodes import DEFAULT_PROFILE, Node
+from clusters.reference.node.catalog.options import (
+    AFFINITY,
+    AFFINITY_FUNCTIONS,
+    FILTER,
+    JOINT,
+    PARTITIONS,
+    REPLICAS,
+    SCALE_DOWN,
+    SCALE_UP,
+    seconds,
+    values_of,
+)
+from clusters.reference.node.catalog.statements import (
+    AlterTableGroup,
+    AlterZone,
+    Describe,
+    DropTable,
+    Select,
+)
+from clusters.reference.node.config import (
+    DEFAULT_DETECTION_S,
+    MAX_PARTITIONS,
+    Attributes,
+    Rebalance,
+    Zoned,
+)
+from clusters.reference.node.zones.affinity import assigned
+from clusters.reference.node.zones.data_nodes import of_profile
+from harness.errors import PlanError
+
+USUAL_SYSTEM_NODES = 3
+TABLE, ZONE = "ITEMS", "DRILL"
+KEYS = (
+    *("system_nodes", "system_apart", "attributes", "profiles"),
+    *("detection_s", "rebalance", "ddl"),
+)
+JOINED = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
+
+
+class Options(Protocol):
+    """Those of ``system.Options`` that are about zones."""
+
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def system_nodes(self) -> int | None: ...
+    @property
+    def system_apart(self) -> bool: ...
+    @property
+    def attributes(self) -> Mapping[str, Attributes | list[str]]: ...
+    @property
+    def profiles(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def detection_s(self) -> float | None: ...
+    @property
+    def rebalance(self) -> Rebalance | None: ...
+    @property
+    def ddl(self) -> tuple[str, ...] | None: ...
+
+
+Cell = int | str | None
+# Read in this order: what is read later is as new as what it is compared with, or newer.
+VIEWS = {
+    "ZONES": "SELECT * FROM SYSTEM.ZONES",
+    "LOGICAL_TOPOLOGY": "SELECT * FROM SYSTEM.LOGICAL_TOPOLOGY",
+    "TABLES": "SELECT * FROM SYSTEM.TABLES",
+    "ASSIGNMENTS": "SELECT * FROM SYSTEM.ASSIGNMENTS",
+}
+WAITS = (JOINT, SCALE_UP, SCALE_DOWN)
+
+
+@attrs.frozen
+class Table:
+    """The answer to a query."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def named(self) -> list[dict[str, Cell]]:
+        """Each row, by the names of columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def of(self, column: str) -> dict[Cell, dict[str, Cell]]:
+        """The rows by what they have in ``column``."""
+        return {row[column]: row for row in self.named()}
+
+
+@attrs.frozen(kw_only=True)
+class Zones:
+    """``partitions``: those of all tables of ``ddl`` together, by which keys are spread."""
+
+    system_nodes: tuple[str, ...]
+    ddl: tuple[str, ...]
+    partitions: int
+    attributes: Mapping[str, Attributes]
+    profiles: Mapping[str, tuple[str, ...]]
+    detection_s: float
+    rebalance: Rebalance
+
+    def node(self, name: str) -> Node:
+        """The node ``name`` as filters see it."""
+        zoned = self.of(name)
+        return Node(name=name, attributes=zoned.attributes, profiles=zoned.profiles)
+
+    def of(self, node: str) -> Zoned:
+        """What ``node`` is told."""
+        return Zoned(
+            system_nodes=self.system_nodes,
+            attributes=self.attributes.get(node, {}),
+            profiles=self.profiles.get(node, (DEFAULT_PROFILE,)),
+            detection_s=self.detection_s,
+            rebalance=self.rebalance,
+        )
+
+
+def zones_of(options: Options, given: Mapping[str, object], nodes: tuple[str, ...]) -> Zones | None:
+    """What ``options`` ask for, ``None`` where the plan, which has ``given``, names none of
+    ``KEYS``. Raises ``PlanError``.
+    """
+    if not any(key in given for key in KEYS):
+        return None
+    count = options.system_nodes or min(USUAL_SYSTEM_NODES, len(nodes))
+    if count > len(nodes):
+        limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {count})"
+        raise PlanError("system.system_nodes", limits)
+    system_nodes = nodes[:count]
+    for key, named in (("attributes", options.attributes), ("profiles", options.profiles)):
+        for name in named:
+            if name not in nodes:
+                known = ", ".join(nodes)
+                raise PlanError(f"system.{key}", f"expected nodes among {known} (got {name!r})")
+    profiles = dict(options.profiles)
+    if options.system_apart:
+        # Without a profile no table of any zone has them among its data nodes.
+        profiles.update(dict.fromkeys(system_nodes, ()))
+    ddl = _ddl(options, given, sum(profiles.get(name) != () for name in nodes))
+    return Zones(
+        system_nodes=system_nodes,
+        ddl=ddl,
+        partitions=_partitions(ddl),
+        attributes={
+            name: dict.fromkeys(said) if isinstance(said, list) else said
+            for name, said in options.attributes.items()
+        },
+        profiles=profiles,
+        detection_s=options.detection_s or DEFAULT_DETECTION_S,
+        rebalance=options.rebalance or "base",
+    )
+
+
+def alteration(zones: Zones, text: str) -> AlterZone | AlterTableGroup:
+    """The statement in ``text``, which alters a zone of ``zones``. Raises ``SqlError``, and
+    ``ValueError`` for a statement of another kind.
+    """
+    statement = parse(text)
+    if not isinstance(statement, AlterZone | AlterTableGroup):
+        raise ValueError(f"expected ALTER ZONE or ALTER TABLE GROUP (got {text[:40]!r})")
+    catalog = Catalog()
+    for before in zones.ddl:
+        made = parse(before)
+        if not isinstance(made, Describe | Select):
+            catalog = catalog.apply(made)
+    catalog.apply(statement)
+    return statement
+
+
+def differing(statement: AlterZone | AlterTableGroup, found: Table) -> list[str]:
+    """What ``found``, the rows of SYSTEM.ZONES, has otherwise than ``statement`` says."""
+    zone = statement.name.full
+    row = found.of("ZONE_NAME").get(zone)
+    if row is None:
+        return [f"there is no zone {zone}"]
+    wanted = {
+        name: seconds(value) if name in WAITS else value
+        for name, value in values_of(statement.options, AFFINITY_FUNCTIONS).items()
+    }
+    return [
+        f"zone {zone}: {name} is {row[name]}, not {value}"
+        for name, value in wanted.items()
+        if row[name] != value
+    ]
+
+
+def unplaced(zones: Zones, views: Mapping[str, Table]) -> list[str]:
+    """Which partitions are not where ``views``, all of ``VIEWS`` by name, want them, or are on
+    their way.
+    """
+    joined = [zones.node(str(name)) for name in views["LOGICAL_TOPOLOGY"].of("NODE_NAME")]
+    configured = views["ZONES"].of("ZONE_NAME")
+    found: list[str] = []
+    aims: dict[tuple[Cell, int], str] = {}
+    for table, row in views["TABLES"].of("TABLE_NAME").items():
+        zone = configured.get(row["PRIMARY_ZONE"])
+        if zone is None:
+            found.append(f"table {table}: its zone is not told")
+            continue
+        nodes = str(row["DATA_NODES"] or "").split(",") if row["DATA_NODES"] else []
+        found += _unswitched(table, row, zone, nodes, joined)
+        targets = assigned(
+            function=str(zone[AFFINITY]),
+            partitions=int(str(zone[PARTITIONS])),
+            replicas=int(str(zone[REPLICAS])),
+            nodes=nodes,
+        )
+        # Without data nodes there is nowhere to go, and each partition stays where it is.
+        aims |= {(table, p): ",".join(target) for p, target in enumerate(targets) if target}
+    stable: dict[tuple[Cell, int], str] = {}
+    for line in views["ASSIGNMENTS"].named():
+        here = (line["TABLE_NAME"], int(str(line["PARTITION_ID"])))
+        if line["KIND"] == "stable":
+            stable[here] = str(line["NODES"])
+        else:
+            found.append(f"{_said(here)}: {line['KIND']} is {line['NODES']}")
+    for here, target in aims.items():
+        if stable.get(here) != target:
+            found.append(f"{_said(here)}: stable is {stable.get(here)}, not {target}")
+    return found
+
+
+def _unswitched(
+    table: Cell,
+    row: Mapping[str, Cell],
+    zone: Mapping[str, Cell],
+    nodes: Sequence[str],
+    joined: Sequence[Node],
+) -> list[str]:
+    """Why the data nodes of ``table`` can't be those that its zone has come to: one does not pass
+    the filter, or one is left out that nothing waits for.
+    """
+    passing = {node.name for node in filtered(str(zone[FILTER]), joined)}
+    there = {node.name for node in joined}
+    able = {node.name for node in of_profile(joined, str(row["STORAGE_PROFILE"]))} & passing
+    late = sorted(able - set(nodes)) if zone[SCALE_UP] == seconds(0) else []
+    wrong = sorted((set(nodes) & there) - passing)
+    told = [f"{name} is not yet among its data nodes" for name in late]
+    told += [f"{name} is still among its data nodes" for name in wrong]
+    return [f"table {table}: {text}" for text in told]
+
+
+def _said(partition: tuple[Cell, int]) -> str:
+    return f"partition {partition[1]} of {partition[0]}"
+
+
+def _ddl(options: Options, given: Mapping[str, object], holders: int) -> tuple[str, ...]:
+    if options.ddl is not None:
+        for key in ("partitions", "replicas"):
+            if key in given:
+                raise PlanError(f"system.{key}", "expected none, since system.ddl says it")
+        return options.ddl
+    if not options.replicas <= holders:
+        limits = f"expected 1 to {holders}, the nodes that hold data (got {options.replicas})"
+        raise PlanError("system.replicas", limits)
+    return (
+        f"CREATE ZONE {ZONE} WITH PARTITIONS = {options.partitions}, REPLICAS = {options.replicas}",
+        f"CREATE TABLE {TABLE} WITH PRIMARY_ZONE = {ZONE}",
+    )
+
+
+def _partitions(ddl: Sequence[str]) -> int:
+    """How many partitions the tables of ``ddl`` have together."""
+    catalog = Catalog()
+    for number, text in enumerate(ddl, 1):
+        try:
+            statement = parse(text)
+            if isinstance(statement, Describe | Select | DropTable):
+                # The numbers of partitions are those of tables in the order of their making.
+                raise PlanError("system.ddl", f"statement {number}: no query, and no DROP TABLE")
+            catalog = catalog.apply(statement)
+        except SqlError as error:
+            raise PlanError("system.ddl", f"statement {number}: {error}") from error
+    tables = catalog.tables.values()
+    partitions = sum(catalog.zones[table.zone].partitions for table in tables)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        limits = f"expected tables of 1 to {MAX_PARTITIONS} partitions together (got {partitions})"
+        raise PlanError("system.ddl", limits)
+    return partitions

@@ -1,0 +1,141 @@
+"""Faults that move data: statements that alter where it lies, while clients go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import attrs
+import msgspec
+from msgspec import Meta
+
+from harness.errors import HarnessError, MissingCapability, PlanError
+from harness.plan.plan import options as convert
+from harness.protocols.cluster import Capability, Roles, System
+from harness.protocols.fault_kinds import DDL, FaultKind
+from harness.protocols.faults import Fault, Proof, Scene, Victims
+from harness.protocols.statements import AlteredByStatements
+from nemesis import targets
+
+# A node without an answer leaves time for two others within the nemesis's limit of an injection.
+STATEMENT_LIMIT_S = 4.0
+MAX_STATEMENTS = 16
+MAX_CHARS = 4_096
+
+Statement = Annotated[str, Meta(min_length=1, max_length=MAX_CHARS)]
+Statements = Annotated[tuple[Statement, ...], Meta(max_length=MAX_STATEMENTS)]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``statements`` in their order, and those that take them ``back``: without them the change
+    stays.
+    """
+
+    statements: Statements
+    back: Statements = ()
+
+
+@attrs.frozen(kw_only=True)
+class DdlFault:
+    """A ``Fault`` of the cluster as a whole: one of its nodes takes each statement.
+
+    It is in force once queries show what the statements say, and healed once all data is where it
+    should be: a change that stays is over when its rebalance is.
+    """
+
+    kind: FaultKind = DDL
+    options: Options | None = None
+
+    def with_options(self, options: Mapping[str, Any], partitions: int | None, path: str) -> Fault:
+        """The fault with the statements of ``options``."""
+        chosen = convert(Options, options, path)
+        if not chosen.statements:
+            raise PlanError(f"{path}.statements", "expected at least one statement (got none)")
+        return attrs.evolve(self, options=chosen)
+
+    def check_system(self, system: System, path: str) -> None:
+        """Refuse a system that no statement alters, and statements that do not."""
+        if not isinstance(system, AlteredByStatements):
+            why = f"no statement moves data of system {system.name!r}"
+            raise MissingCapability(f"fault {self.kind.name!r}", Capability.STATEMENTS, why)
+        if why := system.fixed():
+            raise MissingCapability(f"fault {self.kind.name!r}", Capability.STATEMENTS, why)
+        for key, texts in (("statements", self._given.statements), ("back", self._given.back)):
+            for number, text in enumerate(texts):
+                if problem := system.check_alteration(text):
+                    raise PlanError(f"{path}.{key}[{number}]", problem)
+
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
+        """Refuse another target than the whole cluster."""
+        targets.checked(target, self.kind.strength, nodes, partitions, path)
+        if " ".join(target.split()) not in self.kind.aims:
+            accepted = ", ".join(self.kind.aims)
+            raise PlanError(path, f"target of {self.kind.name} must be {accepted} (got {target!r})")
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """All nodes; ``draw`` decides which of them is asked first."""
+        return Victims(nodes=nodes, roles=(), draw=draw)
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Have the statements carried out. Raises ``HarnessError``."""
+        await self._carry_out(scene, victims, self._given.statements)
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """A query shows what the statements say."""
+        return await self._shown(scene, self._given.statements)
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Have the statements carried out that lead back. Raises ``HarnessError``."""
+        await self._carry_out(scene, victims, self._given.back)
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """All data is where it should be, and what leads back is in force."""
+        back = await self._shown(scene, self._given.back)
+        if not back.holds:
+            return back
+        unplaced = await self._system(scene).unplaced(scene.cluster)
+        text = "; ".join(unplaced) or "all data is where it should be, nothing is pending"
+        return Proof(holds=not unplaced, text=text)
+
+    async def _carry_out(self, scene: Scene, victims: Victims, statements: Sequence[str]) -> None:
+        for text in statements:
+            await self._carry_out_one(scene, victims, text)
+
+    async def _carry_out_one(self, scene: Scene, victims: Victims, text: str) -> None:
+        first = victims.draw % len(victims.nodes)
+        problems = []
+        # It says what should be: one that was carried out already changes nothing.
+        for node in (*victims.nodes[first:], *victims.nodes[:first]):
+            answer = await self._system(scene).statement(
+                scene.cluster, node, text, STATEMENT_LIMIT_S
+            )
+            if not answer.problem:
+                return
+            problems.append(f"{node}: {answer.problem}")
+        raise HarnessError(f"{text!r}: {'; '.join(dict.fromkeys(problems))}")
+
+    async def _shown(self, scene: Scene, statements: Sequence[str]) -> Proof:
+        wrong = [
+            problem
+            for text in statements
+            for problem in await self._system(scene).differing(scene.cluster, text)
+        ]
+        return Proof(holds=not wrong, text="; ".join(wrong or statements))
+
+    @property
+    def _given(self) -> Options:
+        if self.options is None:
+            raise PlanError("options", f"fault {self.kind.name!r} needs options: which statements")
+        return self.options
+
+    def _system(self, scene: Scene) -> AlteredByStatements:
+        if not isinstance(scene.system, AlteredByStatements):
+            raise MissingCapability(f"fault {self.kind.name!r}", Capability.STATEMENTS)
+        return scene.system
+
+
+def ddl() -> DdlFault:
+    """Alter where data lies, by statements of the plan; over once it has moved."""
+    return DdlFault()

@@ -1,0 +1,157 @@
+"""Partitions of a simulated cluster that move under load, with their data."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from zoned_lab import Lab, columns, now_s
+
+from clusters.providers.sim.loop import simulate
+from clusters.reference.client import connect
+from clusters.reference.node.events import REBALANCE_STAGE
+from clusters.reference.node.rebalance import partition_driver
+from clusters.reference.node.rebalance.partition_driver import PartitionDriver
+from harness.protocols.client import READ_WRITE, StoreError
+
+TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
+KINDS = "SELECT PARTITION_ID, KIND, NODES FROM SYSTEM.ASSIGNMENTS"
+PARTITIONS = 4
+KEYS = 8
+
+
+class Load:
+    """Clients that append, each acknowledged element kept."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab, self.random = lab, random.Random(seed)
+        self.acknowledged: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+        self.next_element = 0
+        self.over = False
+
+    async def client(self, node: str) -> None:
+        address = self.lab.cluster.client[node]["client"]
+        network = self.lab.provider.client_network
+        while not self.over:
+            self.next_element += 1
+            element, key = self.next_element, self.random.randrange(KEYS)
+            try:
+                client = await connect(network, address.host, address.port, 1.0)
+                tx = await client.begin(READ_WRITE, now_s() + 2.0)
+                await tx.append(key, element)
+                await tx.commit()
+                self.acknowledged[key].append(element)
+                await client.close()
+            except StoreError:
+                await asyncio.sleep(0.02)
+
+    async def read(self, node: str, key: int) -> tuple[int, ...]:
+        address = self.lab.cluster.client[node]["client"]
+        for _ in range(100):
+            try:
+                network = self.lab.provider.client_network
+                client = await connect(network, address.host, address.port, 1.0)
+                tx = await client.begin(READ_WRITE, now_s() + 2.0)
+                found = await tx.read(key)
+                await client.close()
+                return found if isinstance(found, tuple) else ()
+            except StoreError:
+                await asyncio.sleep(0.05)
+        raise AssertionError(f"key {key} can't be read")
+
+
+async def settled(lab: Lab, node: str = "a", limit_s: float = 30.0) -> dict[int, set[str]]:
+    """The nodes of each partition, once nothing is pending and groups are as it is stable."""
+    deadline_s = now_s() + limit_s
+    while True:
+        rows = await lab.done(KINDS, node)
+        stable = {int(str(p)): set(str(n).split(",")) for p, kind, n in rows if kind == "stable"}
+        if len(rows) == len(stable) == PARTITIONS and await running(lab) == stable:
+            return stable
+        assert now_s() < deadline_s, (rows, await running(lab))
+        await asyncio.sleep(0.1)
+
+
+async def running(lab: Lab) -> dict[int, set[str]]:
+    """The nodes that run a raft node of each partition, where all agree on the voters."""
+    found: dict[int, set[str]] = {}
+    for node in lab.nodes:
+        if (await lab.provider.probe(node)).running:
+            for group in (await lab.report(node)).groups:
+                if group.partition is not None:
+                    found.setdefault(group.partition, set()).add(node)
+    return found
+
+
+async def begun(lab: Lab, replicas: int, **common: object) -> None:
+    await lab.provision(common)
+    await lab.start(*lab.nodes)
+    await lab.until_rows(TOPOLOGY, columns(" ".join(lab.nodes)))
+    await lab.done(
+        f"CREATE ZONE z WITH PARTITIONS = {PARTITIONS}, REPLICAS = {replicas}, "
+        'DATA_NODES_FILTER = \'"a", "b", "c"\''
+    )
+    await lab.done("CREATE TABLE t WITH PRIMARY_ZONE = z")
+    await settled(lab)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_partitions_move_to_other_nodes_under_load_and_lose_nothing(seed: int) -> None:
+    async def scenario() -> None:
+        lab = Lab(seed)
+        await begun(lab, 3)
+        load = Load(lab, seed)
+        clients = [asyncio.ensure_future(load.client(node)) for node in ("a", "d", "f")]
+        await asyncio.sleep(2.0)
+        await lab.done('ALTER ZONE z SET DATA_NODES_FILTER = \'"d", "e", "f"\'')
+        moved = await settled(lab)
+        assert set().union(*moved.values()) == {"d", "e", "f"}
+        await lab.done("ALTER ZONE z SET REPLICAS = 1")
+        await asyncio.sleep(1.0)
+        assert {len(nodes) for nodes in (await settled(lab)).values()} == {1}
+        await lab.done('ALTER ZONE z SET REPLICAS = 3, DATA_NODES_FILTER = \'"a", "b", "c"\'')
+        await asyncio.sleep(1.0)
+        back = await settled(lab)
+        assert set().union(*back.values()) == {"a", "b", "c"}
+        load.over = True
+        await asyncio.gather(*clients)
+        assert sum(map(len, load.acknowledged.values())) > 100
+        for key, elements in load.acknowledged.items():
+            final = await load.read("e", key)
+            assert len(frozenset(final)) == len(final)
+            assert frozenset(elements) <= frozenset(final)
+        assert any([await lab.events(node, REBALANCE_STAGE) for node in lab.nodes])
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_the_replicas_of_a_dropped_table_are_erased_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition_driver, "MAX_REMOVALS", 2)
+    remove, at_once, most = PartitionDriver._remove, dict[int, int](), list[int]()
+
+    async def counted(driver: PartitionDriver, *rest: Any) -> None:
+        at_once[id(driver)] = at_once.get(id(driver), 0) + 1
+        most.append(at_once[id(driver)])
+        await remove(driver, *rest)
+        at_once[id(driver)] -= 1
+
+    monkeypatch.setattr(PartitionDriver, "_remove", counted)
+
+    async def scenario() -> None:
+        lab = Lab(5)
+        await begun(lab, 3)
+        await lab.done("DROP TABLE t")
+        deadline_s = now_s() + 30.0
+        while await running(lab):
+            assert now_s() < deadline_s
+            await asyncio.sleep(0.1)
+        await lab.provider.teardown()
+
+    simulate(scenario())
+    assert len(most) >= 3 * PARTITIONS
+    assert max(most) == 2
