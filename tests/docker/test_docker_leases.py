@@ -10,7 +10,7 @@ import pytest
 from docker_runs import named, running
 
 from clusters.providers.docker.container import docker_name
-from clusters.providers.remote import watchdog
+from clusters.providers.remote import fault_lease
 from harness.protocols.cluster import LeasesFaults
 
 NEVER_S = 1000.0
@@ -33,8 +33,9 @@ async def until(look: Callable[[], bool]) -> None:
 def test_a_controller_that_starves_for_ten_seconds_keeps_its_faults_and_a_dead_one_no_thirty() -> (
     None
 ):
-    assert watchdog.LEASE_S - watchdog.RENEW_S >= 10
-    assert watchdog.LEASE_S + watchdog.TURN_MAX_S <= 30 / 2  # ending takes as long on a crowded one
+    assert fault_lease.LEASE_S - fault_lease.RENEW_S >= 10
+    # Ending takes as long on a crowded one.
+    assert fault_lease.LEASE_S + fault_lease.TURN_MAX_S <= 30 / 2
 
 
 @pytest.mark.docker
@@ -42,8 +43,8 @@ def test_a_controller_that_starves_for_ten_seconds_keeps_its_faults_and_a_dead_o
 def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_comes_back_hears_it(
     docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LEASE_S", 3)
-    monkeypatch.setattr(watchdog, "RENEW_S", NEVER_S)
+    monkeypatch.setattr(fault_lease, "LEASE_S", 3)
+    monkeypatch.setattr(fault_lease, "RENEW_S", NEVER_S)
     run_id = named("lapse")
 
     async def story() -> tuple[str, ...]:
@@ -71,8 +72,8 @@ def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_comes_back_
 def test_a_machine_that_was_frozen_for_longer_than_the_lease_keeps_its_cut(
     docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LEASE_S", 4)
-    monkeypatch.setattr(watchdog, "RENEW_S", 0.3)
+    monkeypatch.setattr(fault_lease, "LEASE_S", 4)
+    monkeypatch.setattr(fault_lease, "RENEW_S", 0.3)
     run_id = named("thawed")
 
     async def story() -> tuple[str, ...]:
@@ -93,9 +94,9 @@ def test_a_machine_that_was_frozen_for_longer_than_the_lease_keeps_its_cut(
 def test_a_machine_that_nobody_renews_ends_and_a_pruning_of_the_daemon_takes_it(
     docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LEASE_S", 1)
-    monkeypatch.setattr(watchdog, "END_S", 2)
-    monkeypatch.setattr(watchdog, "RENEW_S", NEVER_S)
+    monkeypatch.setattr(fault_lease, "LEASE_S", 1)
+    monkeypatch.setattr(fault_lease, "END_S", 2)
+    monkeypatch.setattr(fault_lease, "RENEW_S", NEVER_S)
     run_id = named("pruned")
     name, chosen = docker_name(run_id, "n1"), {"label": f"firedrill.run={run_id}"}
 

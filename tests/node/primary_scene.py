@@ -12,7 +12,7 @@ from clusters.reference.node.runtime.tasks import Spawn
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
-from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import error_table as codes

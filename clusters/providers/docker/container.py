@@ -11,9 +11,9 @@ import msgspec
 from docker.types import LogConfig
 
 from clusters.providers.remote import program
+from clusters.providers.remote.fault_lease import Lease
 from clusters.providers.remote.node_threads import Lane
 from clusters.providers.remote.ssh_session import Session
-from clusters.providers.remote.watchdog import Lease
 
 CONTAINER_LOG_SIZE = "8m"  # of sshd and init; the program writes to a file of its own
 CONTROL_PORT = 22

@@ -17,7 +17,7 @@ from clusters.providers.docker.container import CONTROL_PORT, Limits, Node
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import Machines
 from clusters.providers.docker.wires import Wires
-from clusters.providers.remote import install, program, requirements, ssh_session, watchdog
+from clusters.providers.remote import fault_lease, install, program, requirements, ssh_session
 from clusters.providers.remote.node_threads import Lane, together
 from clusters.providers.remote.ssh_session import Endpoint, Session
 from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
@@ -174,7 +174,7 @@ class DockerProvider:
             CONNECT_LIMIT_S,
         )
         # Before the first fault: its end must not depend on this process.
-        limit_s = 2 * watchdog.OPEN_LIMIT_S + 5
+        limit_s = 2 * fault_lease.OPEN_LIMIT_S + 5
         await node.lane.call("starting its watchdog", limit_s, node.lease.take)
 
     async def install(self, node: str, program: Program) -> None:

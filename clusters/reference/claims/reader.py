@@ -22,7 +22,7 @@ from clusters.reference.node.metastorage.metastorage import (
     Metastorage,
 )
 from clusters.reference.node.placement.assignments import Zone, partition_of, zone_of
-from clusters.reference.node.placement.lease_table import (
+from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
     DRIFT,
     LEASE,

@@ -24,7 +24,8 @@ KNOWN = {
     "conflict-kept": "a follower keeps its entry where its leader has another (raft/raft_log.py)",
     "dead-coordinator-kept": "the transactions of a dead coordinator stay open (tx/primary.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
-    "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
+    "finished-at-own-time": "a participant commits at a timestamp of its own "
+    "(tx/partition_state_machine.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
     "(tx/finisher.py)",
     "joint-counted-as-one": "a joint configuration needs one majority of all its voters together "
@@ -33,7 +34,7 @@ KNOWN = {
     "(raft/leader.py)",
     "last-entry-dropped": "recovery leaves the last entry of a log out (groups/host.py)",
     "learner-counted": "what a learner has counts for a commit (raft/configuration.py)",
-    "lease-past-end": "a lease is honoured past its end (placement/lease_table.py)",
+    "lease-past-end": "a lease is honoured past its end (placement/lease_expiry.py)",
     "lock-timeout-ignored": "a transaction that has waited too long for a lock goes on "
     "(tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
@@ -42,19 +43,20 @@ KNOWN = {
     "(storage/shared_log.py)",
     "old-term-counted": "a leader commits entries of earlier terms by counting (raft/core.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
-    "(tx/outcomes.py)",
+    "(tx/durable_outcomes.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
     "pending-ignored": "a snapshot does not wait for a commit under way below its timestamp "
     "(tx/primary.py)",
-    "prepared-forgotten": "a takeover drops what is prepared (tx/partition.py)",
-    "prepared-not-saved": "snapshots of a partition lack what is prepared (tx/partition.py)",
+    "prepared-forgotten": "a takeover drops what is prepared (tx/partition_state_machine.py)",
+    "prepared-not-saved": "snapshots of a partition lack what is prepared "
+    "(tx/partition_state_machine.py)",
     "prepared-times-out": "a prepared transaction loses its locks at its deadline (tx/primary.py)",
     "read-lock-skipped": "a read takes no lock (tx/primary.py)",
     "reader-joins-writer": "a shared lock is granted beside an exclusive one (tx/locks.py)",
     "refusal-ignored": "a transaction commits though a participant refused (tx/coordinator.py)",
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
-    "(tx/partition.py)",
+    "(tx/partition_state_machine.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
     "term-not-checked": "a follower takes entries behind one of another term than its leader's "
     "(raft/follower.py)",
@@ -62,7 +64,8 @@ KNOWN = {
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
     "(storage/log_records.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
-    "versions-collected-early": "versions go that an open snapshot still reads (tx/partition.py)",
+    "versions-collected-early": "versions go that an open snapshot still reads "
+    "(tx/partition_state_machine.py)",
     "vote-ignores-log": "a vote is given to a member that lacks entries (raft/core.py)",
     "vote-not-persisted": "the member that a vote went to is not written down (groups/host.py)",
     "wiped-node-votes": "a node whose disk was wiped comes back as the same member "

@@ -14,8 +14,8 @@ from clusters.reference.node.metastorage.metastorage_client import MetastorageCl
 from clusters.reference.node.metastorage.metastorage_service import MetastorageService
 from clusters.reference.node.node_report import Reporter
 from clusters.reference.node.placement.assignments import Assignment, Zone
+from clusters.reference.node.placement.lease_expiry import LeaseTable, origin_of
 from clusters.reference.node.placement.lease_manager import LeaseManager
-from clusters.reference.node.placement.lease_table import LeaseTable, origin_of
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.replicas.replica import Replica
 from clusters.reference.node.rpc.heartbeats import Heartbeats

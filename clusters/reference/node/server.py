@@ -11,7 +11,7 @@ from clusters.reference.node.config import Config, check
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
 from clusters.reference.node.placement.assignments import ZONE, assignments
-from clusters.reference.node.placement.lease_table import RENEW_S
+from clusters.reference.node.placement.lease_expiry import RENEW_S
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.disks import VolatileDisk
 from clusters.reference.node.runtime.hybrid_clock import Hlc

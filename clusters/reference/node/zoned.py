@@ -20,7 +20,7 @@ from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.metastorage.metastorage import Change, Metastorage
 from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
 from clusters.reference.node.placement.assignments import Assignment
-from clusters.reference.node.placement.lease_table import LeaseTable
+from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.rebalance import keys
 from clusters.reference.node.rebalance.driver import RebalanceDriver
 from clusters.reference.node.rebalance.keys import PartitionId

@@ -18,8 +18,7 @@ from clusters.reference.node.metastorage.metastorage import (
     encode_invoke,
 )
 from clusters.reference.node.metastorage.metastorage_service import MetastorageService
-from clusters.reference.node.placement.lease_manager import LeaseManager
-from clusters.reference.node.placement.lease_table import (
+from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
     DRIFT,
     LEASE,
@@ -31,10 +30,11 @@ from clusters.reference.node.placement.lease_table import (
     encode,
     origin_of,
 )
+from clusters.reference.node.placement.lease_manager import LeaseManager
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
-from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import (

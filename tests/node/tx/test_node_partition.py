@@ -16,7 +16,12 @@ from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.storage.memory_storage import MemoryStorage
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
-from clusters.reference.node.tx.partition import CHUNK_BYTES, SNAPSHOT_S, Partition, Result
+from clusters.reference.node.tx.partition_state_machine import (
+    CHUNK_BYTES,
+    SNAPSHOT_S,
+    Partition,
+    Result,
+)
 from clusters.reference.node.wire.messages import (
     Ack,
     CommitReply,

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Ack,

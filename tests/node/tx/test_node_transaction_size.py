@@ -23,7 +23,7 @@ from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx import limits
 from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
 from clusters.reference.node.tx.limits import Step, TxError
-from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import (

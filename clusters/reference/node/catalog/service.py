@@ -16,9 +16,10 @@ from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.statements import AlterZone, CreateZone, Ddl, Describe, Select
 from clusters.reference.node.markers import reached
-from clusters.reference.node.metastorage.access import View
 from clusters.reference.node.metastorage.metastorage import (
+    Group,
     InvokeResult,
+    View,
     encode_invoke,
 )
 from clusters.reference.node.wire import error_table as codes
@@ -29,21 +30,6 @@ WRITE_TIMEOUT_S = 1.0
 MAX_ATTEMPTS = 16  # of a statement that others overtake
 ASK_TIMEOUT_S = 2.0
 ASK_AGAIN_S = 0.1
-
-
-class Group(Protocol):
-    """The raft group of metastorage."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether this node leads it, and has applied everything of earlier terms."""
-
-    @property
-    def leader(self) -> str | None:
-        """The node that leads, where it is known."""
-
-    async def propose(self, data: bytes, limit_s: float) -> object:
-        """The result of ``Metastorage.apply``, or ``Failed``."""
 
 
 class CatalogService:

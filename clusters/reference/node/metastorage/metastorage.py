@@ -10,7 +10,7 @@ past tells nothing (``WITHOUT_HISTORY``) have their newest value alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -108,6 +108,31 @@ class Watcher(Protocol):
         the last revision that this watch has seen: from here on the watcher must use the present
         state. Later revisions follow one by one.
         """
+
+
+class View(Protocol):
+    """One state of metastorage, for readers."""
+
+    def get(self, key: str) -> Versioned | None:
+        """The value of ``key``."""
+
+    def prefixed(self, prefix: str) -> Mapping[str, Versioned]:
+        """All keys that begin with ``prefix``."""
+
+
+class Group(Protocol):
+    """The raft group of metastorage, as services at its leader use it."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads it, and has applied everything of earlier terms."""
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads, where it is known."""
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        """The result of ``Metastorage.apply``, or ``Failed``."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,7 +8,7 @@ from typing import Protocol
 from clusters.reference.node import events, moments
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import Condition, Invoke, Operation
-from clusters.reference.node.placement.lease_table import (
+from clusters.reference.node.placement.lease_expiry import (
     LEASE,
     PRIMARY,
     RENEW_S,
@@ -197,7 +197,7 @@ class LeaseManager:
             if seen is not None:
                 self._leases.observe_predecessor(seen.lease)
             if not held.released and not self._leases.superseded(held.node, held.origin):
-                # The holder may have renewed meanwhile, and then still acts (``lease_table``).
+                # The holder may have renewed meanwhile, and then still acts (``lease_expiry``).
                 lease = f"{LEASE}{held.node}"
                 reached("grant taken on condition of the last renewal")
                 conditions.append(

@@ -14,12 +14,13 @@ from clusters.reference.node import events
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.markers import reached
-from clusters.reference.node.metastorage.access import Group, View
 from clusters.reference.node.metastorage.metastorage import (
     Change,
+    Group,
     Invoke,
     InvokeResult,
     Operation,
+    View,
     encode_invoke,
     unchanged,
 )

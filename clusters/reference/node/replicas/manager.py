@@ -10,7 +10,7 @@ from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
 from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.assignments import Assignment
-from clusters.reference.node.placement.lease_table import LeaseTable
+from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.replicas.replica import (
     PartitionMachine,
     PartitionReplication,
@@ -22,7 +22,7 @@ from clusters.reference.node.runtime.tasks import Tasks
 from clusters.reference.node.storage.log_records import CorruptLog
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
-from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.reports import GroupStatus

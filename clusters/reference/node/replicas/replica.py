@@ -10,7 +10,7 @@ from clusters.reference.node.raft import Entry
 from clusters.reference.node.runtime.tasks import TaskPart
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.finisher import Finisher
-from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 
 

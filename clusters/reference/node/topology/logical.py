@@ -19,17 +19,18 @@ from clusters.reference.node import events
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.config import Zoned
 from clusters.reference.node.markers import reached
-from clusters.reference.node.metastorage.access import View
 from clusters.reference.node.metastorage.metastorage import (
     Change,
+    Group,
     Invoke,
     InvokeResult,
     Operation,
     Versioned,
+    View,
     encode_invoke,
     unchanged,
 )
-from clusters.reference.node.placement.lease_table import (
+from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
     LEASE,
     LeaseTable,
@@ -133,21 +134,6 @@ def changed(
     there = {member.name: member for member in before if member not in gone}
     there.update({member.name: member for member in joined})
     return tuple(there[name] for name in sorted(there))
-
-
-class Group(Protocol):
-    """The raft group of metastorage."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether this node leads it, and has applied everything of earlier terms."""
-
-    @property
-    def leader(self) -> str | None:
-        """The node that leads, where it is known."""
-
-    async def propose(self, data: bytes, limit_s: float) -> object:
-        """The result of ``Metastorage.apply``, or ``Failed``."""
 
 
 # The invokes by which the state of zones goes on after the cluster was down since a timestamp.

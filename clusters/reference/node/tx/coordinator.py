@@ -40,7 +40,7 @@ from clusters.reference.node.tx.limits import (
     check_steps,
     error,
 )
-from clusters.reference.node.tx.partition import SNAPSHOT_S
+from clusters.reference.node.tx.partition_state_machine import SNAPSHOT_S
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (

@@ -12,7 +12,7 @@ import asyncio
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.lease_table import DRIFT, LEASE_S, LeaseTable
+from clusters.reference.node.placement.lease_expiry import DRIFT, LEASE_S, LeaseTable
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 from clusters.reference.node.runtime.tasks import Spawn
 from clusters.reference.node.tx import commands

@@ -15,7 +15,7 @@ from typing import TypeVar
 from clusters.reference.node import declarations, moments
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.lease_table import LeaseTable
+from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
@@ -30,7 +30,7 @@ from clusters.reference.node.tx.limits import (
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.open_transactions import OpenTransaction, OpenTransactions
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
-from clusters.reference.node.tx.partition import Partition, Replication
+from clusters.reference.node.tx.partition_state_machine import Partition, Replication
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_TOKEN,

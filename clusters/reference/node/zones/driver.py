@@ -13,11 +13,12 @@ from clusters.reference.node import events
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.markers import reached
-from clusters.reference.node.metastorage.access import Group, View
 from clusters.reference.node.metastorage.metastorage import (
     Change,
+    Group,
     Invoke,
     InvokeResult,
+    View,
     encode_invoke,
 )
 from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, Hlc, span

@@ -23,7 +23,7 @@ from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.storage.memory_storage import MemoryStorage
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
-from clusters.reference.node.tx.outcomes import Outcome, Outcomes
+from clusters.reference.node.tx.durable_outcomes import Outcome, Outcomes
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Ack,
