@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cli.analysis import FAMILIES, Foreign, Reply, Request
+from harness.errors import UsageError
 from harness.supervisor import limit_memory
 
 if TYPE_CHECKING:
@@ -77,15 +78,17 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
 
 def _import(history: Foreign, run: RunDirectory) -> str:
     """Make ``run`` of the history; returns the sentence that says so."""
+    from harness.importers.exported import import_exported, is_exported
     from harness.importers.jepsen.imported_history import import_run
 
-    imported = import_run(
-        Path(history.path),
-        run,
-        workload=history.workload,
-        bank=history.bank,
-        clock=time.process_time,
-    )
+    path, workload, clock = Path(history.path), history.workload, time.process_time
+    if is_exported(path):
+        if history.bank is not None:
+            expected = "expected nothing said of a bank: the file holds the plan of its run"
+            raise UsageError(f"{path}: {expected}")
+        again = import_exported(path, run, workload=workload, clock=clock)
+        return f"imported {path}, a run that was exported: {again.manifest.workload}"
+    imported = import_run(path, run, workload=workload, bank=history.bank, clock=clock)
     return f"imported {history.path} as {imported.manifest.workload}"
 
 

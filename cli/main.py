@@ -45,6 +45,7 @@ COMMANDS = {
     "shrink": "cli.shrink:shrink",
     "check": "cli.check:check",
     "report": "cli.report:report",
+    "export": "cli.export:export",
     "conform": "cli.conform:conform_command",
     "doctor": "cli.doctor:doctor",
     "shell": "cli.attach:shell",

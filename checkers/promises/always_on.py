@@ -6,8 +6,10 @@ import pyarrow as pa
 
 from checkers.promises import controller, coverage, liveness, stays_up
 from harness.history.load import History
+from harness.history.parquet import read_summed
 from harness.protocols.checker import Checker
 from harness.run.controller_health import read_controller_health
+from harness.run.log_lines import LINES_FILE, LOG_LINES
 
 CHECKERS: tuple[Checker, ...] = (
     stays_up.CHECKER,
@@ -22,8 +24,18 @@ def tables(history: History) -> dict[str, pa.Table]:
     ``controller``.
     """
     manifest = history.manifest
-    patterns = stays_up.patterns_of(manifest.declaration) or ()
     return {
-        "log_lines": stays_up.scan(history, patterns),
+        "log_lines": log_lines(history),
         "controller": read_controller_health(history.run, manifest.checksums),
     }
+
+
+def log_lines(history: History) -> pa.Table:
+    """Return the lines of the nodes' logs that count; of a run that was exported and imported
+    again, which has no logs, those that were exported.
+    """
+    sums = history.manifest.checksums
+    if LINES_FILE in sums:
+        return next(iter(read_summed(history.run.root, sums, {LINES_FILE: LOG_LINES}).values()))
+    patterns = stays_up.patterns_of(history.manifest.declaration) or ()
+    return stays_up.scan(history, patterns)

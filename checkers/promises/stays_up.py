@@ -33,6 +33,7 @@ from harness.protocols.models import NODE_EXIT, PANIC
 from harness.protocols.promise import Declaration, LogPattern
 from harness.protocols.verdict import Anomaly, LogLines
 from harness.run.directory import RunDirectory
+from harness.run.log_lines import LOG_LINES
 from harness.run.log_patterns import matches, unusable
 from harness.text import seconds
 
@@ -48,19 +49,6 @@ NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
 LAST_WORDS = "last-words"  # and for the last lines of a node that ended by itself
 TAIL_BYTES = 16 << 10  # in which these are looked for
 KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
-# One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
-# ``file`` is relative to the run directory, ``total`` counts the pattern's matches there.
-SCHEMA = pa.schema(
-    [
-        ("node", pa.string()),
-        ("file", pa.string()),
-        ("line", pa.int64()),
-        ("pattern", pa.string()),
-        ("breaks", pa.bool_()),
-        ("text", pa.string()),
-        ("total", pa.int64()),
-    ]
-)
 
 
 @attrs.frozen
@@ -220,7 +208,7 @@ def scan(history: History, patterns: Iterable[LogPattern]) -> pa.Table:
         exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value))
         ended = frozenset(exits["node"].to_pylist())
         rows += [row for log in history.logs.files if log.node in ended for row in _tail(log)]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(rows, schema=LOG_LINES)
 
 
 def _tail(log: NodeLog) -> Iterator[Row]:

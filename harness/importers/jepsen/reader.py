@@ -7,6 +7,7 @@ text, up to ``MAX_OPERATION_BYTES``.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
@@ -14,7 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import attrs
 
@@ -53,11 +54,29 @@ def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Ba
     """Every operation of the file in its order. Raises ``MalformedHistory``, also for a file that
     takes more time by ``clock`` than its size allows.
     """
+    with _opened(path) as text:
+        reader = _reader(text, path, lambda form: normalize(form, names), clock)
+        yield from reader.batches(text)
+
+
+def forms(path: Path, clock: Clock = lambda: 0.0) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
+    """As ``batches``, but each operation as the map that the file holds."""
+    with _opened(path) as text:
+        reader = attrs.evolve(_reader(text, path, lambda form: form, clock), quick=None)
+        yield from reader.batches(text)
+
+
+def beginning(path: Path) -> bytes:
+    """The first bytes of the file, expanded where they are compressed."""
+    with _opened(path) as text:
+        return text.peek()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[_Text]:
     try:
         with path.open("rb") as raw:
-            text = _Text(raw, path)
-            reader = _reader(text, path, names, clock)
-            yield from reader.batches(text)
+            yield _Text(raw, path)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         reason = f"it can't be read: {why}"
@@ -144,22 +163,24 @@ def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
     return quick.edn_lines, EdnForms()
 
 
-def _reader(text: _Text, path: Path, names: Names, clock: Clock) -> _Reader:
+def _reader(text: _Text, path: Path, made: Callable[[object], Any], clock: Clock) -> _Reader:
     found = _format(text.peek())
     if found is None:
         reason = "expected operations in EDN or JSON, found neither"
         raise MalformedHistory(str(path), "line 1", reason)
-    return _Reader(path=path, quick=found[0], forms=found[1], names=names, clock=clock)
+    return _Reader(path=path, quick=found[0], forms=found[1], made=made, clock=clock)
 
 
 @attrs.define(kw_only=True)
 class _Reader:
-    """``line`` is the line on which ``rest``, the beginning of an operation, begins."""
+    """``line`` is the line on which ``rest``, the beginning of an operation, begins; ``made`` makes
+    an operation of a form that was read exactly.
+    """
 
     path: Path
-    quick: Quick
+    quick: Quick | None
     forms: Forms
-    names: Names
+    made: Callable[[object], Any]
     clock: Clock
     line: int = 1
     rest: bytes = b""
@@ -177,7 +198,7 @@ class _Reader:
         pieces = [block]
         while pieces:
             piece = pieces.pop()
-            if not self.rest and self.forms.by_line and piece.endswith(b"\n"):
+            if self.quick and not self.rest and self.forms.by_line and piece.endswith(b"\n"):
                 found = self.quick(piece)
                 if found is not None:
                     yield found, range(self.line, self.line + len(found))
@@ -199,13 +220,13 @@ class _Reader:
         except Notation as error:
             line = self.line + text.count("\n", 0, error.at)
             raise self._malformed(line, error.reason) from None
-        found: list[Operation | Remark] = []
+        found: list[Any] = []
         lines: list[int] = []
         line, at = self.line, 0
         for form, begun in forms:
             line, at = line + text.count("\n", at, begun), begun
             try:
-                found.append(normalize(form, self.names))
+                found.append(self.made(form))
             except Refused as error:
                 raise self._malformed(line, str(error)) from None
             lines.append(line)

@@ -1,0 +1,121 @@
+"""``firedrill export``: a run's history for other tools, and back to ``check``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from cli.session import Session, runs_option, say
+from harness.errors import UsageError
+from harness.history import files
+from harness.history.load import History, load
+from harness.history.manifest import RUNNING, read_manifest
+from harness.run.directory import RunDirectory
+from results.store.store import RunStore
+
+FORMS = ("edn", "jsonl", "csv")
+CSV_CHOICES = ("operations", "faults", "events")
+
+
+@click.command()
+@click.argument("run", default="latest")
+@click.option("--edn", is_flag=True, help="Operations as Jepsen records them: Elle, Knossos.")
+@click.option("--jsonl", is_flag=True, help="The same operations as JSON, one a line.")
+@click.option("--csv", "table", type=click.Choice(CSV_CHOICES), help="One table as CSV.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Instead of stdout."
+)
+@runs_option
+@click.pass_obj
+def export(
+    session: Session,
+    run: str,
+    store: RunStore,
+    edn: bool,
+    jsonl: bool,
+    table: str | None,
+    output: Path | None,
+) -> int:
+    """Write the history of RUN (a path, an identifier or its beginning, or "latest") to stdout.
+
+    EDN and JSON lines hold invocations and completions in Jepsen's form, those of the nemesis too,
+    and in records of the process "firedrill" all else that a verdict rests on: `firedrill check
+    FILE` comes to the same verdict.
+    """
+    if edn + jsonl + (table is not None) != 1:
+        raise UsageError("say in what form: one of --edn, --jsonl and --csv TABLE")
+    session.run = directory = store.resolve(run)
+    history = _loaded(directory)
+    lines = _operations(history, edn=edn) if table is None else _table(history, table)
+    with _target(output) as stream:
+        stream.writelines(lines)
+    if output is not None:
+        say(f"wrote {output}")
+    return 0
+
+
+def _loaded(run: RunDirectory) -> History:
+    if read_manifest(run).state == RUNNING:
+        again = f"'firedrill check {run.root}' recovers and judges it"
+        raise UsageError(
+            f"run {run.root.name}: expected a sealed run, found one that is not: {again}"
+        )
+    return load(run)
+
+
+def _operations(history: History, *, edn: bool) -> Iterator[bytes]:
+    from results.export.notation import edn_lines, json_lines
+
+    found = operations_of(history)
+    return edn_lines(found) if edn else json_lines(found)
+
+
+def operations_of(history: History) -> Iterator[dict[str, Any]]:
+    """Return the operations of a run, with all else that its verdict rests on. Raises
+    ``MalformedHistory``.
+    """
+    from checkers.promises.always_on import log_lines
+    from harness.history.parquet import read_summed
+    from harness.importers.exported import LINES, SIDE_TABLES
+    from harness.plan.planfile import read_text
+    from results.export.operations import operations
+
+    run, sums = history.run, history.manifest.checksums
+    beside = {LINES: log_lines(history)}
+    for name, (file, schema) in SIDE_TABLES.items():
+        if name != LINES and file in sums:
+            beside[name] = next(iter(read_summed(run.root, sums, {file: schema}).values()))
+    plan = read_text(run.plan) if run.plan.exists() else ""
+    return operations(history, plan, beside)
+
+
+def _table(history: History, table: str) -> Iterator[bytes]:
+    from results.export.rows import csv_lines
+
+    return csv_lines(history, table)
+
+
+@contextlib.contextmanager
+def _target(output: Path | None) -> Iterator[BinaryIO]:
+    """Open stdout, or a file that appears under its name once it is whole."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if output.exists() and not files.is_regular(output):
+        raise UsageError(f"--output: expected a file (got {output})")
+    try:
+        unfinished = files.begin(output)
+        try:
+            with unfinished.open("wb") as stream:
+                yield stream
+            files.publish(unfinished, output)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise files.disk_failure("write", output, error, "nothing was exported") from error

@@ -1,0 +1,334 @@
+"""A run that ``firedrill export`` wrote as operations, back as the run that it was.
+
+Such a file is a history of Jepsen's: invocations and completions of clients, and a nemesis. What
+these alone do not hold is in records of the process ``firedrill``, which tools for Jepsen's
+histories pass over as they pass over the nemesis: the manifest, the plan, and one record a row of
+each other table that a verdict rests on. A verdict of the imported run is that of the exported one,
+byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from harness.errors import MalformedHistory, UsageError
+from harness.history import files, schema
+from harness.history.checksums import sizes
+from harness.history.layout import EVENTS, FAULTS, NOTES
+from harness.history.load import History, load
+from harness.history.manifest import PREFIX, SEALED, write_manifest
+from harness.history.parquet import ParquetSink
+from harness.history.records import Complete, Invoke, MicroOp, OpType, Phase
+from harness.history.seal import no_search_for_cycles
+from harness.history.tables import BATCH_ROWS, Contradiction, Tabulator
+from harness.importers.jepsen.edn import Number, Unordered
+from harness.importers.jepsen.imported_history import KEYS_FILE
+from harness.importers.jepsen.imported_tables import KEYS
+from harness.importers.jepsen.limits import INT64_MAX, INT64_MIN
+from harness.importers.jepsen.reader import Clock, beginning, forms
+from harness.run import controller_health
+from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.run.log_lines import LINES_FILE, LOG_LINES
+from harness.run.state_log import LOGS, LOGS_FILE, STATES, STATES_FILE
+
+PROCESS = "firedrill"
+NEMESIS = "nemesis"
+MANIFEST, PLAN = "manifest", "plan"
+KEYS_TABLE, CONTROLLER, LINES = "keys", "controller", "log_lines"
+
+SIDE_TABLES: dict[str, tuple[str, pa.Schema]] = {
+    "states": (STATES_FILE, STATES),
+    "logs": (LOGS_FILE, LOGS),
+    "claims": (CLAIMS_FILE, CLAIMS),
+    "claims_judged": (JUDGED_FILE, JUDGED),
+    CONTROLLER: ("controller.parquet", controller_health.SCHEMA),
+    LINES: (LINES_FILE, LOG_LINES),
+    KEYS_TABLE: (f"history/{KEYS_FILE}", KEYS),
+}
+"""The tables beside the history: file in the run directory, and schema."""
+
+TABLES: dict[str, pa.Schema] = {
+    FAULTS: schema.FAULTS,
+    EVENTS: schema.EVENTS,
+    NOTES: schema.NOTES,
+    **{name: columns for name, (_, columns) in SIDE_TABLES.items()},
+}
+"""Each table whose rows are records of ``PROCESS``, by the ``f`` of the records."""
+
+# The forms of an operation on one register; any other transaction is a ``txn``.
+OF_REGISTER = {"read": "r", "write": "w", "cas": "cas"}
+TXN = "txn"
+
+_OURS = re.compile(rb':process\s+:firedrill\b|"process"\s*:\s*"firedrill"')
+_BEGINNING_BYTES = 400
+_DEPTH_MAX = 16
+
+Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
+_Step = tuple[str, Int64, Int64 | list[Int64] | None]
+
+
+class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """An invocation or a completion of a client, as an exported file holds it.
+
+    An invocation has ``node`` and ``kind``, and what differs from the usual of ``attempt``,
+    ``intended``, ``wall``; ``partitions`` has the partition of each step's key. The rest belongs to
+    completions. Times are nanoseconds on the run's axis.
+    """
+
+    type: str
+    process: Int64
+    f: str
+    value: Any
+    index: Int64
+    time: Int64
+    node: str = ""
+    kind: str = ""
+    attempt: int = 0
+    intended: Int64 | None = None
+    wall: Int64 = 0
+    partitions: list[int | None] | None = None
+    error: str | None = None
+    phase: Phase | None = None
+    server_txn: str | None = None
+    commit_ts: Int64 | None = None
+
+
+def is_exported(path: Path) -> bool:
+    """Whether ``path`` is a file that ``firedrill export`` wrote, as far as its beginning tells.
+    Raises ``MalformedHistory`` for one that can't be read.
+    """
+    return _OURS.search(beginning(path)[:_BEGINNING_BYTES]) is not None
+
+
+def import_exported(
+    path: Path, run: RunDirectory, *, workload: str | None = None, clock: Clock = lambda: 0.0
+) -> History:
+    """Make the empty or absent directory ``run`` the run that was exported to ``path``.
+
+    Raises ``MalformedHistory``, naming the line, for a file that holds no whole run, ``UsageError``
+    for one of another version or workload, ``HarnessError`` where the disk refuses.
+    """
+    try:
+        run.root.mkdir(parents=True, exist_ok=True)
+        restored = _Restored(path, run)
+        try:
+            with no_search_for_cycles():
+                for found, lines in forms(path, clock):
+                    for form, line in zip(found, lines, strict=True):
+                        restored.add(form, line)
+                manifest = restored.finish(workload)
+        finally:
+            restored.abandon()
+    except OSError as error:
+        raise files.disk_failure(
+            "import into", run.root, error, "the tables are missing"
+        ) from error
+    # Last: until it is there, the directory is no run, and may be imported into again.
+    write_manifest(run, manifest)
+    return load(run)
+
+
+class _Rows:
+    """Rows of one table, as a list only until there are enough for a piece of it."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self._columns, self._rows = columns, list[Mapping[str, Any]]()
+        self._pieces: list[pa.Table] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Raises ``ValueError`` for a row of other columns or types."""
+        if row.keys() != set(self._columns.names):
+            raise ValueError(f"expected the columns {', '.join(self._columns.names)}")
+        for column in self._columns:
+            if row[column.name] is None and not column.nullable:
+                raise ValueError(f"expected a value for {column.name}, found none")
+        self._rows.append(row)
+        if len(self._rows) >= BATCH_ROWS:
+            self._flush()
+
+    def table(self) -> pa.Table:
+        """All rows. Raises ``ValueError``."""
+        self._flush()
+        return pa.concat_tables([self._columns.empty_table(), *self._pieces])
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        try:
+            self._pieces.append(pa.Table.from_pylist(rows, schema=self._columns))
+        except (pa.ArrowException, OverflowError) as error:
+            raise ValueError(str(error)) from error
+
+
+class _Restored:
+    """A run that is read record by record."""
+
+    def __init__(self, path: Path, run: RunDirectory) -> None:
+        self._path, self._run = path, run
+        self._manifest: Manifest | None = None
+        self._plan: str | None = None
+        self._partitions: dict[int, int | None] = {}
+        self._open: dict[int, int] = {}
+        self._last_ns = 0
+        self._rows = {name: _Rows(columns) for name, columns in TABLES.items()}
+        self._sink: ParquetSink | None = None
+        self._tables: Tabulator | None = None
+
+    def add(self, form: object, line: int) -> None:
+        """Take the next record. Raises ``MalformedHistory``."""
+        try:
+            self._take(_plain(form))
+        except (ValueError, TypeError, msgspec.ValidationError, Contradiction) as error:
+            raise MalformedHistory(str(self._path), f"line {line}", str(error)) from error
+
+    def abandon(self) -> None:
+        """Remove what was written, unless it is finished. Never raises."""
+        if self._sink is not None:
+            self._sink.abandon()
+
+    def finish(self, workload: str | None) -> Manifest:
+        """Write the tables; return the manifest. Raises ``OSError``, ``MalformedHistory`` and
+        ``UsageError``.
+        """
+        manifest, tables, sink = self._manifest, self._tables, self._sink
+        if manifest is None or tables is None or sink is None:
+            raise MalformedHistory(
+                str(self._path), "", "expected the manifest of a run, found none"
+            )
+        if workload is not None and workload != manifest.workload:
+            reason = f"expected a history of {workload}, found one of {manifest.workload}"
+            raise UsageError(f"{self._path}: {reason}")
+        try:
+            tables.finish(self._last_ns)
+            made = {name: rows.table() for name, rows in self._rows.items()}
+        except (ValueError, Contradiction) as error:
+            raise MalformedHistory(str(self._path), "", str(error)) from error
+        for name in (FAULTS, EVENTS, NOTES):
+            sink.put(name, made[name])
+        checksums = sink.publish()
+        self._sink = None
+        for name, (file, _) in SIDE_TABLES.items():
+            if made[name].num_rows:
+                target = self._run.root / file
+                pq.write_table(made[name], target, compression="zstd")
+                checksums[file] = files.sha256(target)
+        if self._plan is not None:
+            files.write_atomically(self._run.plan, self._plan.encode())
+            checksums[self._run.plan.name] = files.sha256(self._run.plan)
+        return replace(
+            manifest,
+            run_id=self._run.root.name,
+            checksums=checksums,
+            sizes=sizes(self._run, checksums),
+            # Of the logs only the lines that count were exported: they are a table now.
+            logs=manifest.logs if manifest.logs is msgspec.UNSET else {},
+        )
+
+    def _take(self, record: Any) -> None:  # noqa: ANN401 (as read)
+        if not isinstance(record, dict):
+            raise ValueError("expected an operation, which is a map")
+        process, f = record.get("process"), record.get("f")
+        if process == NEMESIS:
+            return  # tells for other tools what the rows of faults hold
+        if process != PROCESS:
+            self._client(msgspec.convert(record, ClientRecord))
+            return
+        value = record.get("value")
+        if f == MANIFEST:
+            self._begin(value)
+        elif f == PLAN and isinstance(value, str):
+            self._plan = value
+        elif f in self._rows and isinstance(value, dict):
+            self._rows[f].add(value)
+        else:
+            raise ValueError(f"expected a row of {', '.join(TABLES)}, found {str(f)[:40]!r}")
+
+    def _begin(self, value: object) -> None:
+        if self._manifest is not None:
+            raise ValueError("the manifest stands twice in the file")
+        version = value.get("schema_version") if isinstance(value, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"expected schema version {SCHEMA_VERSION}, found {version!r:.40}")
+        manifest = msgspec.convert(value, Manifest)
+        if manifest.state not in (SEALED, PREFIX) or manifest.key_hash != schema.KEY_HASH:
+            raise ValueError("expected the manifest of a sealed run")
+        schema.check_splits(manifest.splits)
+        self._manifest = manifest
+        self._sink = ParquetSink(self._run, manifest.splits)
+        self._tables = Tabulator(
+            self._sink, partition_of=self._partitions.get, splits=manifest.splits
+        )
+
+    def _client(self, record: ClientRecord) -> None:
+        if self._tables is None:
+            raise ValueError("expected the manifest of the run before its operations")
+        self._last_ns = max(self._last_ns, record.time)
+        ops = tuple(_ops(record.f, record.value))
+        if record.type != "invoke":
+            self._tables.add(
+                Complete(
+                    index=record.index,
+                    invoke=self._open.pop(record.process, -1),
+                    process=record.process,
+                    type=OpType(record.type),
+                    at_ns=record.time,
+                    ops=ops,
+                    error=record.error,
+                    phase=record.phase,
+                    server_txn=record.server_txn,
+                    commit_ts=record.commit_ts,
+                )
+            )
+            return
+        self._open[record.process] = record.index
+        if record.partitions is not None:
+            keys = (op.key for op in ops)
+            self._partitions.update(zip(keys, record.partitions, strict=True))
+        self._tables.add(
+            Invoke(
+                index=record.index,
+                process=record.process,
+                kind=record.kind,
+                node=record.node,
+                attempt=record.attempt,
+                intended_ns=record.time if record.intended is None else record.intended,
+                at_ns=record.time,
+                wall_ns=record.wall,
+                ops=ops,
+            )
+        )
+
+
+def _ops(f: str, value: object) -> Iterator[MicroOp]:
+    if f in OF_REGISTER:
+        if not isinstance(value, list) or len(value) != 2:
+            raise ValueError(f"expected [key value] for {f}")
+        key, told = value
+        if f == "cas" and isinstance(told, list) and told[:1] == [None]:
+            told = told[1:]  # from nil: of a register that was never written
+        value = [[OF_REGISTER[f], key, told]]
+    for name, key, told in msgspec.convert(value, list[_Step]):
+        yield MicroOp(name, key, tuple(told) if isinstance(told, list) else told)
+
+
+def _plain(form: Any, depth: int = 0) -> Any:  # noqa: ANN401 (as read)
+    """``form`` without the marks of its notation: keywords as strings, numbers as numbers."""
+    if depth > _DEPTH_MAX:
+        raise ValueError(f"brackets are nested more than {_DEPTH_MAX} deep")
+    if isinstance(form, dict):
+        return {str(key): _plain(value, depth + 1) for key, value in form.items()}
+    if isinstance(form, list):
+        return [_plain(value, depth + 1) for value in form]
+    if isinstance(form, Number):
+        return float(form)
+    if isinstance(form, Unordered):
+        raise ValueError("expected a list, found a set")
+    return str(form) if isinstance(form, str) else form

@@ -1,0 +1,63 @@
+"""Tables of a run as CSV (RFC 4180), for spreadsheets and ``grep``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from harness.history.layout import EVENTS, FAULTS
+from harness.history.load import History
+from results.export.notation import edn
+from results.export.operations import steps_of, transactions
+
+OPERATIONS = "operations"
+CSV_TABLES = (OPERATIONS, FAULTS, EVENTS)
+_STEPS = "ops"
+_LISTS = "; "
+# A spreadsheet takes a text that begins with one of these for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_lines(history: History, table: str) -> Iterator[bytes]:
+    """Yield the table ``table`` (one of ``CSV_TABLES``), its header first: a row a transaction,
+    fault or event. Times are nanoseconds on the run's axis; ``ops`` are the steps as EDN. A text
+    that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    if table == OPERATIONS:
+        found = history.transactions()
+        names = [*found.column_names, _STEPS]
+        rows = _with_steps(history)
+    else:
+        found = history.faults() if table == FAULTS else history.events()
+        names, rows = found.column_names, _rows_of(found)
+    yield _line(names)
+    for row in rows:
+        yield _line([cell(row[name]) for name in names])
+
+
+def _with_steps(history: History) -> Iterator[dict[str, Any]]:
+    for row in transactions(history):
+        yield row | {_STEPS: edn(steps_of(row["ops"]))}
+
+
+def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for piece in table.to_batches():
+        yield from piece.to_pylist()
+
+
+def cell(value: object) -> object:
+    """Format a value of a table: a list as one text, a formula's beginning marked."""
+    text = _LISTS.join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(text, str) and text.startswith(_FORMULA):
+        return f"'{text}"
+    return text
+
+
+def _line(cells: list[Any]) -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow(cells)
+    return buffer.getvalue().encode("utf-8", "backslashreplace")

@@ -1,0 +1,234 @@
+"""Exported histories: what other tools read, and the same verdict when they are imported again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checkers.engine.analyze import analyze
+from checkers.promises.always_on import log_lines
+from cli.export import operations_of
+from cli.main import execute
+from harness.errors import MalformedHistory, UsageError
+from harness.history.load import load
+from harness.importers.exported import import_exported, is_exported
+from harness.importers.jepsen.operations import Names, normalize
+from harness.importers.jepsen.reader import forms
+from harness.protocols.verdict import encode
+from harness.run.directory import RunDirectory
+from harness.run.log_lines import LOG_LINES
+from results.export import rows
+from results.export.notation import Name, edn, edn_lines, json_lines
+from results.export.operations import operations
+
+RUNS = Path(__file__).parents[1] / "evidence" / "runs"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(Path(shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")))
+
+
+def exported(run: RunDirectory, path: Path, notation: Any = edn_lines) -> Path:
+    path.write_bytes(b"".join(notation(operations_of(load(run)))))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "notation"),
+    [
+        ("sim-valid", json_lines),
+        ("sim-forgotten-vote", edn_lines),
+        ("sim-forgotten-vote", json_lines),
+    ],
+)
+def test_an_exported_run_that_is_imported_again_has_the_same_verdict(
+    tmp_path: Path, name: str, notation: Any
+) -> None:
+    run = RunDirectory(Path(shutil.copytree(RUNS / name, tmp_path / "run")))
+    path = exported(run, tmp_path / "history", notation)
+
+    again = RunDirectory(tmp_path / "again")
+    import_exported(path, again)
+
+    assert is_exported(path)
+    assert encode(analyze(again, executor="local")) == encode(analyze(run, executor="local"))
+    for name in ("transactions", "faults", "events", "notes"):
+        assert getattr(load(again), name)().drop(_places(name)) == (
+            getattr(load(run), name)().drop(_places(name))
+        )
+
+
+def _places(name: str) -> list[str]:
+    """Indices count the exported file's records, of which there are more."""
+    return ["invoke_index", "complete_index"] if name == "transactions" else []
+
+
+def test_lines_of_nodes_logs_that_count_survive_without_the_logs(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    row = {"node": "n1", "file": "nodes/n1/node.log", "line": 7, "pattern": "panic"}
+    lines = pa.Table.from_pylist(
+        [row | {"breaks": True, "text": 'Fatal "\x1b[31m"', "total": 1}], schema=LOG_LINES
+    )
+    path = tmp_path / "history.edn"
+    path.write_bytes(b"".join(edn_lines(operations(load(run), "", {"log_lines": lines}))))
+
+    again = RunDirectory(tmp_path / "again")
+    import_exported(path, again)
+
+    assert log_lines(load(again)) == lines
+    assert "panic" in analyze(again, executor="local").anomalies
+
+
+def test_operations_have_dense_indices_and_times_that_never_go_back(run: RunDirectory) -> None:
+    ops = list(operations_of(load(run)))
+
+    assert [op["index"] for op in ops] == list(range(len(ops)))
+    times = [op["time"] for op in ops]
+    assert times == sorted(times)
+
+
+def test_every_client_completes_what_it_invoked_and_a_tool_of_jepsens_reads_it_so(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    path = exported(run, tmp_path / "history.edn")
+    names, counts, busy = Names(), Counter[str](), dict[int, Any]()
+    for found, _ in forms(path):
+        for op in (normalize(form, names) for form in found):
+            if not isinstance(op.process, int):
+                continue
+            counts[op.type] += 1
+            if op.type == "invoke":
+                assert op.process not in busy
+                busy[op.process] = op
+            else:
+                assert len(op.value) == len(busy.pop(op.process).value)
+
+    types = Counter(load(run).transactions()["type"].to_pylist())
+    assert counts == types | {"invoke": types.total()}
+    assert not busy
+
+
+def test_each_fault_is_an_act_of_the_nemesis_that_starts_and_one_that_stops(
+    run: RunDirectory,
+) -> None:
+    acts = [op["f"] for op in operations_of(load(run)) if op["process"] == "nemesis"]
+
+    kinds = load(run).faults()["kind"].to_pylist()
+    assert kinds
+    assert Counter(acts) == Counter(
+        f"{verb}-{kind}" for kind in kinds for verb in ("start", "stop") for _ in "ab"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (":f :events, :value {:kind ", ":f :events, :value {:sort ", "expected the columns"),
+        (":type :ok,", ":type :okay,", "okay"),
+        (":schema_version 1", ":schema_version 9", "expected schema version 1, found 9"),
+        (':workload "', ':worklode "', "workload"),
+        (":term 1", ':term "one"', "one"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_with_its_line(
+    run: RunDirectory, tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    path = exported(run, tmp_path / "history.edn")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+    with pytest.raises(MalformedHistory, match=re.escape(reason)):
+        import_exported(path, RunDirectory(tmp_path / "again"))
+    assert not (tmp_path / "again" / "manifest.json").exists()
+
+
+def test_an_exported_history_is_of_the_workload_that_its_manifest_names(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    path = exported(run, tmp_path / "history.edn")
+
+    with pytest.raises(UsageError, match="expected a history of bank, found one of "):
+        import_exported(path, RunDirectory(tmp_path / "again"), workload="bank")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "nil"),
+        (True, "true"),
+        (-7, "-7"),
+        (0.05, "0.05"),
+        ('a "b"\n\\', '"a \\"b\\"\\n\\\\"'),
+        (Name("append"), ":append"),
+        (Name("two words"), '"two words"'),
+        ([[Name("r"), 3, [1, 2]]], "[[:r 3 [1 2]]]"),
+        ({"at_ns": 5}, "{:at_ns 5}"),
+    ],
+)
+def test_values_are_edn(value: object, text: str) -> None:
+    assert edn(value) == text
+
+
+@pytest.mark.parametrize("table", rows.CSV_TABLES)
+def test_a_csv_has_a_header_and_a_row_each(run: RunDirectory, table: str) -> None:
+    history = load(run)
+    text = b"".join(rows.csv_lines(history, table)).decode()
+    found = list(csv.DictReader(io.StringIO(text)))
+
+    name = "transactions" if table == "operations" else table
+    expected = getattr(history, name)()
+    assert len(found) == expected.num_rows > 0
+    assert list(found[0])[: expected.num_columns] == expected.column_names
+    first = expected.slice(0, 1).to_pylist()[0]
+    assert found[0]["kind"] == first["kind"]
+
+
+def test_a_text_that_a_spreadsheet_would_execute_is_marked() -> None:
+    assert rows.cell("=HYPERLINK(1)") == "'=HYPERLINK(1)"
+    assert rows.cell(-1) == -1
+    assert rows.cell(["n1", "n2"]) == "n1; n2"
+
+
+def test_one_form_must_be_asked_for(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["export", str(run.root)]) == 254
+    assert execute(["export", str(run.root), "--edn", "--csv", "faults"]) == 254
+    assert "one of --edn, --jsonl and --csv TABLE" in capsys.readouterr().err
+
+
+def test_a_file_appears_whole_and_no_other_thing_is_replaced(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    path = tmp_path / "history.jsonl"
+
+    assert execute(["export", str(run.root), "--jsonl", "-o", str(path)]) == 0
+    assert execute(["export", str(run.root), "--jsonl", "-o", str(tmp_path)]) == 254
+
+    lines = path.read_text().splitlines()
+    assert all(json.loads(line)["index"] == place for place, line in enumerate(lines))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["history.jsonl", "run"]
+
+
+def test_check_takes_an_exported_file_for_the_run_that_it_was(
+    run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = exported(run, tmp_path / "history.edn")
+
+    code = execute(["check", str(path), "--runs-dir", str(tmp_path / "runs")])
+
+    told = capfd.readouterr()
+    assert code == 1
+    assert "a run that was exported: " in told.err
+    assert "VIOLATION" in told.out
+    assert (tmp_path / "runs" / "latest" / "report.html").exists()
