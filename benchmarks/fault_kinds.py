@@ -22,6 +22,7 @@ from harness.clock import RunClock
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
 from harness.protocols.faults import Fault, PlannedFault, Scene
+from harness.protocols.membership import Membership
 from harness.tasks import together
 from nemesis.runner import Nemesis
 
@@ -99,7 +100,9 @@ async def survey(name: str, times: int, root: Path) -> list[tuple[str, str, int,
         cluster = await bring_up(provider, system)
         as_system: Any = system
         clock = RunClock(asyncio.get_running_loop())
-        scene = Scene(provider=provider, system=as_system, cluster=cluster, clock=clock)
+        scene = Scene(
+            provider=provider, system=as_system, membership=Membership(cluster), clock=clock
+        )
         for kind, fault in sorted(faults.items()):
             effective = healed = -1
             if fault.kind.needs <= able:

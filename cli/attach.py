@@ -168,9 +168,8 @@ def _provider(run: RunDirectory) -> str:
 
 
 def _require_node(run: RunDirectory, node: str) -> None:
-    from cli.wiring import node_names
     from harness.plan import plan
 
-    names = node_names(plan.load(run.plan))
+    names = plan.machine_names(plan.load(run.plan))
     if node not in names:
         raise UsageError(f"run {run.root.name}: no node {node!r} (there are {', '.join(names)})")

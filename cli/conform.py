@@ -29,7 +29,7 @@ from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
 from harness.plan import planfile
 from harness.plan.overrides import PLUGINS, merged
-from harness.plan.plan import Plan, load
+from harness.plan.plan import Plan, load, node_names
 from harness.protocols.cluster import Cluster, System, felt, require_made
 from harness.run.directory import RunDirectory
 from harness.text import inert
@@ -159,7 +159,7 @@ def _run(
 
 async def _bench(plan: Plan, ground: Environment) -> Bench:
     """Return the machines of a cluster, on which nothing runs yet."""
-    from cli.wiring import build_fault, build_system, node_names
+    from cli.wiring import build_fault, build_system
     from harness.protocols.models import DECIDED
 
     system = build_system(plan, ground.system_extras)

@@ -31,7 +31,7 @@ from harness.campaigns.summary import overall
 from harness.errors import HarnessError, PlanError
 from harness.exit_codes import Outcome
 from harness.plan.overrides import merged
-from harness.plan.plan import MAX_SEED, Plan, load, resolved
+from harness.plan.plan import MAX_SEED, Plan, load, node_names, resolved
 from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
@@ -121,7 +121,6 @@ def _census(plan: Plan, hold_s: float, store: RunStore, limit_s: float) -> list[
     """Run the reference execution, and return its points. Raises ``HarnessError`` where it is not
     valid: a crash would prove nothing.
     """
-    from cli.wiring import node_names
     from nemesis.aims import HEAL_S
 
     # A crash any later could not heal before the drive ends.

@@ -23,7 +23,17 @@ from cli.wiring import build_system, build_workload
 from harness.clock import RunClock, cpu_s
 from harness.driving import protocol
 from harness.driving.driver import Driver
-from harness.driving.protocol import Dismiss, Enlist, First, Halt, Main, Order, Read, Word
+from harness.driving.protocol import (
+    Dismiss,
+    Enlist,
+    First,
+    Halt,
+    Main,
+    Members,
+    Order,
+    Read,
+    Word,
+)
 from harness.generators import Generator, paced
 from harness.history.chunks import ChunkWriter
 from harness.history.records import Complete, Heartbeat, OpType
@@ -72,6 +82,12 @@ class Worker:
             case Read():
                 generator = self._workload.final(order.keys)
         return await self._driver.drive(generator, order.until_ns)
+
+    async def next_order(self, reader: asyncio.StreamReader) -> Order:
+        """Return the next order, after those on the cluster's members, which it carries out."""
+        while isinstance(order := await receive(reader), Members):
+            self._driver.use_nodes(order.nodes)
+        return order
 
     def touched(self) -> tuple[int, ...]:
         """See ``Driver``."""
@@ -126,7 +142,7 @@ async def serve() -> None:
     beat = asyncio.ensure_future(hand.beat.run())
     try:
         send(protocol.Ready())
-        order = await receive(reader)
+        order = await hand.next_order(reader)
         while not isinstance(order, Dismiss):
             order = await one(hand, order, reader)
     finally:
@@ -137,13 +153,13 @@ async def serve() -> None:
 async def one(hand: Worker, order: Order, reader: asyncio.StreamReader) -> Order:
     """Carry one order out, unless another comes; return the next one."""
     # Read on during the work: a halt, or the end of the pipe, must end it.
-    heard = asyncio.ensure_future(receive(reader))
+    heard = asyncio.ensure_future(hand.next_order(reader))
     if isinstance(order, First | Main | Read):
         done = await _unless(heard, hand, hand.obey(order))
         send(hand.tally())
         send(protocol.PhaseResult(done=done, touched=hand.touched()))
     following = await heard
-    return await receive(reader) if isinstance(following, Halt) else following
+    return await hand.next_order(reader) if isinstance(following, Halt) else following
 
 
 async def _unless(

@@ -17,7 +17,7 @@ from harness.history.checksums import damaged
 from harness.history.manifest import SEALED, read_manifest
 from harness.mutation.loading import CHANGE, MUTANT, Mutation, load_mutant
 from harness.mutation.target import mutation_named
-from harness.plan.plan import Plan, load
+from harness.plan.plan import Plan, load, machine_names
 from harness.protocols.roles import classes, parsed
 from harness.run.directory import Manifest, RunDirectory
 from harness.run.progress import Silent
@@ -177,11 +177,10 @@ def _injected(run: RunDirectory) -> dict[int, tuple[float, tuple[str, ...]]]:
 
 
 def _refuse_strangers(plan: Plan, lanes: tuple[str, ...]) -> None:
-    from cli.wiring import node_names
-
+    names = machine_names(plan)
     for lane in lanes:
-        if lane not in node_names(plan):
-            known = ", ".join(node_names(plan))
+        if lane not in names:
+            known = ", ".join(names)
             raise PlanError("--lane", f"expected one of {known} (got {lane!r})", "flags")
 
 

@@ -25,7 +25,7 @@ from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugi
 from harness.history.files import locked
 from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
-from harness.plan.plan import Plan, resolved
+from harness.plan.plan import Plan, machine_names, node_names, resolved, spare_names
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded
 from harness.protocols.faults import ChecksSystem, Fault, PlannedFault, configured
@@ -199,7 +199,7 @@ async def _refuse(
     from nemesis.runner import refuse_missing
 
     try:
-        await provider.check(node_names(plan), system.ports)
+        await provider.check(machine_names(plan), system.ports)
         there = await provider.capabilities()
         able = felt(there, system, provider) | of_system(system)
         around = f"nodes of {system.name} walk around what provider {provider.name} does there"
@@ -238,18 +238,20 @@ def choose_provider() -> tuple[str, str]:
     return "docker", f"a Docker daemon answers, version {daemon}"
 
 
-def node_names(plan: Plan) -> tuple[str, ...]:
-    """Return ``n1`` ... in the order that everything uses."""
-    return tuple(f"n{i + 1}" for i in range(plan.cluster.nodes))
-
-
 def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> System:
     """Build the system under test that the plan names; ``extras`` are the environment's arguments
-    for it.
+    for it. Raises ``PlanError``, also for spares of a system whose factory takes none.
     """
     build = named("system.name", "systems", plan.system.name)
-    for name in extras or {}:
-        if name not in inspect.signature(build).parameters:
+    parameters = inspect.signature(build).parameters
+    extras = dict(extras or {})
+    if spares := spare_names(plan):
+        if "spares" not in parameters:
+            what = f"no node joins system {plan.system.name!r} while it serves"
+            raise PlanError("cluster.spares", f"expected 0: {what} (got {len(spares)})")
+        extras["spares"] = spares
+    for name in extras:
+        if name not in parameters:
             what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
             why = f"whose nodes are programs: its factory takes no {name!r} that is simulated"
             raise PlanError("cluster.provider", f"{what}, {why} (try --provider process)")
@@ -257,7 +259,7 @@ def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> Syst
         "systems",
         plan.system.name,
         System,
-        lambda: build(plan.system.options, node_names(plan), plan.seed, **(extras or {})),
+        lambda: build(plan.system.options, node_names(plan), plan.seed, **extras),
     )
     return system
 
@@ -337,6 +339,7 @@ def materialised(
         schedule,
         faults=faults,
         nodes=node_names(plan),
+        spares=spare_names(plan),
         duration_s=plan.drive.duration_s,
         partitions=system.partitions,
     )

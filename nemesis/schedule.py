@@ -123,11 +123,13 @@ def check_schedule(
     nodes: tuple[str, ...],
     duration_s: float,
     partitions: int | None,
+    spares: tuple[str, ...] = (),
     path: str = "nemesis.schedule",
 ) -> None:
     """Refuse a schedule that can't be applied. Raises ``PlanError`` with the place below
-    ``path``.
+    ``path``. A target may name one of the ``spares``, which is somebody once it has joined.
     """
+    nodes = (*nodes, *spares)
     if len(schedule) > FAULTS_LIMIT:
         raise PlanError(path, f"at most {FAULTS_LIMIT} faults (got {len(schedule)})")
     for at, fault in enumerate(schedule):

@@ -155,10 +155,12 @@ def build(
     seed: int,
     *,
     network: Network | None = None,
+    spares: tuple[str, ...] = (),
 ) -> ReferenceSystem:
     """The system for a plan; ``seed`` decides nothing here. Raises ``PlanError``.
 
-    ``network``: the clients' way to dial; the machine's by default.
+    ``network``: the clients' way to dial; the machine's by default. ``spares`` may join the
+    ``nodes`` later.
     """
     usual = {"replicas": min(USUAL_REPLICAS, len(nodes))}
     # What the plan says comes last: replicas that it names are checked, never lowered.
@@ -169,7 +171,10 @@ def build(
     if not 1 <= chosen.replicas <= len(nodes):
         limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.replicas})"
         raise PlanError("system.replicas", limits)
-    zones = zones_of(chosen, options, nodes)
+    zones = zones_of(chosen, options, nodes, spares)
+    if spares and zones is None:
+        why = f"nodes join a cluster with distribution zones: system.{KEYS[0]} makes one"
+        raise PlanError("cluster.spares", f"expected 0 ({why}; got {len(spares)})")
     try:
         bugs.check(chosen.bugs)
     except bugs.UnknownBug as error:
@@ -246,7 +251,7 @@ class ReferenceSystem:
             client_bind=_endpoint(cluster.bind[node][CLIENT]),
             peers={
                 other: _endpoint(cluster.peer[(node, other)][PEER])
-                for other in cluster.nodes
+                for other in cluster.machines
                 if other != node
             },
             data_dir=f"{cluster.work_dir[node]}/data",

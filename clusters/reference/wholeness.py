@@ -14,26 +14,34 @@ METASTORAGE = -1  # its group among the partitions
 
 def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
     """Leaders as they report themselves, the higher term before the lower; primaries under a lease
-    that holds, the higher epoch first; voters by assignment.
+    that holds, the higher epoch first; voters by the newest assignment that a node has applied;
+    learners and the voters of metastorage as the leaders have them.
     """
     best: dict[int | None, tuple[int, str]] = {}
+    leading: dict[int | None, GroupStatus] = {}
     primaries: dict[int, tuple[int, str]] = {}
     voters: dict[int, tuple[str, ...]] = {}
-    for node in sorted(reports):
+    for node in sorted(reports, key=lambda node: (reports[node].revision, node)):
         voters.update(reports[node].assignments)
         for group in reports[node].groups:
             if group.role == Role.LEADER:
-                best[group.partition] = max(best.get(group.partition, (0, "")), (group.term, node))
+                known = best.get(group.partition, (0, ""))
+                if (group.term, node) > known:
+                    best[group.partition], leading[group.partition] = (group.term, node), group
         for held in reports[node].primaries:
             if held.serving:
-                known = primaries.get(held.partition, (0, ""))
-                primaries[held.partition] = max(known, (held.epoch, node))
+                granted = primaries.get(held.partition, (0, ""))
+                primaries[held.partition] = max(granted, (held.epoch, node))
     return Roles(
         leaders={p: node for p, (_, node) in best.items() if p is not None},
         # Without known voters no node has reported a partition, so primaries are unknown, not none.
         primaries={p: node for p, (_, node) in primaries.items()} if voters else None,
         voters=voters,
+        learners={
+            p: group.learners for p, group in leading.items() if p is not None and group.learners
+        },
         metastorage_leader=best[None][1] if None in best else None,
+        metastorage_voters=leading[None].voters if None in leading else (),
     )
 
 
@@ -44,8 +52,9 @@ def missing(
     goals: dict[int, int],
     system_nodes: tuple[str, ...] | None = None,
 ) -> list[str]:
-    """The reasons why the cluster is not whole, in words; empty when every replica of every
-    partition runs and has applied the partition's goal.
+    """The reasons why the cluster of ``nodes`` is not whole, in words; empty when every replica of
+    every partition runs and has applied the partition's goal. What is assigned to a node that is
+    none of them, since it has left, is not missed.
 
     ``goals`` is kept between calls: the last index that a partition's leader knew to be committed
     when it was first seen to serve. A goal that moved with the load would never be reached by all
@@ -71,7 +80,7 @@ def missing(
         if partition == METASTORAGE:
             holders = nodes
         elif partition in assigned:
-            holders = assigned[partition]
+            holders = tuple(node for node in assigned[partition] if node in nodes)
         else:
             lacking.append(f"partition {partition} is not assigned")
             continue

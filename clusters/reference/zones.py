@@ -129,7 +129,12 @@ class Zones:
         )
 
 
-def zones_of(options: Options, given: Mapping[str, object], nodes: tuple[str, ...]) -> Zones | None:
+def zones_of(
+    options: Options,
+    given: Mapping[str, object],
+    nodes: tuple[str, ...],
+    spares: tuple[str, ...] = (),
+) -> Zones | None:
     """What ``options`` ask for, ``None`` where the plan, which has ``given``, names none of
     ``KEYS``. Raises ``PlanError``.
     """
@@ -142,8 +147,8 @@ def zones_of(options: Options, given: Mapping[str, object], nodes: tuple[str, ..
     system_nodes = nodes[:count]
     for key, named in (("attributes", options.attributes), ("profiles", options.profiles)):
         for name in named:
-            if name not in nodes:
-                known = ", ".join(nodes)
+            if name not in (*nodes, *spares):
+                known = ", ".join((*nodes, *spares))
                 raise PlanError(f"system.{key}", f"expected nodes among {known} (got {name!r})")
     profiles = dict(options.profiles)
     if options.system_apart:

@@ -23,6 +23,7 @@ from harness.protocols.client import READ_WRITE, Client, Tx
 from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
 from harness.protocols.fail_or_info import DEADLINE, unanswered
 from harness.protocols.faults import Fault, Proof, Scene, Victims
+from harness.protocols.membership import Membership
 
 T = TypeVar("T")
 READ, WRITE, APPEND = "r", "w", "append"
@@ -130,7 +131,10 @@ class Bench:
     def scene(self) -> Scene:
         """The interfaces that a fault acts through."""
         return Scene(
-            provider=self.provider, system=self.system, cluster=self.cluster, clock=self.clock
+            provider=self.provider,
+            system=self.system,
+            membership=Membership(self.cluster),
+            clock=self.clock,
         )
 
     def number(self) -> int:

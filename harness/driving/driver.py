@@ -106,6 +106,10 @@ class Driver:
             if self._failure is not None:  # the last records could not be written
                 raise self._failure
 
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """Make new connections to ``nodes`` alone from now on; those that are open stay so."""
+        self._slots.nodes = nodes
+
     def touched_keys(self) -> tuple[int, ...]:
         """Every key that an invoked operation named, ascending."""
         return tuple(sorted(self._touched))

@@ -62,6 +62,9 @@ class Load(Protocol):
     async def read_all(self, until_ns: int) -> bool:
         """Read every key that was touched; whether that was done by ``until_ns``."""
 
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """Make new connections to ``nodes`` alone from now on; those that are open stay so."""
+
     def strain(self) -> LoopStats:
         """The loop statistics, since the last call, of the processes that this load started."""
 
@@ -89,6 +92,10 @@ class OwnLoad:
         """See ``Load``."""
         final = self._workload.final(self._driver.touched_keys())
         return await self._driver.drive(final, until_ns)
+
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """See ``Load``."""
+        self._driver.use_nodes(nodes)
 
     def strain(self) -> LoopStats:
         """Empty: this load started no process."""
@@ -235,6 +242,11 @@ class DriverPool:
         return reduce(
             LoopStats.and_also, [member.strain() for member in self._members], LoopStats()
         )
+
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """See ``Load``."""
+        for member in self._members:
+            member.send(protocol.Members(nodes=nodes))
 
     def hang_up(self) -> None:
         """Let every process end its current order and exit, without asking it."""

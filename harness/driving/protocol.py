@@ -86,6 +86,12 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
     until_ns: int
 
 
+class Members(msgspec.Struct, frozen=True, kw_only=True, tag="members"):
+    """Make new connections to ``nodes`` alone from now on. Not answered, and ends no order."""
+
+    nodes: tuple[str, ...]
+
+
 class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
     """End the current order; open operations end as uncertain. Not answered: the ended order is."""
 
@@ -94,7 +100,7 @@ class Dismiss(msgspec.Struct, frozen=True, kw_only=True, tag="dismiss"):
     """Close all connections, end the stream of records, and exit."""
 
 
-Order = Enlist | First | Main | Read | Halt | Dismiss
+Order = Enlist | First | Main | Read | Members | Halt | Dismiss
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

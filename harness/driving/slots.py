@@ -19,12 +19,14 @@ BACKOFF_MOST_S = 1.0  # a node that is back has its clients again within this ti
 class Slot:
     """A place for logical processes, one after the other: an ``info`` ends ``process``.
 
+    ``node`` is the one that the process connects to; empty before its first connection.
     ``losses`` counts connections lost in a row; ``stuck`` counts calls that were cancelled and have
     not ended yet; ``parked``: the slot is out of service until one of them ends.
     """
 
     number: int
     process: int
+    node: str = ""
     client: Client | None = None
     losses: int = 0
     stuck: int = 0
@@ -43,9 +45,10 @@ class Slots:
         note: Callable[[Slot, str], None],
     ) -> None:
         """``concurrency`` counts the slots of the whole run, of which ``numbers`` (ascending) are
-        here. ``note`` receives the exceptions that clients raise when they are closed.
+        here. ``nodes``, which may change, are those that clients connect to. ``note`` receives the
+        exceptions that clients raise when they are closed.
         """
-        self._concurrency, self._nodes, self._note = concurrency, nodes, note
+        self._concurrency, self.nodes, self._note = concurrency, nodes, note
         self._slots = {number: Slot(number=number, process=number) for number in numbers}
         # Side by side, ascending by number: asked for at every operation.
         self._idle_numbers = list(self._slots)
@@ -81,10 +84,14 @@ class Slots:
         self._idle_processes.insert(place, slot.process)
 
     def node(self, slot: Slot) -> str:
-        """The node of the slot's process: every new process of a slot connects to the next node."""
-        # Neighbouring slots begin at different nodes, and one slot gets around all of them.
-        incarnation = slot.process // self._concurrency
-        return self._nodes[(slot.number + incarnation) % len(self._nodes)]
+        """The node of the slot's process: every new process of a slot connects to the next of
+        ``nodes``, and so does one whose connection is gone and whose node is none of them any more.
+        """
+        if not slot.node or (slot.client is None and slot.node not in self.nodes):
+            # Neighbouring slots begin at different nodes, and one slot gets around all of them.
+            incarnation = slot.process // self._concurrency
+            slot.node = self.nodes[(slot.number + incarnation) % len(self.nodes)]
+        return slot.node
 
     def lost(self, slot: Slot) -> float:
         """Count one more lost connection of ``slot``; seconds to wait before the next."""
@@ -98,6 +105,7 @@ class Slots:
         # By the slots of the whole run: ``process % concurrency`` stays the slot's number, and no
         # other driver process comes to the same one.
         slot.process += self._concurrency
+        slot.node = ""
         self.disconnect(slot)
 
     def disconnect(self, slot: Slot) -> None:

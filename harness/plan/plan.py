@@ -49,10 +49,14 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ClusterPlan(_Table, frozen=True, kw_only=True):
-    """The source of the nodes. ``options`` are the provider's own; ``auto`` picks a provider."""
+    """The source of the nodes. ``options`` are the provider's own; ``auto`` picks a provider.
+
+    ``spares`` are provisioned beside the ``nodes`` and not started: faults let them join.
+    """
 
     provider: str = "auto"
     nodes: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 5
+    spares: Annotated[int, Meta(ge=0, lt=MAX_NODES)] = 0
     options: dict[str, Any] = {}
 
 
@@ -167,8 +171,25 @@ def _loaded(table: dict[str, Any], overrides: Overrides | None, seed: int | None
         table.setdefault("seed", seed)
     plan = planfile.convert(Plan, _nested(table), "")
     _check_drivers(plan)
+    _check_machines(plan)
     _check_faults(plan)
     return plan
+
+
+def node_names(plan: Plan) -> tuple[str, ...]:
+    """``n1`` ... in the order that everything uses: the members of the cluster at first."""
+    return tuple(f"n{number + 1}" for number in range(plan.cluster.nodes))
+
+
+def spare_names(plan: Plan) -> tuple[str, ...]:
+    """The names of the spares, which follow those of the nodes."""
+    first, count = plan.cluster.nodes + 1, plan.cluster.spares
+    return tuple(f"n{number}" for number in range(first, first + count))
+
+
+def machine_names(plan: Plan) -> tuple[str, ...]:
+    """The names of nodes and spares: of all that is provisioned."""
+    return (*node_names(plan), *spare_names(plan))
 
 
 def dumps(plan: Plan) -> str:
@@ -231,6 +252,14 @@ def _check_drivers(plan: Plan) -> None:
         raise PlanError("drive.drivers", f"expected {most} (got {drivers})")
     if drivers > 1 and plan.cluster.provider == "sim":
         raise PlanError("drive.drivers", f"expected 1 with provider 'sim' (got {drivers})")
+
+
+def _check_machines(plan: Plan) -> None:
+    """Spares are machines as nodes are."""
+    spares, most = plan.cluster.spares, MAX_NODES - plan.cluster.nodes
+    if spares > most:
+        limit = f"at most {MAX_NODES} machines: {most} beside the nodes"
+        raise PlanError("cluster.spares", f"expected {limit} (got {spares})")
 
 
 def _check_faults(plan: Plan) -> None:

@@ -75,7 +75,9 @@ class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Cluster:
-    """The nodes of a run and the addresses that reach each of them.
+    """The nodes of a run, its ``spares``, and the addresses that reach each of them.
+
+    ``nodes`` are the cluster's members; ``spares`` are provisioned like them and no members.
 
     ``bind[node][port]`` is where the node listens; ``peer[(source, destination)][port]`` how one
     node dials another (a proxy of its own per link under some providers); ``client[node][port]``
@@ -88,6 +90,12 @@ class Cluster:
     peer: Mapping[Link, Mapping[str, Address]]
     client: Mapping[str, Mapping[str, Address]]
     work_dir: Mapping[str, str]
+    spares: tuple[str, ...] = ()
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """All that was provisioned: members, then spares, each in the order of the plan."""
+        return (*self.nodes, *self.spares)
 
 
 class PythonTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +235,7 @@ class Provider(Protocol):
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that hold each role now: leader, primary, voters and learners per partition, the
     leader of the metastorage, and the leader of the cluster management group, where the store has
-    one.
+    one. ``metastorage_voters`` are empty where the store does not tell them.
 
     A partition without a known leader is absent from ``leaders``. ``primaries`` are the replicas
     that may acknowledge writes, under a lease or the store's equivalent; ``None`` for a store whose
@@ -239,6 +247,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     voters: dict[int, tuple[str, ...]] = {}
     learners: dict[int, tuple[str, ...]] = {}
     metastorage_leader: str | None = None
+    metastorage_voters: tuple[str, ...] = ()
     management_leader: str | None = None
     others: tuple[str, ...] = ()
 

@@ -20,6 +20,7 @@ from harness.protocols.cluster import (
     System,
 )
 from harness.protocols.fault_kinds import FaultKind, Mechanism
+from harness.protocols.membership import Membership
 from harness.protocols.moments import Moment
 from harness.protocols.roles import Role
 
@@ -76,10 +77,15 @@ class Scene:
 
     provider: Provider
     system: System
-    cluster: Cluster
+    membership: Membership
     clock: RunClock
     damaged: Callable[[], tuple[str, ...]] = tuple
     burdens: Callable[[str], frozenset[Mechanism]] = lambda node: frozenset()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster with the members that it has now."""
+        return self.membership.cluster
 
 
 @attrs.frozen(kw_only=True)

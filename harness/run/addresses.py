@@ -18,7 +18,7 @@ Clients = dict[str, dict[str, Address]]
 
 def write_addresses(run: RunDirectory, cluster: Cluster) -> None:
     """Keep the addresses by which this machine dials the nodes. Raises ``HarnessError``."""
-    clients: Clients = {node: dict(cluster.client[node]) for node in cluster.nodes}
+    clients: Clients = {node: dict(cluster.client[node]) for node in cluster.machines}
     write_atomically(run.addresses, msgspec.json.encode(clients))
 
 

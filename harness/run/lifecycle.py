@@ -12,7 +12,6 @@ import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -27,7 +26,7 @@ from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import Heartbeat, OpType, PhaseMark, Record
 from harness.history.seal import seal
-from harness.plan.plan import Plan, dumps, resolved
+from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import (
     Cluster,
@@ -40,6 +39,7 @@ from harness.protocols.cluster import (
 )
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
+from harness.protocols.membership import Membership
 from harness.protocols.statements import TakesStatements
 from harness.protocols.states import TellsStates
 from harness.protocols.workload import Workload
@@ -203,9 +203,9 @@ class Life:
         cluster may be kept.
         """
         try:
-            cluster = await self.stop.unless(self._bring_up())
-            if cluster is not None:
-                await self._exercise(cluster)
+            membership = await self.stop.unless(self._bring_up())
+            if membership is not None:
+                await self._exercise(membership)
         finally:
             # Where it may stay up, the verdict decides: see ``leave_or_tear_down``.
             if self.keep is None:
@@ -240,15 +240,17 @@ class Life:
         if done and self.guard:
             self.guard.release()
 
-    async def _bring_up(self) -> Cluster | None:
+    async def _bring_up(self) -> Membership | None:
         """Provision machines, install programs, and wait until the cluster serves; ``None`` where
-        it never does since nodes ended by themselves. Raises ``HarnessError``.
+        it never does since nodes ended by themselves. Spares are not started. Raises
+        ``HarnessError``.
         """
         self.enter("provision")
         # A stream that a crash of the machine lost would be taken for one that never was.
         self.writer.sync()
-        names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
-        cluster = await self.provider.provision(names, self.system.ports)
+        names, spares = node_names(self.plan), spare_names(self.plan)
+        cluster = await self.provider.provision((*names, *spares), self.system.ports)
+        cluster = attrs.evolve(cluster, nodes=names, spares=spares)
         if isinstance(self.system, TakesStatements) and self.run.undo.is_dir():
             write_addresses(self.run, cluster)
         try:
@@ -262,27 +264,31 @@ class Life:
             # That is the store's failure, and judged: no promise of ours that is broken.
             self.trouble.append(f"set-up: {error}")
             return None
-        return cluster
+        return Membership(cluster)
 
     async def _set_up(self, cluster: Cluster) -> None:
-        programs = {node: self.system.program(node, cluster) for node in cluster.nodes}
+        programs = {node: self.system.program(node, cluster) for node in cluster.machines}
         if self.altered:
             programs = {node: self.altered(program) for node, program in programs.items()}
         await together(self.provider.install(node, program) for node, program in programs.items())
         self.enter("set-up")
         await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
 
-    async def _exercise(self, cluster: Cluster) -> None:
+    async def _exercise(self, membership: Membership) -> None:
         """Drive and break, then heal; final reads once the cluster is quiet; collect in any
         case.
         """
-        scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
+        scene = Scene(
+            provider=self.provider, system=self.system, membership=membership, clock=self.clock
+        )
+        machines = membership.cluster.machines
         # Made before the watches, which ask it for its statistics.
-        load = self._load(cluster)
+        load = self._load(membership.cluster)
+        membership.observe(load.use_nodes)
         watches = {
-            "watching the store": asyncio.ensure_future(self._watch(cluster)),
+            "watching the store": asyncio.ensure_future(self._watch(membership)),
             "watching the room": asyncio.ensure_future(self._watch_room()),
-            "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
+            "watching the nodes": asyncio.ensure_future(self.attendance.run(machines)),
         }
         if self.plan.drive.drivers > 1:
             watches["telling that it lives"] = asyncio.ensure_future(self._beat())
@@ -305,12 +311,12 @@ class Life:
             await self._attempt("ending the load", COLLECT_LIMIT_S, load.close())
             self.trouble.extend(load.trouble)
             self.enter("collect")
-            looks = self.attendance.look(cluster.nodes)
+            looks = self.attendance.look(machines)
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             if isinstance(self.provider, LeasesFaults):
                 # Asked at the end: a lease may run out at any time, and nothing else would tell.
                 self.trouble.extend(self.provider.lapsed())
-            await self._collect(cluster)
+            await self._collect(membership.cluster)
 
     def _load(self, cluster: Cluster) -> Load:
         """The load: this process, or the number of driver processes that the plan asks for."""
@@ -375,17 +381,20 @@ class Life:
             text = f"final reads: not every key was read within {limit_s:g} s"
             self.trouble.append(f"{text} ({why})" if why else text)
 
-    async def _watch(self, cluster: Cluster) -> None:
+    async def _watch(self, membership: Membership) -> None:
         """Fetch the store's events, sample its states and show the active faults, until cancelled.
         A poll that fails or hangs is trouble the first time only, and is repeated.
         """
-        polls = {"fetching events": partial(self._fetch_events, cluster)}
+        polls: dict[str, Callable[[Cluster], Coroutine[Any, Any, None]]] = {
+            "fetching events": self._fetch_events
+        }
         if self.states is not None:
-            polls["sampling states"] = partial(self.states.sample, cluster)
+            polls["sampling states"] = self.states.sample
         failed: dict[str, None] = {}
         while True:
             for what, poll in polls.items():
-                if not await self._attempt(what, POLL_LIMIT_S, poll(), tell=what not in failed):
+                work = poll(membership.cluster)
+                if not await self._attempt(what, POLL_LIMIT_S, work, tell=what not in failed):
                     failed[what] = None
             self.progress.faults(self.nemesis.active())
             await asyncio.sleep(EVENT_POLL_S)
@@ -431,7 +440,7 @@ class Life:
             await self._attempt("read events from logs", COLLECT_LIMIT_S, work)
 
     async def _read_events(self, system: LogsEvents, cluster: Cluster) -> None:
-        for node in cluster.nodes:
+        for node in cluster.machines:
             for event in await system.logged_events(node, self.run.node(node)):
                 self.writer.append(event)
 
@@ -442,7 +451,7 @@ class Life:
                 COLLECT_LIMIT_S,
                 self.provider.collect(node, self.run.node(node)),
             )
-            for node in cluster.nodes
+            for node in cluster.machines
         )
 
     async def _end(self, what: str, task: asyncio.Future[None]) -> None:

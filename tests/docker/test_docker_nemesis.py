@@ -16,6 +16,7 @@ from harness.errors import MissingCapability
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Capability, Cluster, Roles
 from harness.protocols.faults import Fault, PlannedFault, Scene
+from harness.protocols.membership import Membership
 from nemesis.runner import Nemesis, refuse_missing
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
@@ -56,7 +57,9 @@ async def applied(run: Run, able: frozenset[Capability], records: list[Record]) 
     """Apply every kind that can be done here, each by itself; the nemesis's trouble."""
     system: Any = TalkerSystem()
     clock = RunClock(asyncio.get_running_loop())
-    scene = Scene(provider=run.provider, system=system, cluster=run.cluster, clock=clock)
+    scene = Scene(
+        provider=run.provider, system=system, membership=Membership(run.cluster), clock=clock
+    )
     trouble: list[str] = []
     for number, kind in enumerate(sorted(FAULTS)):
         schedule = (fault(number, kind),)

@@ -261,3 +261,26 @@ def test_a_plan_that_asks_for_too_many_is_refused(text: str, says: str) -> None:
         loads(text)
 
     assert says in str(refusal.value)
+
+
+def test_driver_processes_leave_a_node_that_is_no_member_any_more(tmp_path: Path) -> None:
+    changed_ns = 0
+
+    async def scene(rig: Rig) -> None:
+        nonlocal changed_ns
+
+        async def change() -> None:
+            nonlocal changed_ns
+            await rig.recording()
+            rig.crew.use_nodes(("n2",))
+            changed_ns = rig.clock.now_ns()
+
+        await asyncio.gather(rig.drive(1.5), change())
+
+    rig = rigged(tmp_path, scene)
+    for writer in (1, 2):
+        invokes = [r for r in rig.records()[writer] if isinstance(r, Invoke)]
+        assert {r.node for r in invokes if r.at_ns < changed_ns} - {"n2"}
+        # Each process heard of it within a turn of its loop or two.
+        late = [r.node for r in invokes if r.at_ns > changed_ns + NS_PER_S // 2]
+        assert set(late) == {"n2"}

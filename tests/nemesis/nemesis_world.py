@@ -26,6 +26,7 @@ from harness.protocols.cluster import (
     Roles,
 )
 from harness.protocols.faults import Fault, PlannedFault, Scene
+from harness.protocols.membership import Membership
 from nemesis.link_faults import bridge, majorities_ring, one_way, one_way_in, partition
 from nemesis.node_faults import freeze, host_loss, kill, pause, restart
 from nemesis.packet_faults import delay, loss
@@ -254,7 +255,7 @@ class Stage:
         self.scene = Scene(
             provider=world_as,
             system=world_as,
-            cluster=cluster,
+            membership=Membership(cluster),
             clock=RunClock(asyncio.get_running_loop(), wall_ns=lambda: 0),
         )
 

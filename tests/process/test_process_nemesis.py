@@ -15,6 +15,7 @@ from harness.errors import MissingCapability
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Cluster, Roles
 from harness.protocols.faults import Fault, PlannedFault, Scene
+from harness.protocols.membership import Membership
 from nemesis.link_faults import partition as partition_fault
 from nemesis.node_faults import kill as kill_fault
 from nemesis.runner import Nemesis, refuse_missing
@@ -66,7 +67,7 @@ def test_kills_and_partitions_of_real_processes_are_proven_and_undone(tmp_path: 
         refuse_missing(schedule, faults, await provider.capabilities())
         system: Any = EchoSystem()
         clock = RunClock(asyncio.get_running_loop())
-        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        scene = Scene(provider=provider, system=system, membership=Membership(cluster), clock=clock)
         nemesis = Nemesis(
             schedule=schedule,
             faults=faults,
@@ -119,7 +120,7 @@ def test_faults_of_two_mechanisms_meet_on_one_real_process(tmp_path: Path) -> No
         provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3", "n4")
         system: Any = EchoSystem()
         clock = RunClock(asyncio.get_running_loop())
-        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        scene = Scene(provider=provider, system=system, membership=Membership(cluster), clock=clock)
         nemesis = Nemesis(schedule=schedule, faults=faults, seed=1, write=records.append)
         try:
             await nemesis.run(scene, clock.now_ns())
@@ -148,7 +149,7 @@ def test_a_cancelled_nemesis_heals_real_processes_and_links(tmp_path: Path) -> N
         provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3")
         system: Any = EchoSystem()
         clock = RunClock(asyncio.get_running_loop())
-        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        scene = Scene(provider=provider, system=system, membership=Membership(cluster), clock=clock)
         nemesis = Nemesis(
             schedule=schedule,
             faults={"kill": kill_fault(), "partition": partition_fault()},
@@ -188,7 +189,7 @@ def test_every_kind_that_can_be_done_is_proven_effective_and_proven_healed(tmp_p
         able = await provider.capabilities()
         system: Any = EchoSystem()
         clock = RunClock(asyncio.get_running_loop())
-        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        scene = Scene(provider=provider, system=system, membership=Membership(cluster), clock=clock)
         try:
             for number, kind in enumerate(sorted(faults)):
                 aim = (faults[kind].kind.aims or (f"primary of partition {number % 4 + 1}",))[0]

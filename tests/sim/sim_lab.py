@@ -6,11 +6,10 @@ import hashlib
 from pathlib import Path
 
 from cli.environment import simulated_history
-from cli.wiring import build_fault, build_workload, materialised, node_names
+from cli.wiring import build_fault, build_system, build_workload, materialised
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Body, wall_ns
 from clusters.providers.sim.provider import SimProvider, reference_node
-from clusters.reference.system import build as build_system
 from harness.history.chunks import OpenHistory
 from harness.plan.plan import Plan, resolved
 from harness.protocols.statements import of_system
@@ -34,9 +33,7 @@ def drill(
 
     async def main() -> Manifest:
         provider = SimProvider(seed=plan.seed, body=body)
-        system = build_system(
-            plan.system.options, node_names(plan), plan.seed, network=provider.client_network
-        )
+        system = build_system(plan, {"network": provider.client_network})
         kinds = sorted({*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)})
         faults = {kind: build_fault(kind) for kind in kinds}
         whole = resolved(plan, materialised(plan, system, faults))

@@ -183,6 +183,7 @@ class Group:
             members=raft.configuration.voters,
             stage=str(raft.stage),
             base_index=raft.base_index,
+            learners=tuple(name_of(member) for member in raft.configuration.learners),
         )
 
     @property

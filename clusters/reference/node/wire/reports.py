@@ -123,7 +123,8 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One member of one group, as this node sees it. ``partition`` is ``None`` for metastorage.
 
     ``serving``: it leads, and has applied everything of earlier terms. ``members``: the voters with
-    their incarnations; ``stage``: of a change of members; the log begins behind ``base_index``.
+    their incarnations; ``stage``: of a change of members, whose new voters are ``learners`` while
+    they catch up; the log begins behind ``base_index``.
     """
 
     group: str
@@ -139,6 +140,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[str, ...] = ()
     stage: str = "stable"
     base_index: int = 0
+    learners: tuple[str, ...] = ()
 
 
 class PrimaryStatus(msgspec.Struct, frozen=True, kw_only=True):
