@@ -45,7 +45,7 @@ def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int
         from clusters.providers.process import process_shell as processes
 
         return processes.shell(directory.undo, node, command)
-    raise UsageError(f"run {directory.root.name}: nobody can enter the nodes of {provider!r}")
+    raise UsageError(f"run {directory.root.name}: the nodes of {provider!r} can't be entered")
 
 
 @click.command()

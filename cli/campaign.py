@@ -21,9 +21,7 @@ from harness.campaigns.pool import Choose, Pool
 from harness.exit_codes import Outcome, exit_code
 from harness.text import inert
 
-FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
 NOTE_EVERY_S = 15.0
-NAME_CHARS = 48  # of a plan
 LINE_CHARS = 400  # of one result on a terminal; its run has the rest
 GOES_ON = "the same command goes on where it was"
 
@@ -55,7 +53,7 @@ class Announcer:
 
         noted_s = time.monotonic()
         try:
-            # Closed whatever happens to the results: the workers end with the generator.
+            # Closed on each way out: the workers end with the generator.
             with closing(pool.results(choosing, ledger, begin_until_s=end_s)) as work:
                 for result in work:
                     done.append(result)

@@ -13,7 +13,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from cli import duration
-from cli.campaign import FIXED, NAME_CHARS, Announcer, conclude
+from cli.campaign import Announcer, conclude
+from cli.campaign_plans import FIXED, NAME_CHARS
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import Session, runs_option, say

@@ -53,7 +53,7 @@ def prepare(
     try:
         run.undo.mkdir(exist_ok=True)
     except OSError as error:
-        missing = "nobody could clean up after the run"
+        missing = "the run could not be cleaned up after"
         raise disk_failure("make", run.undo, error, missing) from error
     build = plugins.load("providers", plan.cluster.provider)
     if plan.cluster.provider == SIMULATED:

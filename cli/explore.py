@@ -9,17 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import attrs
 import click
 
 from cli import duration
 from cli.campaign import GOES_ON, Announcer, conclude
+from cli.campaign_plans import flags_given, markers_of, refuse_unrunnable, seed_plans, swarm_plans
 from cli.cells import code_digest, simulate, simulation_pool
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
-from cli.sim import flags_given, markers_of, refuse_unrunnable, seed_plans, swarm_plans
 from harness.campaigns.cell import CELL_LIMIT_S, CRASHES, Cell, CellResult
 from harness.campaigns.corpus import Corpus, Entry
 from harness.campaigns.coverage import CoverageLog
@@ -44,7 +43,7 @@ from results.store.store import RunStore, slug
 USUAL_BUDGET_S = 600.0
 SHRINK_BUDGET = "2m"  # of each failure
 SHRUNK_MOST = 5  # failures: more are mostly the same again
-MAX_UNKNOWN_RUNS = 0.25  # a schedule that nobody drew with care may come to nothing
+MAX_UNKNOWN_RUNS = 0.25  # a schedule of a variation may come to nothing
 TELL_FROM = 40  # plans in the corpus on: before that every run reaches something
 TOLD_NEW = 3  # of what a run reached first
 TOLD_RAREST = 10
@@ -98,10 +97,11 @@ def explore(
 ) -> int:
     """Search simulated runs for a broken promise, guided by what they reach.
 
-    Begins with random plans, as 'firedrill sim' draws them (from PLAN, where one is given), and
-    with those of the corpus. What reached something new is kept, and varied: faults are moved,
-    added, aimed at rare moments, settings crossed. The same seed, number of runs and corpus make
-    the same search, whatever the number of jobs. What fails is shrunk.
+    The search begins with random plans, as 'firedrill sim' draws them (from PLAN, where one is
+    given), and with the plans of the corpus. A plan that reached something new is kept, and varied:
+    its faults are moved, added, aimed at rare moments, its settings crossed with another's. The
+    same seed, number of runs and corpus make the same search with any number of jobs. A run that
+    fails is shrunk.
     """
     given = flags_given(faults, bugs, sets)
     if runs is None and budget_s is None:
@@ -140,7 +140,7 @@ def explore(
     for feature in rarest(guided.reached, found.new, TOLD_RAREST):
         click.echo(f"  new in this search: {feature}")
     outcome = overall(done, max_unknown)
-    # Whatever becomes of the shrinking, what was found is proven.
+    # The outcome stands however the shrinking ends: what was found is proven.
     if finished and not no_shrink:
         finished = found.shrink(shrink_s, jobs)
     again = GOES_ON if corpus_path is None else FROM_CORPUS
@@ -206,25 +206,12 @@ class Failures:
 
 
 def _shrink(run: RunDirectory, budget_s: float, jobs: int | None) -> None:
-    from cli.shrink import SHRUNK, Best, confidence, counted_faults, failures, shrink_into
-    from cli.shrinking.trials import Trials
-    from harness.plan.plan import load
+    from cli.shrinking.shrink_run import SHRUNK, counted_faults, failures, shrink_run
 
-    names, plan = failures(run), load(run.plan)
+    names = failures(run)
     say(f"shrinking {run.root.name}: {', '.join(sorted(names))}")
-    best = Best(path=run.root / SHRUNK, run=run.root.name, plan=plan, names=names, small=plan)
-    with TemporaryDirectory(prefix="firedrill-shrink-") as scratch, best.told_of():
-        trials = Trials(
-            names=names,
-            tries=1,
-            store=RunStore(Path(scratch)),
-            ends_s=time.monotonic() + budget_s,
-            jobs=jobs,
-        )
-        shrink_into(best, trials)
-        failed = trials.times(best.small, 1)
-    best.write(confidence(failed, 1, exact=True))
-    click.echo(f"shrunk to {counted_faults(best.small)}: {best.path}")
+    found = shrink_run(run, names, budget_s=budget_s, jobs=jobs)
+    click.echo(f"shrunk to {counted_faults(found.small)}: {run.root / SHRUNK}")
 
 
 def read_corpus(path: Path | None) -> Corpus:
@@ -262,7 +249,7 @@ def under(
     # The faults are what a corpus is kept for.
     settings = {key: value for key, value in given.items() if not key.startswith("nemesis")}
     found = []
-    # Sorted, since the same corpus must make the same search in whatever order it was read.
+    # Sorted, since the same corpus must make the same search in any order of reading.
     for key in sorted(corpus.entries):
         entry = corpus.entries[key]
         if workloads and entry.plan.workload.name not in workloads:

@@ -24,7 +24,7 @@ EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
 
 EPILOG = """\b
 Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
-130 interrupted, 141 nobody read the output, 254 misuse (plan, flags, history),
+130 interrupted, 141 output not read, 254 misuse (plan, flags, history),
 255 harness error."""
 
 
@@ -99,7 +99,7 @@ def main() -> None:
     streams.complete()
     streams.bound_warnings()
     if sys.stdout is None:
-        say("stdout is closed, so nobody could read what was found")
+        say("stdout is closed: the findings could not be printed")
         sys.exit(EXIT_HARNESS_ERROR)
     code = execute(sys.argv[1:])
     streams.settle()

@@ -179,7 +179,7 @@ def reference_plans() -> list[Plan]:
 
 
 def _reference_texts() -> list[str]:
-    from cli.sim import SWARM_WORKLOADS, swarm_plan
+    from cli.campaign_plans import SWARM_WORKLOADS, swarm_plan
     from clusters.reference.hunts import drills
 
     hunts = [

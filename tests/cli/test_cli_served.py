@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from cli.campaign_plans import seed_plans, swarm_plans
 from cli.served import NOT_FIXED, RECORDED, Comparison, setting_of
-from cli.sim import seed_plans, swarm_plans
 from harness.campaigns import baseline
 from harness.campaigns.baseline import Baseline
 from harness.campaigns.cell import CalmCounts, CellResult, RunStats

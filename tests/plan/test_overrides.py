@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from cli.campaign_plans import seed_plans
 from cli.main import execute
 from cli.run import overrides
-from cli.sim import seed_plans
 from harness.errors import PlanError
 from harness.plan.overrides import merged
 from harness.plan.plan import Plan, dumps, loads

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from cli.campaign import Announcer
+from cli.campaign_plans import flags_given, seed_plans
 from cli.cells import simulation_pool
 from cli.replay import clipped, compared, faults_compared
-from cli.sim import flags_given, seed_plans
 from harness.campaigns.cell import Cell, CellResult, RunStats, result_of
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Pool, RunStarted, in_turn
@@ -113,7 +113,7 @@ IMPORTS = """
 import sys
 from pathlib import Path
 from cli.cells import simulate, simulation_pool
-from cli.sim import seed_plans
+from cli.campaign_plans import seed_plans
 from harness.campaigns.cell import Cell, result_of
 from harness.campaigns.pool import Pool, in_turn
 pool = simulation_pool(Path(sys.argv[1]))

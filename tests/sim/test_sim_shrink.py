@@ -13,8 +13,8 @@ import pytest
 from cli import cells
 from cli.cells import simulation_pool
 from cli.main import execute
-from cli.shrink import confidence, failures, head, told
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
+from cli.shrinking.shrink_run import confidence, failures, head, told
 from cli.shrinking.trials import OutOfTime, Trials, reseeded
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from cli.sim import swarm_plans
+from cli.campaign_plans import swarm_plans
 from clusters.reference.swarm import DRIFT_EDGE, FAULTS, JUMP_EDGE_MS, LEASE_S
 from harness.campaigns.cell import Cell
 from harness.errors import PlanError

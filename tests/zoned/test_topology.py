@@ -11,6 +11,16 @@ from clusters.providers.sim.loop import simulate
 QUERY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 
 
+async def whole() -> Lab:
+    """Every node is in the logical topology, and time enough has passed to renew its lease."""
+    lab = Lab()
+    await lab.provision()
+    await lab.start(*lab.nodes)
+    await lab.until_rows(QUERY, columns("a b c d e f"))
+    await asyncio.sleep(1.0)
+    return lab
+
+
 def test_nodes_that_start_later_follow_metastorage_and_join() -> None:
     async def scenario() -> None:
         lab = Lab()
@@ -31,11 +41,7 @@ def test_nodes_that_start_later_follow_metastorage_and_join() -> None:
 
 def test_a_node_is_out_two_seconds_after_its_lease_or_as_it_stops_in_order() -> None:
     async def scenario() -> None:
-        lab = Lab()
-        await lab.provision()
-        await lab.start(*lab.nodes)
-        await lab.until_rows(QUERY, columns("a b c d e f"))
-        await asyncio.sleep(1.0)
+        lab = await whole()
         killed_s = now_s()
         await lab.provider.kill("d")
         assert 1.7 < await lab.until_rows(QUERY, columns("a b c e f")) - killed_s < 2.3
@@ -51,11 +57,7 @@ def test_a_node_is_out_two_seconds_after_its_lease_or_as_it_stops_in_order() -> 
 
 def test_a_node_that_was_cut_off_finds_the_leader_that_it_has_not_heard_of() -> None:
     async def scenario() -> None:
-        lab = Lab()
-        await lab.provision()
-        await lab.start(*lab.nodes)
-        await lab.until_rows(QUERY, columns("a b c d e f"))
-        await asyncio.sleep(1.0)
+        lab = await whole()
         (group,) = (await lab.report("d")).groups
         before = str(group.leader)
         away = [(n, "d") for n in lab.nodes if n != "d"] + [("d", n) for n in lab.nodes if n != "d"]
