@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 import attrs
@@ -70,6 +70,15 @@ _LENGTH_BYTES = 4
 UNANSWERED_BYTES = 64 * 1024
 
 
+# The full name of the table that a key is in.
+TableOf = Callable[[int], str]
+
+
+def one_table(key: int) -> str:
+    """Where the cluster has no distribution zones: the one table, which has no name."""
+    return ""
+
+
 def encode_key(key: int) -> bytes:
     """The store's form of ``key``, an int64."""
     return key.to_bytes(KEY_BYTES, "big", signed=True)
@@ -91,12 +100,14 @@ async def connect(
     source: str = "",
     *,
     padding_bytes: int = 0,
+    table_of: TableOf = one_table,
 ) -> ReferenceClient:
     """Dial a node's client port, from ``source`` where it is given. Values are written with up to
     ``padding_bytes`` beside them. Raises ``StoreError``.
     """
     try:
-        return ReferenceClient(await network.dial(host, port, limit_s, source), padding_bytes)
+        connection = await network.dial(host, port, limit_s, source)
+        return ReferenceClient(connection, padding_bytes, table_of)
     except ConnectionLost as error:
         raise StoreError(CONNECT_FAILED, str(error)) from error
 
@@ -106,8 +117,11 @@ class ReferenceClient:
     next ``begin`` raises for that.
     """
 
-    def __init__(self, connection: Connection, padding_bytes: int = 0) -> None:
+    def __init__(
+        self, connection: Connection, padding_bytes: int = 0, table_of: TableOf = one_table
+    ) -> None:
         self._connection, self.padding_bytes = connection, padding_bytes
+        self.table_of = table_of
         self._next_id = 0
         self._unanswered_bytes = 0
         self._broken: str | None = None
@@ -139,6 +153,7 @@ class ReferenceClient:
                 for k, v in steps
             ),
             _left_ms(deadline_s),
+            () if self.table_of is one_table else tuple(self.table_of(key) for key, _ in steps),
         )
         done = await self.call(request, OneShotReply)
         gets = [key for key, value in steps if value is None]
@@ -267,11 +282,12 @@ class ReferenceTx:
             await self._client.call(Rollback(), Ok)
 
     async def _get(self, key: int, *, for_update: bool) -> Stored | None:
-        body = Get(encode_key(key), for_update)
+        body = Get(encode_key(key), for_update, self._client.table_of(key))
         return _decode(key, (await self._call(body, Value)).value)
 
     async def _put(self, key: int, value: Stored) -> None:
-        body = Put(encode_key(key), encode_value(value, self._client.padding_bytes))
+        data = encode_value(value, self._client.padding_bytes)
+        body = Put(encode_key(key), data, self._client.table_of(key))
         if self._writes and self._unasked_deadline_s is None:
             await self._client.put(body)
         else:

@@ -7,7 +7,7 @@ the kill. Its log has them, by the same number (boot, seq), so none is reported 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -17,6 +17,7 @@ from harness.history.records import EventKind, StoreEvent
 
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 _KINDS = frozenset(EventKind)
+Flat = Callable[[int | None], int | None]
 
 
 @attrs.frozen
@@ -42,7 +43,7 @@ class Reading:
         """The greatest error of mapping ``wall_ns`` by this reading."""
         return self.half_trip_ns + int(abs(self.wall_ns - wall_ns) * CLOCK_DRIFT)
 
-    def mapped(self, node: str, event: NodeEvent) -> StoreEvent:
+    def mapped(self, node: str, event: NodeEvent, flat: Flat) -> StoreEvent:
         """``event`` on the run's axis."""
         return StoreEvent(
             kind=EventKind(event.kind),
@@ -51,7 +52,7 @@ class Reading:
             boot=event.boot,
             at_ns=event.wall_ns - self.offset_ns,
             uncertainty_ns=self.uncertainty_ns(event.wall_ns),
-            partition=event.partition,
+            partition=flat(event.partition),
             term=event.term,
             text=event.text,
         )
@@ -71,7 +72,9 @@ def reading_of(answer: Answer) -> Reading:
 class EventFeed:
     """The events already reported of each node, so that every event is reported once."""
 
-    def __init__(self) -> None:
+    def __init__(self, flat: Flat = lambda number: number) -> None:
+        """``flat``: from the store's number of a partition to the run's."""
+        self._flat = flat
         self._boots: dict[str, str] = {}  # of each node, the start that answered last
         self._told: dict[tuple[str, str], int] = {}  # (node, boot) -> the last event told
         self._readings: dict[str, dict[tuple[str, str], Reading]] = {}
@@ -90,7 +93,7 @@ class EventFeed:
         readings = self._readings.setdefault(node, {})
         readings.setdefault((batch.boot, "first"), reading)
         readings[(batch.boot, "last")] = reading
-        return [reading.mapped(node, event) for event in batch.events]
+        return [reading.mapped(node, event, self._flat) for event in batch.events]
 
     def read(self, node: str, lines: Iterable[str]) -> list[StoreEvent]:
         """The events in a log of ``node`` that no answer held; they count as reported from now on.
@@ -111,5 +114,5 @@ class EventFeed:
             self._told[(node, event.boot)] = event.seq
             wall_ns = event.wall_ns
             nearest = min(readings.values(), key=lambda r: r.uncertainty_ns(wall_ns))
-            found.append(nearest.mapped(node, event))
+            found.append(nearest.mapped(node, event, self._flat))
         return found

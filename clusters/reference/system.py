@@ -14,7 +14,14 @@ import msgspec
 from msgspec import Meta
 
 import clusters.reference.node as node_package
-from clusters.reference.client import ERRORS, ONE_SHOT, ReferenceClient, connect, encode_key
+from clusters.reference.client import (
+    ERRORS,
+    ONE_SHOT,
+    ReferenceClient,
+    connect,
+    encode_key,
+    one_table,
+)
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
@@ -59,7 +66,7 @@ from clusters.reference.node.wire.reports import (
     SqlReport,
     StateReport,
 )
-from clusters.reference.wholeness import missing, roles_of
+from clusters.reference.wholeness import missing, planned_roles, renumbered, roles_of
 from clusters.reference.zones import (
     JOINED,
     KEYS,
@@ -201,7 +208,7 @@ class ReferenceSystem:
     def __init__(self, *, options: Options, network: Network, zones: Zones | None = None) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options, self._network, self._zones = options, network, zones
-        self._feed = EventFeed()
+        self._feed = EventFeed(self._flat)
 
     @property
     def partitions(self) -> int:
@@ -233,6 +240,8 @@ class ReferenceSystem:
 
     def partition_of(self, key: int) -> int:
         """The partition of ``key``, by the hash that the node uses."""
+        if self._zones is not None:
+            return self._zones.partition_of(encode_key(key))
         return partition_of(encode_key(key), self.partitions)
 
     def versions(self) -> dict[str, str]:
@@ -309,13 +318,18 @@ class ReferenceSystem:
             CONNECT_LIMIT_S,
             address.source,
             padding_bytes=self._options.padding_bytes,
+            table_of=one_table if self._zones is None else self._table_of,
         )
+
+    def _table_of(self, key: int) -> str:
+        return "" if self._zones is None else self._zones.table_of(encode_key(key)).name
 
     async def roles(self, cluster: Cluster) -> Roles:
         """The roles that the nodes report of themselves; of two nodes that claim one role, the one
         with the higher term or epoch has it.
         """
-        return roles_of(await self._reports(cluster))
+        roles = roles_of(await self._reports(cluster))
+        return roles if self._zones is None else planned_roles(roles, self.partitions)
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
         """New events of all nodes that answer, each node's in its order."""
@@ -352,7 +366,9 @@ class ReferenceSystem:
         report = await self._ask(cluster, node, AskStates(whole), limit_s)
         if not isinstance(report, StateReport):
             return None
-        return tuple(_state(report, replica) for replica in report.replicas)
+        replace = msgspec.structs.replace
+        states = (_state(report, replica) for replica in report.replicas)
+        return tuple(replace(s, partition=self._flat(s.partition)) for s in states)
 
     async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
         """See ``harness.protocols.hardware.Replicas``."""
@@ -468,10 +484,14 @@ class ReferenceSystem:
 
         answers = await together(one(node) for node in cluster.nodes)
         return {
-            node: answer
+            node: answer if self._zones is None else renumbered(answer, self._zones.flat)
             for node, answer in zip(cluster.nodes, answers, strict=True)
             if isinstance(answer, NodeReport)
         }
+
+    def _flat(self, number: int | None) -> int | None:
+        """The number in the run of the store's partition ``number``; ``None`` is metastorage."""
+        return number if self._zones is None else self._zones.flat(number)
 
     async def _events(self, cluster: Cluster, node: str, clock: RunClock) -> Answer | None:
         """The events that the node has not reported yet."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
 
 from clusters.reference.node.raft import Role, Stage
 from clusters.reference.node.storage.identity import directory_of, member_of
 from clusters.reference.node.wire.reports import GroupStatus, NodeReport
 from harness.protocols.cluster import Roles
 
+T = TypeVar("T")
 METASTORAGE = -1  # its group among the partitions
 
 
@@ -42,6 +46,39 @@ def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
         },
         metastorage_leader=best[None][1] if None in best else None,
         metastorage_voters=leading[None].voters if None in leading else (),
+    )
+
+
+def planned_roles(roles: Roles, partitions: int) -> Roles:
+    """``roles`` in the partitions below ``partitions``, which are those of the plan's tables."""
+
+    def planned(held: Mapping[int, T]) -> dict[int, T]:
+        return {partition: one for partition, one in held.items() if partition < partitions}
+
+    return msgspec.structs.replace(
+        roles,
+        leaders=planned(roles.leaders),
+        primaries=None if roles.primaries is None else planned(roles.primaries),
+        voters=planned(roles.voters),
+    )
+
+
+def renumbered(report: NodeReport, flat: Callable[[int], int | None]) -> NodeReport:
+    """``report`` with the numbers that partitions have in the run."""
+
+    def of(number: int) -> int:
+        found = flat(number)
+        return number if found is None else found
+
+    replace = msgspec.structs.replace
+    return replace(
+        report,
+        assignments={of(number): names for number, names in report.assignments.items()},
+        groups=tuple(
+            group if group.partition is None else replace(group, partition=of(group.partition))
+            for group in report.groups
+        ),
+        primaries=tuple(replace(held, partition=of(held.partition)) for held in report.primaries),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -28,16 +29,15 @@ from clusters.reference.node.catalog.statements import (
     AlterTableGroup,
     AlterZone,
     Describe,
-    DropTable,
     Select,
 )
 from clusters.reference.node.config import (
     DEFAULT_DETECTION_S,
-    MAX_PARTITIONS,
     Attributes,
     Rebalance,
     Zoned,
 )
+from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.zones.affinity import assigned
 from clusters.reference.node.zones.data_nodes import of_profile
 from harness.errors import PlanError
@@ -48,6 +48,7 @@ KEYS = (
     *("system_nodes", "system_apart", "attributes", "profiles"),
     *("detection_s", "rebalance", "ddl"),
 )
+DROPPED = 1 << 20  # beyond it are the numbers of tables that ``ddl`` makes and drops
 JOINED = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 
 
@@ -102,16 +103,60 @@ class Table:
 
 
 @attrs.frozen(kw_only=True)
+class PlanTable:
+    """A table that a plan's ``ddl`` leaves. Of its ``count`` partitions the first has the number
+    ``flat`` in the run, and ``base`` in the store.
+    """
+
+    name: str
+    flat: int
+    base: int
+    count: int
+
+
+@attrs.frozen(kw_only=True)
 class Zones:
-    """``partitions``: those of all tables of ``ddl`` together, by which keys are spread."""
+    """``tables``: those that keys are spread over, in the order of their flat numbers; ``given``:
+    how many numbers the store has given to partitions once ``ddl`` is carried out.
+    """
 
     system_nodes: tuple[str, ...]
     ddl: tuple[str, ...]
-    partitions: int
+    tables: tuple[PlanTable, ...]
+    given: int
     attributes: Mapping[str, Attributes]
     profiles: Mapping[str, tuple[str, ...]]
     detection_s: float
     rebalance: Rebalance
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the tables have together."""
+        return sum(table.count for table in self.tables)
+
+    def table_of(self, key: bytes) -> PlanTable:
+        """The table of ``key``: each has as many keys as it has of the partitions."""
+        if len(self.tables) == 1:
+            return self.tables[0]
+        at = partition_of(key, self.partitions)
+        place = bisect_right(self.tables, at, key=lambda table: table.flat)
+        return self.tables[place - 1]
+
+    def partition_of(self, key: bytes) -> int:
+        """The flat number of the partition of ``key``."""
+        table = self.table_of(key)
+        return table.flat + partition_of(key, table.count)
+
+    def flat(self, number: int | None) -> int | None:
+        """The number in the run of the store's partition ``number``. A table that the plan dropped,
+        or that it does not make, has numbers of its own.
+        """
+        if number is None or number >= self.given:
+            return number
+        for table in self.tables:
+            if table.base <= number < table.base + table.count:
+                return table.flat + number - table.base
+        return DROPPED + number
 
     def node(self, name: str) -> Node:
         """The node ``name`` as filters see it."""
@@ -155,10 +200,12 @@ def zones_of(
         # Without a profile no table of any zone has them among its data nodes.
         profiles.update(dict.fromkeys(system_nodes, ()))
     ddl = _ddl(options, given, sum(profiles.get(name) != () for name in nodes))
+    catalog = _catalog(ddl)
     return Zones(
         system_nodes=system_nodes,
         ddl=ddl,
-        partitions=_partitions(ddl),
+        tables=_tables(catalog),
+        given=catalog.next_number,
         attributes={
             name: dict.fromkeys(said) if isinstance(said, list) else said
             for name, said in options.attributes.items()
@@ -277,21 +324,27 @@ def _ddl(options: Options, given: Mapping[str, object], holders: int) -> tuple[s
     )
 
 
-def _partitions(ddl: Sequence[str]) -> int:
-    """How many partitions the tables of ``ddl`` have together."""
+def _catalog(ddl: Sequence[str]) -> Catalog:
+    """What ``ddl`` makes of an empty catalog."""
     catalog = Catalog()
     for number, text in enumerate(ddl, 1):
         try:
             statement = parse(text)
-            if isinstance(statement, Describe | Select | DropTable):
-                # The numbers of partitions are those of tables in the order of their making.
-                raise PlanError("system.ddl", f"statement {number}: no query, and no DROP TABLE")
+            if isinstance(statement, Describe | Select):
+                raise PlanError("system.ddl", f"statement {number}: no query")
             catalog = catalog.apply(statement)
         except SqlError as error:
             raise PlanError("system.ddl", f"statement {number}: {error}") from error
-    tables = catalog.tables.values()
-    partitions = sum(catalog.zones[table.zone].partitions for table in tables)
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        limits = f"expected tables of 1 to {MAX_PARTITIONS} partitions together (got {partitions})"
-        raise PlanError("system.ddl", limits)
-    return partitions
+    if not catalog.tables:
+        raise PlanError("system.ddl", "expected a table at least (got none)")
+    return catalog
+
+
+def _tables(catalog: Catalog) -> tuple[PlanTable, ...]:
+    found: list[PlanTable] = []
+    flat = 0
+    for table in sorted(catalog.tables.values(), key=lambda table: table.id):
+        count = catalog.partitions(table)
+        found.append(PlanTable(name=table.name, flat=flat, base=table.base, count=count))
+        flat += count
+    return tuple(found)

@@ -10,7 +10,6 @@ import pytest
 from zoned_lab import Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.client import connect
 from clusters.reference.node.events import REBALANCE_STAGE
 from clusters.reference.node.rebalance import partition_driver
 from clusters.reference.node.rebalance.partition_driver import PartitionDriver
@@ -32,13 +31,11 @@ class Load:
         self.over = False
 
     async def client(self, node: str) -> None:
-        address = self.lab.cluster.client[node]["client"]
-        network = self.lab.provider.client_network
         while not self.over:
             self.next_element += 1
             element, key = self.next_element, self.random.randrange(KEYS)
             try:
-                client = await connect(network, address.host, address.port, 1.0)
+                client = await self.lab.dial(node)
                 tx = await client.begin(READ_WRITE, now_s() + 2.0)
                 await tx.append(key, element)
                 await tx.commit()
@@ -48,11 +45,9 @@ class Load:
                 await asyncio.sleep(0.02)
 
     async def read(self, node: str, key: int) -> tuple[int, ...]:
-        address = self.lab.cluster.client[node]["client"]
         for _ in range(100):
             try:
-                network = self.lab.provider.client_network
-                client = await connect(network, address.host, address.port, 1.0)
+                client = await self.lab.dial(node)
                 tx = await client.begin(READ_WRITE, now_s() + 2.0)
                 found = await tx.read(key)
                 await client.close()

@@ -11,10 +11,13 @@ from checkers.engine.analyze import analyze
 from cli.wiring import run_plan
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
+from clusters.reference.client import encode_key
 from clusters.reference.system import ReferenceSystem, build
 from clusters.reference.zones import Zones
+from harness.clock import RunClock
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
+from harness.history.records import EventKind
 from harness.plan.plan import loads
 from harness.protocols.client import READ_WRITE
 from harness.run.progress import Silent
@@ -26,6 +29,17 @@ TWO_TABLES = (
     "CREATE ZONE b WITH PARTITIONS = 3, REPLICAS = 1",
     "CREATE TABLE first WITH PRIMARY_ZONE = b",
     "CREATE TABLE second WITH PRIMARY_ZONE = a",
+)
+DROPPED = (
+    *TWO_TABLES[:3],
+    "DROP TABLE first",
+    TWO_TABLES[3],
+    "CREATE TABLE third WITH PRIMARY_ZONE = b",
+)
+TOO_MANY = (
+    "CREATE ZONE z WITH PARTITIONS = 1000",
+    "CREATE TABLE one WITH PRIMARY_ZONE = z",
+    "CREATE TABLE two WITH PRIMARY_ZONE = z",
 )
 LIMIT_S = 30.0
 
@@ -79,7 +93,8 @@ def test_what_nodes_announce() -> None:
         ({"profiles": {"x": ["fast"]}}, "system.profiles: expected nodes among n1, n2, n3"),
         ({"system_apart": True}, "system.replicas: expected 1 to 2, the nodes that hold data"),
         ({"ddl": ["CREATE ZONE z WITH REPLICAS = 0"]}, "system.ddl: statement 1: line 1, column"),
-        ({"ddl": ["CREATE ZONE z"]}, "system.ddl: expected tables of 1 to 1024 partitions"),
+        ({"ddl": ["CREATE ZONE z"]}, "system.ddl: expected a table at least (got none)"),
+        ({"ddl": TOO_MANY}, "system.ddl: statement 3: a cluster has at most 1024 partitions"),
         ({"ddl": ["SELECT * FROM SYSTEM.ZONES"]}, "system.ddl: statement 1: no query"),
         ({"ddl": TWO_TABLES, "partitions": 3}, "system.partitions: expected none"),
         ({"ddl": TWO_TABLES, "replicas": 3}, "system.replicas: expected none"),
@@ -110,6 +125,58 @@ def test_a_plan_with_tables_of_its_own_spreads_keys_over_all_of_them() -> None:
         client = await system.connect(cluster, "n5", 0)
         tx = await client.begin(READ_WRITE, asyncio.get_running_loop().time() + 2.0)
         for key in keys.values():
+            await tx.append(key, 7)
+        await tx.commit()
+        await provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_plan_that_drops_tables_numbers_those_that_it_leaves() -> None:
+    found = zones(ddl=DROPPED)
+
+    assert found is not None
+    # SECOND has 3 and 4 in the store, THIRD 5, 6 and 7.
+    assert [(t.name, t.flat, t.base, t.count) for t in found.tables] == [
+        ("SECOND", 0, 3, 2),
+        ("THIRD", 2, 5, 3),
+    ]
+    assert [found.flat(number) for number in (3, 4, 5, 7, 8, None)] == [0, 1, 2, 4, 8, None]
+    assert {found.flat(number) for number in range(3)}.isdisjoint(range(100))
+    placed = [found.partition_of(encode_key(key)) for key in range(5000)]
+    assert set(placed) == set(range(5))
+    assert max(map(placed.count, range(5))) < 1.15 * min(map(placed.count, range(5)))
+
+
+def test_roles_and_events_of_a_plan_that_drops_tables_have_the_numbers_of_the_run() -> None:
+    async def scenario() -> None:
+        provider = SimProvider(seed=2)
+        network = provider.client_network
+        system: ReferenceSystem = build({"ddl": DROPPED}, NODES, 1, network=network)
+        cluster = await provider.provision(NODES, system.ports)
+        for node in NODES:
+            await provider.install(node, system.program(node, cluster))
+        await system.set_up(cluster, provider, asyncio.get_running_loop().time() + LIMIT_S)
+        roles = await system.roles(cluster)
+        assert {p: len(names) for p, names in roles.voters.items()} == {
+            0: 3,
+            1: 3,
+            2: 1,
+            3: 1,
+            4: 1,
+        }
+        assert sorted(roles.leaders) == sorted(roles.primaries or ()) == [0, 1, 2, 3, 4]
+        clock = RunClock(asyncio.get_running_loop())
+        told = await system.events(cluster, clock)
+        granted = {e.partition for e in told if e.kind == EventKind.LEASE_GRANTED}
+        assert granted & set(range(100)) == {0, 1, 2, 3, 4}
+        states = await system.states(cluster, roles.leaders[0], whole=False) or ()
+        assert {s.partition for s in states if s.leading and s.partition is not None} <= set(
+            range(5)
+        )
+        client = await system.connect(cluster, "n4", 0)
+        tx = await client.begin(READ_WRITE, asyncio.get_running_loop().time() + 2.0)
+        for key in {system.partition_of(key): key for key in range(40)}.values():
             await tx.append(key, 7)
         await tx.commit()
         await provider.teardown()

@@ -52,7 +52,8 @@ def test_an_error_travels_with_token_place_and_what_was_expected() -> None:
         assert problem.expected == ("a number from 1 to 100",)
         warned = await lab.sql("CREATE ZONE z WITH DATA_NODES_FILTER = '\"EU\"'", "c")
         assert warned.warnings == (
-            "zone 'Z': no node matches the filter '\"EU\"', its data nodes are empty",
+            "zone 'Z': no node matches the filter '\"EU\"', its data nodes are empty, "
+            "and operations on its tables are refused",
         )
         await lab.provider.teardown()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from clusters.providers.sim.provider import SimProvider
+from clusters.reference.client import ReferenceClient, connect
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import Config, Endpoint, Zoned
 from clusters.reference.node.runtime import ConnectionLost
@@ -90,6 +91,11 @@ class Lab:
         answer = await self.sql(statement, node)
         assert answer.problem is None, answer.problem
         return answer.rows
+
+    async def dial(self, node: str, table: str = "T") -> ReferenceClient:
+        """A client of ``table``. Raises ``StoreError``."""
+        address, network = self.cluster.client[node]["client"], self.provider.client_network
+        return await connect(network, address.host, address.port, 1.0, table_of=lambda _: table)
 
     async def report(self, node: str) -> NodeReport:
         address = self.cluster.client[node]["client"]

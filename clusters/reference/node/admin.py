@@ -58,7 +58,10 @@ def describe(report: NodeReport) -> Iterator[str]:
     yield f"node       {report.node}  (incarnation {report.incarnation}, boot {report.boot})"
     reachable = " ".join(report.reachable) or "none"
     yield f"members    {' '.join(report.members)}  reachable: {reachable}"
-    yield f"zone       {report.partitions} partitions x {report.replicas} replicas"
+    if not report.tables:
+        yield f"zone       {report.partitions} partitions x {report.replicas} replicas"
+    for name, base, count in report.tables:
+        yield f"table      {name}  p{base} to p{base + count - 1}"
     yield f"revision   {report.revision}   log {report.log_bytes} bytes"
     yield f"lease      {report.lease_s:.2f} s left   clock {describe_ts(report.clock)}"
     if report.bugs:
@@ -114,6 +117,9 @@ def describe_primaries(report: NodeReport) -> Iterator[str]:
 
 def describe_key(key: bytes, report: KeyReport) -> Iterator[str]:
     """The versions of a key, the newest first, and the holders of its lock."""
+    if report.problem:
+        yield f"key {key.hex()}: {report.problem}"
+        return
     yield f"key {key.hex()} in partition {report.partition}"
     for txn, exclusive in report.holders:
         yield f"  locked {'exclusively' if exclusive else 'to share'} by {txn}"
@@ -138,11 +144,15 @@ def describe_events(batch: EventBatch) -> Iterator[str]:
         yield f"{event.seq:>6} {wall} {event.kind}{where}{term}: {event.text}"
 
 
-async def show(network: Network, host: str, port: int, key: bytes | None) -> Iterator[str]:
-    """State and events of the node at (host, port), or the versions of ``key`` there."""
+async def show(
+    network: Network, host: str, port: int, key: bytes | None, table: str = ""
+) -> Iterator[str]:
+    """State and events of the node at (host, port), or the versions of ``key`` of ``table``
+    there.
+    """
     questions: tuple[AdminQuestion, ...] = (AskStatus(), AskEvents())
     lines: list[str] = []
-    for question in questions if key is None else (AskKey(key),):
+    for question in questions if key is None else (AskKey(key, table),):
         answer = await ask(network, host, port, question, LIMIT_S)
         if isinstance(answer, NodeReport):
             lines += describe(answer)
@@ -161,6 +171,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m clusters.reference.node.admin")
     parser.add_argument("address", metavar="HOST:PORT", help="the node's client port")
     parser.add_argument("--key", metavar="HEX", help="show the versions of this key instead")
+    parser.add_argument("--table", metavar="NAME", default="", help="the table of the key")
     arguments = parser.parse_args()
     host, _, port = arguments.address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
@@ -172,7 +183,7 @@ def main() -> int:
     if key == b"":
         parser.error("the key must have a byte at least")
     try:
-        for line in asyncio.run(show(TcpNetwork(), host, int(port), key)):
+        for line in asyncio.run(show(TcpNetwork(), host, int(port), key, arguments.table)):
             print(line)
     except (ConnectionLost, BadMessage, TimeoutError) as error:
         print(f"{host}:{port} does not answer: {error or 'time is up'}", file=sys.stderr)

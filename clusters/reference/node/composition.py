@@ -32,6 +32,7 @@ from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 from clusters.reference.node.topology.bootstrap import Bootstrap, ZoneBootstrap
 from clusters.reference.node.topology.reconfigurer import Reconfigurer
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import FixedRoutes
 from clusters.reference.node.zoned import ZonedParts
 
 
@@ -177,6 +178,8 @@ class Components:
 
     def _compose_topology(self) -> None:
         config, runtime = self.config, self.runtime
+        zoned = self.zoned
+        self.routes = FixedRoutes(config.partitions) if zoned is None else zoned.routes
         self.peers = Peers(
             node=config.node,
             incarnation=self.identity.incarnation,
@@ -208,7 +211,7 @@ class Components:
         )
         self.sessions = Sessions(
             origin=self.origin,
-            partitions=config.partitions,
+            routes=self.routes,
             primaries=self.primaries,
             clock=self.clock,
             tuning=config.tuning,
@@ -224,6 +227,7 @@ class Components:
                 replicas=self.replicas,
                 leases=self.leases,
                 clock=self.clock,
+                routes=self.routes,
                 zoned=self.zoned,
             ).answer,
         )

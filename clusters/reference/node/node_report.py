@@ -14,7 +14,7 @@ from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.metastorage.metastorage import Metastorage
-from clusters.reference.node.placement.assignments import Assignment, partition_of
+from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.replicas.manager import ReplicaManager
@@ -23,7 +23,8 @@ from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.storage.identity import Identity, names_of
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.wire.messages import Version
+from clusters.reference.node.tx.routes import Routes
+from clusters.reference.node.wire.messages import Failed, Version
 from clusters.reference.node.wire.reports import (
     AdminBody,
     AdminQuestion,
@@ -74,10 +75,11 @@ class Reporter:
         replicas: ReplicaManager,
         leases: LeaseTable,
         clock: Hlc,
+        routes: Routes,
         zoned: Statements | None = None,
     ) -> None:
         """``zoned`` carries statements out, in a cluster that has distribution zones."""
-        self._zoned = zoned
+        self._zoned, self._routes = zoned, routes
         self._config, self._runtime, self._identity = config, runtime, identity
         self._events, self._host, self._links = event_log, host, links
         self._metastorage, self._assignments = metastorage, assignments
@@ -88,7 +90,7 @@ class Reporter:
         if isinstance(question, AskEvents):
             return self._events.since(question.boot, question.cursor)
         if isinstance(question, AskKey):
-            return self._key_report(question.key)
+            return self._key_report(question)
         if isinstance(question, AskStates):
             return await self._state_report(whole=question.whole)
         if isinstance(question, AskSql):
@@ -124,13 +126,16 @@ class Reporter:
             reachable=self._links.reachable(),
             log_bytes=self._host.log.size_bytes,
             bugs=config.bugs,
+            tables=self._routes.tables(),
         )
 
-    def _key_report(self, key: bytes) -> KeyReport:
-        number = partition_of(key, self._config.partitions)
+    def _key_report(self, question: AskKey) -> KeyReport:
+        key, number = question.key, self._routes.number(question.table, question.key)
+        if isinstance(number, Failed):
+            return KeyReport(problem=f"{number.code}: {number.message}")
         replica = self._replicas.replicas.get(number)
         if replica is None:
-            return KeyReport(partition=number, versions=(), holders=())
+            return KeyReport(partition=number)
         versions = replica.partition.versions.all_of(key)
         shown = shown_versions(versions)
         return KeyReport(

@@ -38,6 +38,7 @@ from clusters.reference.node.zones import driver as zone_driver
 from clusters.reference.node.zones import manager as zone_manager
 from clusters.reference.node.zones.data_nodes import of_profile
 from clusters.reference.node.zones.driver import ZoneDriver
+from clusters.reference.node.zones.table_routes import TableRoutes
 
 
 class ZonedParts:
@@ -60,6 +61,7 @@ class ZonedParts:
         """``group`` is metastorage's, ``view`` what this node has applied of it."""
         self._zoned, self._view, self._group, self._links = zoned, view, group, links
         self._leases, self._node, self._events = leases, config.node, event_log
+        self.routes = TableRoutes(view)
         node = Node(name=config.node, attributes=zoned.attributes, profiles=zoned.profiles)
         self._join = Join(node, origin, incarnation, zoned.tag, zoned.version)
         self._topology = TopologyService(
@@ -95,8 +97,8 @@ class ZonedParts:
             view=view,
             group=group,
             state=self._state,
-            warning=lambda catalog, zone: zone_driver.warning(
-                catalog, zone, logical.topology(view)
+            warning=lambda catalog, statement: zone_driver.warning(
+                catalog, statement, logical.topology(view)
             ),
             event_log=event_log,
         )
@@ -148,6 +150,7 @@ class ZonedParts:
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
+        self.routes.observed(change)
         self._topology.observed(change)
         self._zones.observed(change)
         self._rebalance.observed(change)

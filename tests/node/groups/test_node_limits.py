@@ -26,6 +26,7 @@ from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import FixedRoutes
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
@@ -132,7 +133,7 @@ def sessions_of_a_node() -> Sessions:
 
     return Sessions(
         origin="n1~1",
-        partitions=1,
+        routes=FixedRoutes(1),
         primaries=PrimaryClient(route=lambda _: None, ask=nothing, notify=lambda node, body: None),
         clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=lambda: 0.0),
         admin=no_answer,

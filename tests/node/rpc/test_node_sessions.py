@@ -15,6 +15,7 @@ from clusters.reference.node.rpc.sessions import READ_WRITE, SNAPSHOT, Sessions
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import FixedRoutes
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
@@ -89,7 +90,7 @@ def heard_after(body: ClientBody, lock_fails_with: str) -> ReplyBody:
         )
         sessions = Sessions(
             origin="n1~1",
-            partitions=1,
+            routes=FixedRoutes(1),
             primaries=PrimaryClient(route=lambda _: "n2", ask=ask, notify=lambda node, body: None),
             clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
             admin=admin,

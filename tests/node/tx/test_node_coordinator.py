@@ -15,6 +15,7 @@ from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import Transaction
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import FixedRoutes
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Ack,
@@ -78,7 +79,7 @@ class Primaries:
         return Transaction(
             txn=OLD,
             limit_s=10.0,
-            partitions=PARTITIONS,
+            routes=FixedRoutes(PARTITIONS),
             primaries=PrimaryClient(
                 route=lambda _: "n2", ask=self.ask, notify=lambda _, body: self.told.append(body)
             ),

@@ -26,6 +26,7 @@ from clusters.reference.node.tx.limits import Step, TxError
 from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import FixedRoutes
 from clusters.reference.node.wire.messages import (
     Ack,
     CommitTx,
@@ -70,7 +71,7 @@ def run(steps: Callable[[Transaction], Awaitable[object]]) -> None:
             Transaction(
                 txn=TxnId(1, "n1~1", 1),
                 limit_s=5.0,
-                partitions=1,
+                routes=FixedRoutes(1),
                 primaries=primaries(),
                 clock=clock(),
             )
@@ -129,7 +130,8 @@ def test_what_was_read_counts_too_since_it_is_kept() -> None:
     async def snapshot(count: int) -> None:
         txn = TxnId(1, "n1~1", 1)
         await reads(
-            ReadOnlyTransaction(txn=txn, limit_s=5.0, partitions=1, primaries=primaries()), count
+            ReadOnlyTransaction(txn=txn, limit_s=5.0, routes=FixedRoutes(1), primaries=primaries()),
+            count,
         )
 
     run(lambda tx: reads(tx, 10))
@@ -149,7 +151,7 @@ async def _shoot(steps: tuple[Step, ...], partitions: int) -> None:
         txn=TxnId(1, "n1~1", 1),
         limit_s=5.0,
         steps=steps,
-        partitions=partitions,
+        routes=FixedRoutes(partitions),
         primaries=primaries(),
         clock=clock(),
     )

@@ -33,6 +33,7 @@ from clusters.reference.node.tx.limits import (
     TxError,
 )
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import FixedRoutes
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     CommitReply,
@@ -99,7 +100,7 @@ def test_a_one_shot_that_lost_a_peer_before_its_commit_certainly_did_not_happen(
             txn=OLD,
             limit_s=1.0,
             steps=tuple((key, b"x") for key in (b"a", b"b", b"c", b"d")),
-            partitions=8,
+            routes=FixedRoutes(8),
             primaries=PrimaryClient(route=lambda _: "n2", ask=lost, notify=lambda node, body: None),
             clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
         )

@@ -37,6 +37,7 @@ from clusters.reference.node.catalog.statements import (
     Name,
     Option,
 )
+from clusters.reference.node.config import MAX_PARTITIONS
 from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     Operation,
@@ -59,23 +60,27 @@ Kind = TypeVar("Kind", "Zone", "Table")
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table: ``zone`` is the full name of its primary zone (the seed's primaryDistributionZone),
-    ``profile`` the storage profile that its nodes need.
+    ``profile`` the storage profile that its nodes need. Its partitions have flat numbers in the
+    cluster, from ``base`` on, which are never given again: what is left of a dropped table's
+    partition is never another's.
     """
 
     id: int
     name: str
     zone: str
     profile: str
+    base: int = 0
     columns: tuple[Column, ...] = COLUMNS
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """All zones and tables by their full names. ``version`` counts the statements that changed
-    something; ``next_id`` is the next zone's or table's.
+    something; ``next_id`` is the next zone's or table's, ``next_number`` the next partition's.
     """
 
     version: int = 0
     next_id: int = 1
+    next_number: int = 0
     zones: dict[str, Zone] = {}
     tables: dict[str, Table] = {}
 
@@ -92,6 +97,10 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(
             self.tables[name] for name in sorted(self.tables) if self.tables[name].zone == zone
         )
+
+    def partitions(self, table: Table) -> int:
+        """How many partitions ``table``, one of this catalog, has."""
+        return self.zones[table.zone].partitions
 
     def apply(self, statement: Ddl, *, affinities: Sequence[str] = AFFINITY_FUNCTIONS) -> Catalog:
         """The catalog after ``statement``: this very one if the statement changes nothing, as with
@@ -160,9 +169,25 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.tables) >= MAX_TABLES:
             raise SqlError(f"a cluster has at most {MAX_TABLES} tables")
         zone = self._primary_zone(statement, found)
-        profile = _profile(zone, found.get(STORAGE_PROFILE))
-        table = Table(id=self.next_id, name=name, zone=zone.name, profile=profile, columns=columns)
-        return self._next(next_id=self.next_id + 1, tables={**self.tables, name: table})
+        there = sum(map(self.partitions, self.tables.values()))
+        if there + zone.partitions > MAX_PARTITIONS:
+            raise SqlError(
+                f"a cluster has at most {MAX_PARTITIONS} partitions: its tables have {there}, "
+                f"zone {zone.name!r} asks for {zone.partitions} more"
+            )
+        table = Table(
+            id=self.next_id,
+            name=name,
+            zone=zone.name,
+            profile=_profile(zone, found.get(STORAGE_PROFILE)),
+            base=self.next_number,
+            columns=columns,
+        )
+        return self._next(
+            next_id=self.next_id + 1,
+            next_number=self.next_number + zone.partitions,
+            tables={**self.tables, name: table},
+        )
 
     def _primary_zone(self, statement: CreateTable, found: Mapping[str, Option]) -> Zone:
         if PRIMARY_ZONE not in found:

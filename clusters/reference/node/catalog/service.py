@@ -14,7 +14,7 @@ from clusters.reference.node.catalog import views
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.grammar import parse
-from clusters.reference.node.catalog.statements import AlterZone, CreateZone, Ddl, Describe, Select
+from clusters.reference.node.catalog.statements import Ddl, Describe, Select
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Group,
@@ -42,11 +42,11 @@ class CatalogService:
         view: View,
         group: Group,
         state: Callable[[Catalog], views.ClusterState],
-        warning: Callable[[Catalog, str], str | None],
+        warning: Callable[[Catalog, Ddl], str | None],
         event_log: events.EventLog,
     ) -> None:
-        """``state``: what views tell beside the catalog; ``warning``: what to tell of the zone of
-        that name, which a statement has made or altered.
+        """``state``: what views tell beside the catalog; ``warning``: what to tell of what a
+        statement has made or altered.
         """
         self._node, self._view, self._group = node, view, group
         self._state, self._warning, self._events = state, warning, event_log
@@ -79,9 +79,7 @@ class CatalogService:
                     reached("statement overtaken by another one")
                     continue
                 self._events.add(events.CATALOG_CHANGED, text)
-            warning = None
-            if isinstance(statement, CreateZone | AlterZone):
-                warning = self._warning(after, statement.name.full)
+            warning = self._warning(after, statement)
             return SqlReply(SqlReport(warnings=() if warning is None else (warning,)))
         return Failed(codes.OVERLOADED, f"{MAX_ATTEMPTS} other statements came first")
 

@@ -36,11 +36,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Numbers(msgspec.Struct, frozen=True, array_like=True):
-    """The flat numbers of partitions: those of a table begin at its base, and none is given twice.
-    ``tables``: (table, its base, how many), in the order of their bases.
+    """The flat numbers of partitions, as the catalog gives them, those of dropped tables too: nodes
+    may still have replicas of them. ``tables``: (table, its base, how many).
     """
 
-    following: int = 0
     tables: tuple[tuple[int, int, int], ...] = ()
 
     def of(self, partition: PartitionId) -> int | None:
@@ -59,15 +58,11 @@ class Numbers(msgspec.Struct, frozen=True, array_like=True):
 
     def given(self, catalog: Catalog) -> Numbers:
         """The numbers with those of the tables of ``catalog``, by their ids."""
-        following, tables = self.following, list(self.tables)
-        known = {table for table, *_ in tables}
-        # By id, so that one catalog gives the same numbers at every leader.
-        for table in sorted(catalog.tables.values(), key=lambda table: table.id):
-            if table.id not in known:
-                count = catalog.zones[table.zone].partitions
-                tables.append((table.id, following, count))
-                following += count
-        return Numbers(following, tuple(tables))
+        known = {table for table, *_ in self.tables}
+        new = [table for table in catalog.tables.values() if table.id not in known]
+        found = ((table.id, table.base, catalog.partitions(table)) for table in new)
+        # By id, so that one catalog gives the same value at every leader.
+        return Numbers((*self.tables, *sorted(found)))
 
 
 _numbers = msgspec.msgpack.Decoder(Numbers).decode

@@ -19,6 +19,7 @@ from clusters.reference.node.tx.coordinator import (
 )
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import Routes
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
@@ -63,14 +64,14 @@ class Sessions:
         self,
         *,
         origin: str,
-        partitions: int,
+        routes: Routes,
         primaries: PrimaryClient,
         clock: Hlc,
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
         admin: Callable[[AdminQuestion], Awaitable[AdminBody]],
     ) -> None:
         """``origin`` names this start of this node in the ids of its transactions."""
-        self._ids, self._partitions = TransactionIds(origin, clock), partitions
+        self._ids, self._routes = TransactionIds(origin, clock), routes
         self._primaries, self._clock, self._admin = primaries, clock, admin
         # An outcome must be there for as long as a transaction can ask for it, and versions for as
         # long as a snapshot can read them.
@@ -113,7 +114,7 @@ class Sessions:
             return Transaction(
                 txn=self._ids.next(),
                 limit_s=limit_s,
-                partitions=self._partitions,
+                routes=self._routes,
                 primaries=self._primaries,
                 clock=self._clock,
             )
@@ -121,7 +122,7 @@ class Sessions:
             return ReadOnlyTransaction(
                 txn=self._ids.next(),
                 limit_s=min(limit_s, self._max_open_s),
-                partitions=self._partitions,
+                routes=self._routes,
                 primaries=self._primaries,
             )
         text = f"kind {request.kind!r}: only {READ_WRITE!r} and {SNAPSHOT!r} are offered"
@@ -133,7 +134,8 @@ class Sessions:
             txn=self._ids.next(),
             limit_s=min(request.limit_ms / 1000, self._max_tx_s),
             steps=request.steps,
-            partitions=self._partitions,
+            tables=request.tables,
+            routes=self._routes,
             primaries=self._primaries,
             clock=self._clock,
         )
@@ -206,10 +208,10 @@ class _Session:
                 self.end()
                 self._tx = self._sessions.begin(body)
                 return Started(str(self._tx.txn))
-            case Get(key=key, for_update=for_update):
-                return Value(await self._open().get(key, for_update=for_update))
-            case Put(key=key, value=value):
-                await self._open().put(key, value)
+            case Get(key=key, for_update=for_update, table=table):
+                return Value(await self._open().get(key, table=table, for_update=for_update))
+            case Put(key=key, value=value, table=table):
+                await self._open().put(key, value, table=table)
             case Commit():
                 ts = await self._open().commit()
                 # Only now: a commit that raises is rolled back by ``end``.

@@ -28,12 +28,12 @@ from collections.abc import Iterable
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import all_of
 from clusters.reference.node.tx.limits import (
     ROUTING_TIMEOUT_S,
     Limits,
+    Row,
     Step,
     TxError,
     answer_too_large,
@@ -42,6 +42,7 @@ from clusters.reference.node.tx.limits import (
 )
 from clusters.reference.node.tx.partition_state_machine import SNAPSHOT_S
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.tx.routes import Routes, located
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_TOKEN,
@@ -86,43 +87,45 @@ class Transaction:
     """One open read-write transaction. After a ``TxError`` the only legal call is ``rollback``."""
 
     def __init__(
-        self, *, txn: TxnId, limit_s: float, partitions: int, primaries: PrimaryClient, clock: Hlc
+        self, *, txn: TxnId, limit_s: float, routes: Routes, primaries: PrimaryClient, clock: Hlc
     ) -> None:
         """``limit_s`` from now on the store may give it up."""
         self.txn = txn
         self._limits = Limits(txn, limit_s)
-        self._partitions, self._primaries, self._clock = partitions, primaries, clock
+        self._routes, self._primaries, self._clock = routes, primaries, clock
         self._tokens: dict[int, LockToken] = {}
-        self._reads: dict[bytes, bytes | None] = {}
-        self._writes: dict[bytes, bytes] = {}
-        self._locked: dict[bytes, None] = {}  # exclusively
+        self._reads: dict[Row, bytes | None] = {}
+        self._writes: dict[Row, bytes] = {}
+        self._locked: dict[Row, None] = {}  # exclusively
 
-    async def get(self, key: bytes, *, for_update: bool = False) -> bytes | None:
+    async def get(self, key: bytes, *, table: str = "", for_update: bool = False) -> bytes | None:
         """The value as this transaction sees it: its own write, its earlier read, or the primary's
         value. ``for_update`` locks the key exclusively now: of two transactions that read and then
         write a key, one can only die, and the sooner it dies the less of its work is lost.
         """
-        self._limits.count_key(key)
+        row = await self._located(table, key)
+        self._limits.count_key(row)
         # Writes stay here until commit, so no primary could answer this.
-        if key in self._writes and not planted("own-write-unseen"):
+        if row in self._writes and not planted("own-write-unseen"):
             reached("transaction reads its own write")
-            return self._writes[key]
+            return self._writes[row]
         # Its lock keeps the value as it was read: to ask again would only cost a round trip.
-        if key not in self._reads:
-            self._reads[key] = await self._lock(key, exclusive=for_update, read=True)
+        if row not in self._reads:
+            self._reads[row] = await self._lock(row, exclusive=for_update, read=True)
             if for_update:
-                self._locked[key] = None
-            self._limits.read(self._reads[key])
-        return self._reads[key]
+                self._locked[row] = None
+            self._limits.read(self._reads[row])
+        return self._reads[row]
 
-    async def put(self, key: bytes, value: bytes) -> None:
+    async def put(self, key: bytes, value: bytes, *, table: str = "") -> None:
         """Keep the write; its key is locked now, at least against other writers."""
-        self._limits.count_key(key, value)
+        row = await self._located(table, key)
+        self._limits.count_key(row, value)
         # A key that was read has a lock; it is made exclusive when its write is prepared.
-        if key not in self._locked and key not in self._reads:
-            await self._lock(key, exclusive=True, read=False)
-            self._locked[key] = None
-        self._writes[key] = value
+        if row not in self._locked and row not in self._reads:
+            await self._lock(row, exclusive=True, read=False)
+            self._locked[row] = None
+        self._writes[row] = value
 
     async def commit(self) -> int:
         """Durable and visible on return, at the timestamp returned."""
@@ -131,7 +134,7 @@ class Transaction:
         if not self._writes:
             return await self._validate()
         # Any partition that is written would do; the least, so that it follows from the writes.
-        home = min(self._partition(key) for key in self._writes)
+        home = min(partition for partition, _ in self._writes)
         # Also those only read: their locks must hold until the outcome (strict two-phase locking).
         others = tuple(sorted(p for p in self._tokens if p != home))
         ts = await self._prepare(home, others) if others else 0
@@ -186,7 +189,7 @@ class Transaction:
         """Prepare all but home; the timestamp below which the transaction can't commit."""
         limit_ms = self._limits.left_ms()
         # Where a lock is missing it may have to wait, and must die for an older one meanwhile.
-        wanting = {self._partition(key) for key in self._writes if key not in self._locked}
+        wanting = {row[0] for row in self._writes if row not in self._locked}
         bodies = (
             Prepare(
                 partition=p,
@@ -231,8 +234,11 @@ class Transaction:
                 reached("not prepared everywhere")
                 raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")
 
-    async def _lock(self, key: bytes, *, exclusive: bool, read: bool) -> bytes | None:
-        partition = self._partition(key)
+    async def _located(self, table: str, key: bytes) -> Row:
+        return await located(self._routes, table, key, self._limits.left_s())
+
+    async def _lock(self, row: Row, *, exclusive: bool, read: bool) -> bytes | None:
+        partition, key = row
         body = Lock(
             partition=partition,
             txn=self.txn,
@@ -252,11 +258,9 @@ class Transaction:
         self._tokens[partition] = answer.token
         return answer.value
 
-    def _partition(self, key: bytes) -> int:
-        return partition_of(key, self._partitions)
-
     def _writes_in(self, partition: int) -> tuple[tuple[bytes, bytes], ...]:
-        return tuple(w for w in self._writes.items() if self._partition(w[0]) == partition)
+        writes = self._writes.items()
+        return tuple((key, value) for (number, key), value in writes if number == partition)
 
 
 async def one_shot(
@@ -264,19 +268,26 @@ async def one_shot(
     txn: TxnId,
     limit_s: float,
     steps: tuple[Step, ...],
-    partitions: int,
+    routes: Routes,
     primaries: PrimaryClient,
     clock: Hlc,
+    tables: tuple[str, ...] = (),
 ) -> ExecuteReply:
-    """A whole transaction: one request where all its keys are in one partition. Raises
-    ``TxError``.
+    """A whole transaction: one request where all its keys are in one partition. ``tables``: that of
+    each step; none where all are in the table without a name. Raises ``TxError``.
     """
     limits = Limits(txn, limit_s)
     check_steps(steps)
-    for key, value in steps:
-        limits.count_key(key, value)
+    tables = tables or ("",) * len(steps)
+    if len(tables) != len(steps):
+        text = f"expected a table for each of {len(steps)} steps (got {len(tables)})"
+        raise error(codes.NO_TABLE, text)
+    rows = []
+    for (key, value), table in zip(steps, tables, strict=True):
+        rows.append(await located(routes, table, key, limits.left_s()))
+        limits.count_key(rows[-1], value)
     # A transaction without steps has no partition of its own.
-    where = sorted({partition_of(key, partitions) for key, _ in steps}) or [0]
+    where = sorted({partition for partition, _ in rows}) or [0]
     if len(where) == 1:
         body = Execute(where[0], txn, steps, limits.left_ms())
         timeout_s = min(ROUTING_TIMEOUT_S, limits.left_s())
@@ -286,11 +297,9 @@ async def one_shot(
             raise TxError(_failed(answer))
         return answer
     reached("one-shot of several partitions")
-    tx = Transaction(
-        txn=txn, limit_s=limit_s, partitions=partitions, primaries=primaries, clock=clock
-    )
+    tx = Transaction(txn=txn, limit_s=limit_s, routes=routes, primaries=primaries, clock=clock)
     try:
-        values = await _take_steps(tx, steps)
+        values = await _take_steps(tx, steps, tables)
         if (failed := answer_too_large(values)) is not None:
             raise TxError(failed)
         return ExecuteReply(values, await tx.commit())
@@ -300,17 +309,21 @@ async def one_shot(
         raise
 
 
-async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes | None, ...]:
+async def _take_steps(
+    tx: Transaction, steps: tuple[Step, ...], tables: tuple[str, ...]
+) -> tuple[bytes | None, ...]:
     """All of a one-shot but its commit. If it fails, no outcome was asked for."""
     values: list[bytes | None] = []
-    written = {key for key, value in steps if value is not None}
+    told = tuple(zip(steps, tables, strict=True))
+    written = {(table, key) for (key, value), table in told if value is not None}
     try:
-        for key, value in steps:
+        for (key, value), table in told:
             if value is None:
                 # All keys are known ahead: to read and upgrade later would only invite deadlocks.
-                values.append(await tx.get(key, for_update=key in written))
+                update = (table, key) in written
+                values.append(await tx.get(key, table=table, for_update=update))
             else:
-                await tx.put(key, value)
+                await tx.put(key, value, table=table)
     except TxError as stopped:
         # In doubt is only a commit; before it nothing can have happened.
         if stopped.failed.code == codes.PEER_LOST:
@@ -331,27 +344,28 @@ class ReadOnlyTransaction:
     """One open snapshot transaction at the timestamp ``txn.ts``."""
 
     def __init__(
-        self, *, txn: TxnId, limit_s: float, partitions: int, primaries: PrimaryClient
+        self, *, txn: TxnId, limit_s: float, routes: Routes, primaries: PrimaryClient
     ) -> None:
         self.txn = txn
         # Older ones would find their versions collected.
         self._limits = Limits(txn, min(limit_s, MAX_OPEN_S))
-        self._partitions, self._primaries = partitions, primaries
+        self._routes, self._primaries = routes, primaries
         # Monotonic: primaries judge staleness by this age, since wall clocks need not agree.
         self._begun_s = asyncio.get_running_loop().time()
-        self._reads: dict[bytes, bytes | None] = {}
+        self._reads: dict[Row, bytes | None] = {}
 
-    async def get(self, key: bytes, *, for_update: bool = False) -> bytes | None:
+    async def get(self, key: bytes, *, table: str = "", for_update: bool = False) -> bytes | None:
         """The value at the snapshot's time; refused ``for_update``."""
         if for_update:
             raise error(codes.READ_ONLY, "a snapshot transaction does not write")
-        self._limits.count_key(key)
-        if key not in self._reads:
-            self._reads[key] = await self._read(key)
-            self._limits.read(self._reads[key])
-        return self._reads[key]
+        row = await located(self._routes, table, key, self._limits.left_s())
+        self._limits.count_key(row)
+        if row not in self._reads:
+            self._reads[row] = await self._read(row)
+            self._limits.read(self._reads[row])
+        return self._reads[row]
 
-    async def put(self, key: bytes, value: bytes) -> None:
+    async def put(self, key: bytes, value: bytes, *, table: str = "") -> None:
         """Refused."""
         raise error(codes.READ_ONLY, "a snapshot transaction does not write")
 
@@ -363,8 +377,8 @@ class ReadOnlyTransaction:
     def rollback(self) -> None:
         """Nothing is held."""
 
-    async def _read(self, key: bytes) -> bytes | None:
-        partition = partition_of(key, self._partitions)
+    async def _read(self, row: Row) -> bytes | None:
+        partition, key = row
         age_s = asyncio.get_running_loop().time() - self._begun_s
         body = ReadAt(
             partition=partition,

@@ -28,6 +28,7 @@ INTERNAL_TIMEOUT_S = 5.0  # for commands without a client; then they are propose
 ROUTING_TIMEOUT_S = 2.0  # for a partition to get a primary; beyond it the client is told
 
 Step = tuple[bytes, bytes | None]
+Row = tuple[int, bytes]  # a partition's flat number, and a key in it
 
 
 class TxError(Exception):
@@ -46,7 +47,7 @@ class Limits:
         self.txn = txn
         self._now_s = asyncio.get_running_loop().time
         self._deadline_s = self._now_s() + limit_s
-        self._keys: dict[bytes, int] = {}
+        self._keys: dict[Row, int] = {}
         self._bytes = 0
         self._read_bytes = 0
 
@@ -62,8 +63,9 @@ class Limits:
         """The same in milliseconds, at least one."""
         return max(1, int(self.left_s() * 1000))
 
-    def count_key(self, key: bytes, value: bytes | None = None) -> None:
+    def count_key(self, row: Row, value: bytes | None = None) -> None:
         """Count a key, and the bytes written to it. Raises ``TxError`` over a limit."""
+        key = row[1]
         # Every step counts its key, so no step begins past the deadline.
         self.left_s()
         if not 0 < len(key) <= MAX_KEY_BYTES:
@@ -71,11 +73,11 @@ class Limits:
         if value is not None and len(value) > MAX_VALUE_BYTES:
             raise error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
         # A read of a key that was written must not take back the size of the write.
-        if value is not None or key not in self._keys:
+        if value is not None or row not in self._keys:
             size = len(key) + len(value or b"")
             # A second write of a key replaces the first: only the last one travels.
-            self._bytes += size - self._keys.get(key, 0)
-            self._keys[key] = size
+            self._bytes += size - self._keys.get(row, 0)
+            self._keys[row] = size
         if len(self._keys) > MAX_TX_KEYS:
             raise error(codes.TOO_LARGE, f"at most {MAX_TX_KEYS} keys a transaction")
         if self._bytes > MAX_TX_BYTES:

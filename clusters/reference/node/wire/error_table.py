@@ -15,6 +15,8 @@ READ_ONLY = "TX-READ-ONLY"
 TOO_LARGE = "TX-TOO-LARGE"
 SNAPSHOT_TOO_OLD = "SNAPSHOT-TOO-OLD"
 SNAPSHOT_BUSY = "SNAPSHOT-BUSY"
+NO_TABLE = "NO-TABLE"
+NO_DATA_NODES = "NO-DATA-NODES"
 NO_PRIMARY = "NO-PRIMARY"
 NOT_PRIMARY = "NOT-PRIMARY"
 NOT_LEADER = "NOT-LEADER"
@@ -43,6 +45,7 @@ DEFINITE = frozenset(
         *NOT_SERVED,
         *NOT_PROPOSED,
         *(LOST, ABORTED, EXPIRED, CLOCK_DRIFT),
+        *(NO_TABLE, NO_DATA_NODES),
         *(NO_TRANSACTION, KIND, READ_ONLY, SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY),
     )
 )
@@ -60,6 +63,8 @@ REASONS: dict[str, str] = {
     TOO_LARGE: "a key, a value, or what the transaction writes or reads is over its limit",
     SNAPSHOT_TOO_OLD: "the snapshot could be staler than promised, or its versions are gone",
     SNAPSHOT_BUSY: "a write below the snapshot's time was in doubt for too long",
+    NO_TABLE: "the catalog has no table of the name, so nothing was sent on",
+    NO_DATA_NODES: "no node may hold the table's data, so nothing was sent on",
     NO_PRIMARY: "no primary was granted in time, so nothing was sent on",
     NOT_PRIMARY: "the node asked is not the primary, or its log refused the epoch",
     NOT_LEADER: "the node asked does not lead the partition and proposed nothing",

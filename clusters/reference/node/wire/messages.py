@@ -359,17 +359,23 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 
 
 class Get(msgspec.Struct, frozen=True, array_like=True, tag="get"):
-    """Read ``key`` in the open transaction; ``for_update``: it will be written, too."""
+    """Read ``key`` in the open transaction; ``for_update``: it will be written, too. ``table``: its
+    full name, where the cluster has distribution zones.
+    """
 
     key: bytes
     for_update: bool = False
+    table: str = ""
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
-    """Write ``key`` in the open transaction; no other transaction sees it before commit."""
+    """Write ``key`` in the open transaction; no other transaction sees it before commit. ``table``:
+    see ``Get``.
+    """
 
     key: bytes
     value: bytes
+    table: str = ""
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
@@ -381,10 +387,13 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
 
 
 class OneShot(msgspec.Struct, frozen=True, array_like=True, tag="one-shot"):
-    """A whole read-write transaction in one round trip. A step without value is a get."""
+    """A whole read-write transaction in one round trip. A step without value is a get. ``tables``:
+    that of each step, where the cluster has distribution zones.
+    """
 
     steps: tuple[tuple[bytes, bytes | None], ...]
     limit_ms: int
+    tables: tuple[str, ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="begun"):

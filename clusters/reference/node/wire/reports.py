@@ -80,9 +80,12 @@ class AskEvents(msgspec.Struct, frozen=True, array_like=True, tag="events"):
 
 
 class AskKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
-    """Admin: the versions of ``key`` on this node."""
+    """Admin: the versions of ``key`` on this node. ``table``: its full name, where the cluster has
+    distribution zones.
+    """
 
     key: bytes
+    table: str = ""
 
 
 class AskSql(msgspec.Struct, frozen=True, array_like=True, tag="sql"):
@@ -168,6 +171,8 @@ class PrimaryStatus(msgspec.Struct, frozen=True, kw_only=True):
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     """The state of a node. ``assignments`` is empty until metastorage holds them; ``lease_s``: how
     long its lease still holds, below 0 if it does not; ``clock``: its hybrid logical clock.
+    ``tables``: the full name of each, the flat number of its first partition, and how many it has;
+    empty where the cluster has no distribution zones.
     """
 
     node: str
@@ -186,6 +191,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     reachable: tuple[str, ...]
     log_bytes: int
     bugs: tuple[str, ...]
+    tables: tuple[tuple[str, int, int], ...] = ()
 
 
 class NodeEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -212,13 +218,14 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, tag="event-batch"):
 class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
     """A key on this node: its partition, its versions, the newest first, and the holders of its
     lock (transaction, exclusively or not) where this node is the primary. ``left_out``: how many
-    older versions the answer has no room for.
+    older versions the answer has no room for. ``problem``: why it has no partition.
     """
 
-    partition: int
-    versions: tuple[tuple[int, bytes], ...]
-    holders: tuple[tuple[str, bool], ...]
+    partition: int = 0
+    versions: tuple[tuple[int, bytes], ...] = ()
+    holders: tuple[tuple[str, bool], ...] = ()
     left_out: int = 0
+    problem: str = ""
 
 
 AdminQuestion = AskStatus | AskEvents | AskKey | AskStates | AskSql

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from clusters.reference.node.catalog import filters
+from clusters.reference.node.catalog.catalog import Table
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.options import Joint, Separate, Zone
 from clusters.reference.node.runtime.hybrid_clock import span
@@ -207,12 +208,21 @@ def compacted(state: DataNodes, before: int) -> DataNodes:
     return replace(state, history=state.history[kept:])
 
 
-def warning(zone: Zone, topology: Topology) -> str | None:
-    """What to tell the client whose statement made ``zone``, if its filter matches no node."""
-    if filters.filtered(zone.filter, topology.nodes):
+def warning(zone: Zone, topology: Topology, table: Table | None = None) -> str | None:
+    """What to tell the client whose statement made ``zone``, or ``table`` of it, if no node can
+    hold data of it.
+    """
+    nodes = filters.filtered(zone.filter, topology.nodes)
+    if not nodes:
+        return (
+            f"zone {zone.name!r}: no node matches the filter {zone.filter!r}, its data nodes are "
+            "empty, and operations on its tables are refused"
+        )
+    if table is None or of_profile(nodes, table.profile):
         return None
     return (
-        f"zone {zone.name!r}: no node matches the filter {zone.filter!r}, its data nodes are empty"
+        f"table {table.name!r}: no node of zone {zone.name!r} has the storage profile "
+        f"{table.profile!r}, its data nodes are empty, and operations on it are refused"
     )
 
 

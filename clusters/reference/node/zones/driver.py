@@ -12,6 +12,14 @@ from collections.abc import Callable
 from clusters.reference.node import events
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.statements import (
+    AlterTable,
+    AlterTableGroup,
+    AlterZone,
+    CreateTable,
+    CreateZone,
+    Ddl,
+)
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Change,
@@ -122,7 +130,16 @@ class ZoneDriver:
                 self._events.add(events.DATA_NODES_CHANGED, text)
 
 
-def warning(catalog: Catalog, zone: str, topology: Topology) -> str | None:
-    """What to tell of the zone of that name: see ``data_nodes.warning``."""
-    found = catalog.zones.get(zone)
-    return None if found is None else data_nodes.warning(found, topology)
+def warning(catalog: Catalog, statement: Ddl, topology: Topology) -> str | None:
+    """What to tell of the zone or the table that ``statement`` has made or altered in ``catalog``:
+    see ``data_nodes.warning``.
+    """
+    name = statement.name.full
+    if isinstance(statement, CreateTable | AlterTable):
+        table = catalog.tables.get(name)
+        if table is None:
+            return None
+        return data_nodes.warning(catalog.zones[table.zone], topology, table)
+    if isinstance(statement, CreateZone | AlterZone | AlterTableGroup) and name in catalog.zones:
+        return data_nodes.warning(catalog.zones[name], topology)
+    return None
