@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from clusters.reference.node.catalog import catalog as catalogs
-from clusters.reference.node.metastorage.access import View
-from clusters.reference.node.metastorage.metastorage import Change
+from clusters.reference.node.metastorage.metastorage import Change, View
 from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed
