@@ -168,6 +168,8 @@ class Net:
             member.install(saved)
         member.store(ready.hard_state, ready.entries)
         self._send(name, ready.send_durable)
+        if ready.hard_state is not None:
+            self.raft(name).vote_persisted(ready.hard_state)
         if ready.entries:
             self.raft(name).persisted(ready.entries[-1].index, ready.entries[-1].term)
         for entry in ready.committed:

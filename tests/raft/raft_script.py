@@ -33,6 +33,7 @@ class Script:
             "tick": lambda *names: self.net.tick(*names),
             "run": lambda ticks, *names: self.net.run(int(ticks), *names),
             "propose": self.propose,
+            "load": self.load,
             "compact": lambda name, index: self.net.members[name].compact(int(index)),
             "change": lambda name, *voters: self.net.raft(name).change_peers(voters),
             "cancel": lambda name: f"cancelled: {self.net.raft(name).cancel_change()}",
@@ -60,6 +61,14 @@ class Script:
     def propose(self, name: str, count: str) -> None:
         for number in range(int(count)):
             self.net.raft(name).propose(b"%d" % number)
+
+    def load(self, name: str, count: str, ticks: str) -> None:
+        """Propose ``count`` entries each tick, and let each message travel for half of one."""
+        for _ in range(int(ticks)):
+            self.propose(name, count)
+            self.net.tick(*self.net.up())
+            self.step()
+            self.step()
 
     def step(self) -> str:
         """Write everything, deliver every message that is on the way, and say which."""

@@ -16,6 +16,7 @@ from clusters.reference.node.raft import (
     ChangeFailed,
     Configuration,
     LeaderElected,
+    Message,
     NotLeader,
     PeersApplied,
     Role,
@@ -143,6 +144,60 @@ def test_a_new_voter_that_comes_slowly_is_waited_for() -> None:
         net.run(1)
     assert 2 * LIMIT < n1.now - begun < 40 * LIMIT
     assert not [e for e in net.members["n1"].events if isinstance(e, ChangeFailed)]
+
+
+def test_a_new_voter_that_is_slower_than_the_load_fails_the_change_and_comes_once_it_is_not() -> (
+    None
+):
+    net = elected(3, "n4", max_append_entries=1, max_inflight=1)
+    n1 = net.raft("n1")
+    for number in range(PATIENCE):
+        n1.propose(b"%d" % number)
+    net.run(1)
+    ticks: set[int] = set()
+
+    def beyond_one_a_tick(message: Message) -> bool:
+        if not isinstance(message, AppendReply) or message.sender != "n4":
+            return False
+        more = n1.now in ticks
+        ticks.add(n1.now)
+        return more
+
+    net.loses = beyond_one_a_tick
+    n1.change_peers(("n1", "n2", "n4"), revision=5)
+    while n1.stage is Stage.CATCHING_UP or not ticks:
+        for _ in range(2):
+            n1.propose(b"faster")
+        net.run(1)
+    failed = ChangeFailed(n1.term, 5, CatchUpError.TIMED_OUT, "n4")
+    assert net.members["n1"].events == [failed]
+    assert n1.last_index - net.raft("n4").last_index > LIMIT
+    net.loses = lambda _message: False
+    n1.change_peers(("n1", "n2", "n4"), revision=5)
+    for _ in range(5):
+        n1.propose(b"on")
+        net.run(1)
+
+    assert voters(net, "n1") == {"n1", "n2", "n4"}
+
+
+def test_a_new_voter_that_has_fallen_behind_meanwhile_is_waited_for_again() -> None:
+    net = elected(3, "n4", "n5")
+    n1 = net.raft("n1")
+    net.isolate("n5")
+    n1.change_peers(("n1", "n4", "n5"))
+    net.run(3)
+    assert net.raft("n4").last_index == n1.last_index
+    net.isolate("n4", "n5")
+    n1.propose(b"x")
+    net.run(PATIENCE + 1)
+    net.isolate("n4")
+    net.run(3)
+    assert net.raft("n5").last_index == n1.last_index
+    assert n1.stage is Stage.CATCHING_UP
+    net.heal()
+    net.run(4)
+    assert voters(net, "n1") == {"n1", "n4", "n5"}
 
 
 def test_what_learners_acknowledge_is_not_committed_by_it() -> None:

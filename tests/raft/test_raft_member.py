@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from raft_net import Net
 
 from clusters.reference.node.raft import (
     Append,
@@ -49,6 +50,8 @@ def finish(raft: Raft) -> list[Message]:
     sent: list[Message] = []
     while raft.has_ready():
         ready = raft.ready()
+        if ready.hard_state is not None:
+            raft.vote_persisted(ready.hard_state)
         if ready.entries:
             raft.persisted(ready.entries[-1].index, ready.entries[-1].term)
         sent += [message for _, message in ready.send_now + ready.send_durable]
@@ -82,6 +85,7 @@ def leader(*terms: int, **settings: object) -> Raft:
     while raft.role is Role.FOLLOWER:
         raft.tick()
     raft.step(VoteReply("n2", raft.term + 1, True, True))
+    finish(raft)  # its own vote is durable
     raft.step(VoteReply("n2", raft.term, True, False))
     assert raft.role is Role.LEADER
     finish(raft)
@@ -166,6 +170,27 @@ def test_a_restarted_member_keeps_the_patience_it_may_have_promised() -> None:
         raft.tick()
 
     assert answer(raft, ask("n2", 2, (1, 1))).granted
+
+
+def test_the_only_voter_leads_once_its_vote_is_durable_and_never_two_logs_of_one_term() -> None:
+    net = Net(1)
+    net.join("n2")
+    net.elect("n1")
+    net.raft("n1").change_peers(("n1",), ("n2",))
+    net.run(3)
+    assert net.raft("n2").configuration.learners == ("n2",)
+    net.crash("n1")
+    net.restart("n1")
+    n1, term = net.raft("n1"), net.raft("n1").term
+    net.slow_disks.add("n1")
+    net.run(30)
+    # It asks itself for its vote, and sends nothing of the new term until that is on the disk.
+    assert (n1.role, n1.term, net.raft("n2").term) == (Role.CANDIDATE, term + 1, term)
+    net.crash("n1")
+    net.slow_disks.clear()
+    net.restart("n1")
+    net.run(30)
+    assert (net.leader(), net.raft("n2").term) == ("n1", term + 1)
 
 
 def test_a_leader_of_the_past_is_told_the_term() -> None:

@@ -37,10 +37,14 @@ INVOKE = b"never applied"
 
 
 class Stuck(SimDisk):
-    """A disk whose syncs do not come back."""
+    """A disk whose syncs do not come back, once it is stuck."""
+
+    stuck = False
 
     async def append(self, name: str, data: bytes, *, sync: bool) -> None:
-        await asyncio.Event().wait()
+        if self.stuck:
+            await asyncio.Event().wait()
+        await super().append(name, data, sync=sync)
 
 
 def event_log() -> events.EventLog:
@@ -53,9 +57,10 @@ def test_a_disk_that_does_not_keep_up_makes_a_leader_refuse(
     monkeypatch.setattr(groups, "MAX_UNWRITTEN", 5)
 
     async def scenario() -> list[object]:
+        disk = Stuck(Platter(random.Random(1)))
         host = RaftHost(
             member="n1@1",
-            log=SharedLog(Stuck(Platter(random.Random(1)))),
+            log=SharedLog(disk),
             event_log=event_log(),
             rng=random.Random(1),
             tick_s=0.1,
@@ -71,6 +76,7 @@ def test_a_disk_that_does_not_keep_up_makes_a_leader_refuse(
         )
         while not group.leading:  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(0.1)
+        disk.stuck = True
         answers = list[object]()
         for _ in range(20):
             host.propose(group, INVOKE, 1000.0, answers.append)

@@ -448,6 +448,9 @@ class RaftHost:
     def _written(self, group: Group, ready: Ready, outgoing: Outgoing) -> None:
         group.unwritten -= 1
         _gather(group, ready.send_durable, outgoing)
+        if ready.hard_state is not None:
+            group.raft.vote_persisted(ready.hard_state)
+            self.mark_ready(group)
         if ready.entries:
             if "ack-before-quorum" in self._bugs:
                 group.answer_early(ready.entries)

@@ -188,7 +188,11 @@ class SnapshotManager:
         if incoming is None or incoming.mark != chunk.mark:
             if incoming is not None:
                 reached("received pieces dropped for another snapshot")
+                del self._incoming[group.name]
                 await self._files.delete(incoming.file)
+                if self._host.groups.get(group.name) is not group:
+                    reached("replica stopped while pieces of its snapshot are dropped")
+                    return
             incoming = _Incoming(chunk.mark, self._files.new_file(group.name))
             self._incoming[group.name] = incoming
         # Any other offset is a repetition or a gap: the answer below names where to go on.

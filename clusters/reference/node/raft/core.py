@@ -1,8 +1,9 @@
 """One member of a raft group: a state machine of ticks, messages and proposals, without any I/O.
 
 The caller feeds ``tick``, ``step`` and ``propose``, takes a ``Ready`` whenever there is one,
-carries it out in its order, and calls ``persisted``. Section numbers are those of "In Search of an
-Understandable Consensus Algorithm" (Ongaro, Ousterhout 2014) and of Ongaro's thesis.
+carries it out in its order, and calls ``vote_persisted`` and ``persisted``. Section numbers are
+those of "In Search of an Understandable Consensus Algorithm" (Ongaro, Ousterhout 2014) and of
+Ongaro's thesis.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ COMMIT_BEFORE_QUORUM = "commit-before-quorum"
 class Raft:
     """A member of one group. Not thread-safe; nothing in it waits.
 
-    ``step``, ``propose``, ``tick`` and ``persisted`` raise ``InvariantBroken`` when going on could
-    lose acknowledged entries: the node must stop then.
+    ``step``, ``propose``, ``tick``, ``persisted`` and ``vote_persisted`` raise ``InvariantBroken``
+    when going on could lose acknowledged entries: the node must stop then.
     """
 
     def __init__(
@@ -239,9 +240,8 @@ class Raft:
         if self._leadership is None:
             # A learner, or a member that was removed, would depose leaders for nothing: it can't
             # win.
-            if self._timer.expired(self._now) and self._log.configuration.decides(
-                self._config.node
-            ):
+            decides = self._log.configuration.decides(self._config.node)
+            if self._timer.expired(self._now) and decides and not self._vote_unwritten():
                 self._campaign(pre=True)
             return
         if not self._leadership.has_quorum(self._now):
@@ -348,8 +348,6 @@ class Raft:
         wanted = PeerChange(
             tuple(voters),
             tuple(learners),
-            # What new voters have to reach before they count (thesis 4.2.1).
-            goal=self._log.last_index,
             revision=revision,
             confirm=confirm,
         )
@@ -444,6 +442,15 @@ class Raft:
         # The leader's own disk is one of the quorum, and may be the one that completes it.
         self._advance_commit()
 
+    def vote_persisted(self, state: HardState) -> None:
+        """The hard ``state`` of a ``Ready`` is durable here: this member's vote for itself in that
+        term counts, if it is a candidate there.
+        """
+        election = self._election
+        if election is not None and not election.pre and state == self._hard:
+            self._election = election.with_own_vote(self._config.node)
+            self._conclude(self._election)
+
     def has_ready(self) -> bool:
         """Whether ``ready`` would hold anything."""
         return bool(
@@ -497,7 +504,9 @@ class Raft:
         self._leader = None
         self._timer.restart(self._now)
         term = self.term + 1 if pre else self.term
-        self._election = Election(term, pre, {node: True})
+        # Its own vote counts once it is durable (``vote_persisted``): the only voter of a group
+        # would lead before, and after a crash begin another log in the same term.
+        self._election = Election(term, pre, {node: True} if pre else {})
         request = VoteRequest(
             sender=node,
             term=term,
@@ -514,8 +523,15 @@ class Raft:
         # the configuration is joint (Raft 6).
         voters = (name for name in config.members if config.decides(name))
         outbox.extend((name, request) for name in voters if name != node)
-        # The only voter of its group has won by its own vote.
+        # The only voter of its group has won by its own pre-vote.
         self._conclude(self._election)
+
+    def _vote_unwritten(self) -> bool:
+        """Whether its vote for itself is on the way to the disk: on one that takes longer than an
+        election timeout each new term would overtake the vote of the one before.
+        """
+        election = self._election
+        return election is not None and self._config.node not in election.votes
 
     def _conclude(self, election: Election) -> None:
         """Act on ``election`` if its votes decide it."""

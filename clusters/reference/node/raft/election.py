@@ -33,6 +33,10 @@ class Election(msgspec.Struct, frozen=True):
             return self
         return Election(self.term, self.pre, {**self.votes, reply.sender: reply.granted})
 
+    def with_own_vote(self, node: str) -> Election:
+        """This round with the vote of ``node``, which holds it."""
+        return Election(self.term, self.pre, {**self.votes, node: True})
+
     def result(self, configuration: Configuration) -> Vote:
         """Whether the votes so far decide, by the majorities of ``configuration``."""
         return tally(configuration, self.votes)

@@ -1,10 +1,11 @@
 """A leader's changes of its group's members: catch up, joint, stable; and handing leadership over.
 
 One ``Membership`` lives with one leadership. It decides which configuration comes next, and when;
-the core puts it into the log. New voters are learners until they have nearly everything, so that
-the group never waits for them (thesis 4.2.1). A leader that is not to stay hands over to a voter
-that is (thesis 3.10): before the change where one of the present voters stays, else as soon as the
-new ones have votes. Without a successor in time it leads to the end and steps down (Raft 6).
+the core puts it into the log. New voters are learners until they catch up within an election
+timeout, so that the group never waits longer for them (thesis 4.2.1). A leader that is not to stay
+hands over to a voter that is (thesis 3.10): before the change where one of the present voters
+stays, else as soon as the new ones have votes. Without a successor in time it leads to the end and
+steps down (Raft 6).
 """
 
 from __future__ import annotations
@@ -41,7 +42,34 @@ from clusters.reference.node.raft.types import (
     RaftEvent,
 )
 
-CATCH_UP_MARGIN = 256  # entries that a new voter may lack: a few messages, less than an election
+# Rounds of a new voter, one after the other, that took no less time than the round before: where a
+# voter is faster than the load they get shorter, and one that is not would never be there.
+MAX_GROWING_ROUNDS = 3
+
+
+class CatchUp:
+    """The rounds in which one new voter catches up (thesis 4.2.1): a round ends as the voter has
+    what the log held when the round began. Under load the log's very end is never reached, so
+    nearly all is judged by time: the entries that came during a short round are few.
+    """
+
+    def __init__(self, goal: int, now: int) -> None:
+        """The first round begins at tick ``now``, with a log up to ``goal``."""
+        self._goal, self._began = goal, now
+        self._took: int | None = None  # ticks of the last round that has ended
+        self.growing = 0
+
+    def observe(self, match: int, last_index: int, now: int, limit_ticks: int) -> bool:
+        """Take in how far the voter is. Whether it has caught up: its last round took less than
+        ``limit_ticks``, and so does the present one as yet.
+        """
+        lasts = now - self._began
+        if match >= self._goal:
+            grows = self._took is not None and lasts >= max(self._took, limit_ticks)
+            self.growing = self.growing + 1 if grows else 0
+            self._took, lasts = lasts, 0
+            self._goal, self._began = last_index, now
+        return self._took is not None and max(self._took, lasts) < limit_ticks
 
 
 class PeerChange:
@@ -52,15 +80,12 @@ class PeerChange:
         voters: tuple[str, ...],
         learners: tuple[str, ...],
         *,
-        goal: int,
         revision: int = 0,
         confirm: bool = False,
     ) -> None:
-        """``goal``: the last index when the change was asked for; everything up to there at least
-        must be on a new voter. With ``confirm`` it waits for ``confirmed`` before it is joint.
-        """
+        """With ``confirm`` it waits for ``confirmed`` before it is joint."""
         self.voters, self.learners, self.revision = voters, learners, revision
-        self._goal = goal
+        self._rounds: dict[str, CatchUp] = {}
         self.confirmed = not confirm
         self.caught_up = False
         self.learning_index = 0  # of the configuration with the new voters as learners
@@ -101,16 +126,23 @@ class PeerChange:
         reached("joint configuration is entered")
         return enter_joint(config, changes)
 
-    def lagging(self, config: Configuration, leads: Leadership, last_index: int) -> list[str]:
-        """The new voters that still catch up."""
-        # Nearly all: under load the log grows on, and its very end would never be reached.
-        least = max(self._goal, last_index - CATCH_UP_MARGIN)
-        return [name for name in self._new(config) if leads.match(name) < least]
+    def lagging(
+        self, config: Configuration, leads: Leadership, last_index: int, now: int, limit_ticks: int
+    ) -> list[str]:
+        """The new voters that have not caught up within ``limit_ticks``."""
+        lagging: list[str] = []
+        for name in self._new(config):
+            rounds = self._rounds.setdefault(name, CatchUp(last_index, now))
+            if not rounds.observe(leads.match(name), last_index, now, limit_ticks):
+                lagging.append(name)
+        return lagging
 
     def stalled(
         self, lagging: Iterable[str], leads: Leadership, now: int, limit_ticks: int
     ) -> str | None:
-        """One of ``lagging`` that has come no further for ``limit_ticks``."""
+        """One of ``lagging`` that has come no further for ``limit_ticks``, or whose rounds get no
+        shorter.
+        """
         for name in lagging:
             progress = leads.progress(name)
             # Judged by progress, not by time: slow is allowed, standing still is not.
@@ -118,6 +150,9 @@ class PeerChange:
             if seen != progress:
                 self._seen[name] = progress, now
             elif now - since >= limit_ticks:
+                return name
+            if self._rounds[name].growing >= MAX_GROWING_ROUNDS:
+                reached("new voter slower than the load")
                 return name
         return None
 
@@ -243,7 +278,7 @@ class Membership:
         # Past catching up there is no way back: a joint configuration is completed (Raft 6).
         if change is None or log.configuration_index > commit or log.configuration.joint:
             return
-        lagging = change.lagging(log.configuration, self._leads, log.last_index)
+        lagging = self._lagging(change, now)
         name = change.stalled(lagging, self._leads, now, self._config.catch_up_ticks)
         # Once caught up it waits for its confirmation, which is no fault of a new voter.
         if name is not None and not change.caught_up:
@@ -272,7 +307,7 @@ class Membership:
         if config.joint:
             return self._leave_joint(config, now)
         self._tell_applied(config)
-        return None if self._change is None else self._step(self._change, config)
+        return None if self._change is None else self._step(self._change, config, now)
 
     def removed(self, commit: int) -> bool:
         """Whether the leader has led its group up to a configuration without itself."""
@@ -294,7 +329,11 @@ class Membership:
         reached("joint configuration is left")
         return leave_joint(config)
 
-    def _step(self, change: PeerChange, config: Configuration) -> Configuration | None:
+    def _lagging(self, change: PeerChange, now: int) -> list[str]:
+        log, limit_ticks = self._log, self._config.election_ticks
+        return change.lagging(log.configuration, self._leads, log.last_index, now, limit_ticks)
+
+    def _step(self, change: PeerChange, config: Configuration, now: int) -> Configuration | None:
         log = self._log
         if change.reached(config):
             reached("change of members reached")
@@ -305,7 +344,7 @@ class Membership:
             # It is no configuration that was asked for, and is not told.
             change.learning_index = self._told_index = log.last_index + 1
             return learning
-        if not change.caught_up and change.lagging(config, self._leads, log.last_index):
+        if not change.caught_up and self._lagging(change, now):
             reached("new voter still catches up")
             return None
         if not change.caught_up:

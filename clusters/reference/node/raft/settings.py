@@ -57,7 +57,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``max_append_entries`` and ``max_append_bytes`` bound one message (a single larger entry still
     travels), ``max_inflight`` the unanswered messages per follower, ``max_apply_entries`` the
     entries that one ``Ready`` hands out. A change of members fails once a new voter has come no
-    further for ``catch_up_ticks``. ``bugs`` names planted mistakes: see ``Raft``.
+    further for ``catch_up_ticks``, or is slower than the log grows. ``bugs`` names planted
+    mistakes: see ``Raft``.
     """
 
     node: str

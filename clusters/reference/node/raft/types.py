@@ -199,9 +199,9 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
     1. ``send_now`` may leave at once. 2. Make ``installed`` (the snapshot there, in place of all
     entries before), ``hard_state`` and ``entries`` durable, as far as there are; ``entries``
-    replace everything from their first index on. 3. Then send ``send_durable`` and call
-    ``Raft.persisted``. 4. Apply ``committed`` in order: only entries that are durable on this
-    member are handed out.
+    replace everything from their first index on. 3. Then send ``send_durable``, and call
+    ``Raft.vote_persisted`` and ``Raft.persisted`` for what was written. 4. Apply ``committed`` in
+    order: only entries that are durable on this member are handed out.
 
     ``events`` tell of leadership and members, once ``committed`` is applied.
 
