@@ -1,5 +1,5 @@
 # `make drill` and `make test` do all the set-up that they need.
-.PHONY: drill drill-ignite test lint format sbom set-up clean
+.PHONY: drill drill-ignite test lint format plan-reference sbom set-up clean
 
 PLAN ?= scenarios/reference/drill.toml
 WORKERS ?= 2
@@ -32,6 +32,11 @@ format:
 	@scripts/set-up dev
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+plan-reference:
+	@scripts/set-up dev
+	@.venv/bin/firedrill plan --reference --own >docs/plan.md
+	@.venv/bin/firedrill plan --schema --own >docs/plan.schema.json
 
 sbom:
 	@scripts/set-up dev

@@ -37,6 +37,8 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
 
 COMMANDS = {
     "run": "cli.run:run",
+    "plan": "cli.plan:plan_command",
+    "list": "cli.listing:list_command",
     "sim": "cli.sim:sim",
     "explore": "cli.explore:explore",
     "crash-points": "cli.crash_points:crash_points",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +19,8 @@ from harness.plan.overrides import merged
 from harness.plan.plan import MAX_SEED, Plan, load
 from results.store.store import RunStore
 
+C = TypeVar("C", bound=Callable[..., Any])
+
 SCHEDULE_FORM = "AT_S:KIND:TARGET[:HOLD_S]"
 
 
@@ -30,24 +32,36 @@ class _Keeping(click.Command):
         return super().parse_args(ctx, ["--keep=failed" if a == "--keep" else a for a in args])
 
 
+PLAN_FLAGS = (
+    click.option("--name", help="Name of the run; part of its identifier."),
+    click.option("--seed", type=int, help="Seed of every random choice (drawn when not given)."),
+    click.option("--provider", help="Where nodes come from: auto, docker, process, ..."),
+    click.option("--nodes", type=int, help="How many nodes."),
+    click.option("--duration", type=float, help="Seconds of the drive phase."),
+    click.option("--concurrency", type=int, help="Logical client processes."),
+    click.option("--system", help="The store under test."),
+    click.option("--workload", help="What clients do."),
+    click.option(
+        "--fault", "faults", multiple=True, help="A fault kind of the random mix; repeatable."
+    ),
+    click.option("--schedule", multiple=True, metavar=SCHEDULE_FORM, help="A fault; repeatable."),
+    click.option(
+        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
+    ),
+    executor_option,
+)
+"""The flags that name keys of a plan, for every command that reads one: see ``overrides``."""
+
+
+def plan_flags(command: C) -> C:
+    """``PLAN`` and the flags that override its keys."""
+    for flag in reversed(PLAN_FLAGS):
+        command = flag(command)
+    return click.argument("plan", required=False, type=click.Path(path_type=Path))(command)
+
+
 @click.command(cls=_Keeping)
-@click.argument("plan", required=False, type=click.Path(path_type=Path))
-@click.option("--name", help="Name of the run; part of its identifier.")
-@click.option("--seed", type=int, help="Seed of every random choice (drawn when not given).")
-@click.option("--provider", help="Where nodes come from: auto, docker, process, ...")
-@click.option("--nodes", type=int, help="How many nodes.")
-@click.option("--duration", type=float, help="Seconds of the drive phase.")
-@click.option("--concurrency", type=int, help="Logical client processes.")
-@click.option("--system", help="The store under test.")
-@click.option("--workload", help="What clients do.")
-@click.option(
-    "--fault", "faults", multiple=True, help="A fault kind of the random mix; repeatable."
-)
-@click.option("--schedule", multiple=True, metavar=SCHEDULE_FORM, help="A fault; repeatable.")
-@click.option(
-    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
-)
-@executor_option
+@plan_flags
 @runs_option
 @click.option("--no-report", is_flag=True, help="Write the verdict, but no report.")
 @click.option(

@@ -8,12 +8,14 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 
 from cli.environment import SIMULATED, prepare
@@ -25,7 +27,8 @@ from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugi
 from harness.history.files import locked
 from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
-from harness.plan.plan import Plan, machine_names, node_names, resolved, spare_names
+from harness.plan.installed import plugin
+from harness.plan.plan import Plan, machine_names, node_names, options, resolved, spare_names
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded
 from harness.protocols.faults import ChecksSystem, Fault, PlannedFault, configured
@@ -46,6 +49,24 @@ DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 # A callback about a sealed run, or an interrupted one (``True``): does its cluster stay up?
 Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
+
+
+@attrs.frozen(kw_only=True)
+class ResolvedPlan:
+    """A plan that names its provider and every fault; ``provider_reason`` is why that provider."""
+
+    plan: Plan
+    provider_reason: str
+    system: System
+    faults: Mapping[str, Fault]
+
+
+@attrs.frozen(kw_only=True)
+class MachineLook:
+    """The capabilities of this machine, and everything that a plan needs and is not there."""
+
+    able: frozenset[Capability]
+    missing: tuple[FiredrillError, ...]
 
 
 def run_plan(
@@ -73,16 +94,11 @@ def run_plan(
     from cli.cleanup import left_by_others
     from results.store.store import RunStore
 
-    plan, why = with_provider(plan)
-    named("cluster.provider", "providers", plan.cluster.provider)
-    progress.note(f"provider {plan.cluster.provider}: {why}")
-    system = build_system(plan)
-    # So that wrong options, and checkers that are not there, are refused before anything starts.
-    _refuse_without_checkers(plan, build_workload(plan, system))
-    faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
+    ready = resolve(plan)
+    plan, faults = ready.plan, ready.faults
+    progress.note(f"provider {plan.cluster.provider}: {ready.provider_reason}")
     if keep and plan.cluster.provider == SIMULATED:
         raise UsageError("--keep needs nodes that outlive the run: those of 'sim' are simulated")
-    plan = resolved(plan, materialised(plan, system, faults))
     require_room(plan, runs_dir)
     store = RunStore(runs_dir)
     # A simulated run takes nothing of the machine, so what others left there can't hinder it.
@@ -109,6 +125,29 @@ def run_plan(
             store.forget(run)  # where nothing was written
             raise
     return run
+
+
+def resolve(plan: Plan) -> ResolvedPlan:
+    """``plan`` with its provider and its schedule, without a look at what the machine can do.
+
+    Refuses what no machine could carry out, and what could not be judged afterwards. Raises
+    ``UsageError``.
+    """
+    plan, why = with_provider(plan)
+    _check_provider_options(plan)
+    system = build_system(plan)
+    # So that wrong options, and checkers that are not there, are refused before anything starts.
+    _refuse_without_checkers(plan, build_workload(plan, system))
+    faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
+    plan = resolved(plan, materialised(plan, system, faults))
+    return ResolvedPlan(plan=plan, provider_reason=why, system=system, faults=faults)
+
+
+def _check_provider_options(plan: Plan) -> None:
+    named("cluster.provider", "providers", plan.cluster.provider)
+    known = plugin("providers", plan.cluster.provider).options
+    if known is not None:
+        options(known, plan.cluster.options, "cluster.options")
 
 
 def _run(
@@ -195,24 +234,51 @@ async def _refuse(
     """Refuse a plan that this machine can't run, before anything of the run is made; return the
     machine's capabilities.
     """
-    from nemesis.aims import refuse_untold
-    from nemesis.runner import refuse_missing
-
-    try:
-        await provider.check(machine_names(plan), system.ports)
-        there = await provider.capabilities()
-        able = felt(there, system, provider) | of_system(system)
-        around = f"nodes of {system.name} walk around what provider {provider.name} does there"
-        refuse_missing(plan.nemesis.schedule, faults, able, dict.fromkeys(there - able, around))
-        told = moments_told(provider, system)
-        refuse_untold(plan.nemesis.schedule, told, f"nodes of {system.name} on {provider.name}")
-        require_made(system, provider)
-    except FiredrillError:
+    look = await examine(plan, provider, system, faults)
+    if look.missing:
         # Nothing was made, so nothing has to be healed.
         if guard:
             guard.release()
-        raise
-    return able
+        raise look.missing[0]
+    return look.able
+
+
+async def examine(
+    plan: Plan, provider: Provider, system: System, faults: Mapping[str, Fault]
+) -> MachineLook:
+    """What the machine can do of what a resolved ``plan`` needs. Nothing of a run is made."""
+    from nemesis.aims import refuse_untold
+    from nemesis.runner import refuse_missing
+
+    missing: list[FiredrillError] = []
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        try:
+            yield
+        except FiredrillError as error:
+            if str(error) not in map(str, missing):
+                missing.append(error)
+
+    with noted():
+        await provider.check(machine_names(plan), system.ports)
+    able = frozenset[Capability]()
+    with noted():
+        there = await provider.capabilities()
+        able = felt(there, system, provider) | of_system(system)
+        around = f"nodes of {system.name} walk around what provider {provider.name} does there"
+        why = dict.fromkeys(there - able, around)
+        # One by one: a person mends all that is missing at once.
+        for planned in plan.nemesis.schedule:
+            with noted():
+                refuse_missing((planned,), faults, able, why)
+    told = moments_told(provider, system)
+    for planned in plan.nemesis.schedule:
+        with noted():
+            refuse_untold((planned,), told, f"nodes of {system.name} on {provider.name}")
+    with noted():
+        require_made(system, provider)
+    return MachineLook(able=able, missing=tuple(missing))
 
 
 def with_provider(plan: Plan) -> tuple[Plan, str]:
@@ -334,6 +400,7 @@ def materialised(
         overlap=given.overlap,
         among=given.among,
         kinds={name: fault.kind for name, fault in faults.items()},
+        nodes=plan.cluster.nodes,
     )
     check_schedule(
         schedule,

@@ -36,15 +36,22 @@ MAX_PARTITION = 1_000_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of these kinds: which messages, ``of`` which partition, on which ``way``; the
-    first ``count`` only; until the moment ``until`` comes, on any node.
-    """
+    """The options of these kinds."""
 
-    messages: MessageClass
-    of: Annotated[int, Meta(ge=0, le=MAX_PARTITION)] | None = None
-    way: Way = Way.FROM
-    count: Annotated[int, Meta(ge=1)] | None = None
-    until: Moment | None = None
+    messages: Annotated[MessageClass, Meta(description="The class of the messages.")]
+    of: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_PARTITION)] | None,
+        Meta(description="Only messages of this partition."),
+    ] = None
+    way: Annotated[
+        Way, Meta(description="Messages from the targets to the other nodes, to them, or both.")
+    ] = Way.FROM
+    count: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Only the first so many.")
+    ] = None
+    until: Annotated[Moment | None, Meta(description="Until this moment comes, on any node.")] = (
+        None
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -27,12 +27,18 @@ Statements = Annotated[tuple[Statement, ...], Meta(max_length=MAX_STATEMENTS)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``statements`` in their order, and those that take them ``back``: without them the change
-    stays.
-    """
+    """The options of this kind."""
 
-    statements: Statements
-    back: Statements = ()
+    statements: Annotated[
+        Statements, Meta(description="Statements that alter where data lies, in their order.")
+    ]
+    back: Annotated[
+        Statements,
+        Meta(
+            description="Statements that undo it when the fault is healed; without them the "
+            "change stays."
+        ),
+    ] = ()
 
 
 @attrs.frozen(kw_only=True)

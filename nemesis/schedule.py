@@ -18,6 +18,11 @@ FAULTS_LIMIT = 10_000
 # The targets of a random mix, for a store that reports its leaders and for one that does not.
 LEADER_TARGET = "leader of any partition"
 COUNTED_TARGETS = ("minority", "one", "half")
+# Of few nodes these are none at all.
+_NONE_OF: Mapping[int, frozenset[str]] = {
+    1: frozenset({"minority", "half"}),
+    2: frozenset({"minority"}),
+}
 # A hold varies by this share, and the start with it, so that faults don't fall into step with the
 # store's own timers.
 _JITTER = 0.25
@@ -37,6 +42,7 @@ def materialise(
     overlap: int = 1,
     among: tuple[str, ...] = (),
     kinds: Mapping[str, FaultKind] = MappingProxyType({}),
+    nodes: int = 3,
 ) -> tuple[PlannedFault, ...]:
     """A random schedule of the kinds in ``mix``, equal for equal arguments.
 
@@ -46,8 +52,8 @@ def materialise(
     a kind is for a leader: a short drill would else miss the most important targets. ``kinds`` tell
     the aims of those that don't take the usual targets, and which can't come together: one that
     takes all nodes leaves none to another of its mechanisms. Each node of ``among`` has a sequence
-    of faults of its own, and no other node has any. Raises ``PlanError`` where not even one fault
-    fits.
+    of faults of its own, and no other node has any. Of few ``nodes`` no target is drawn that is
+    none of them. Raises ``PlanError`` where not even one fault fits.
     """
     if not mix:
         return ()
@@ -61,7 +67,9 @@ def materialise(
     every = tuple(sorted(dict.fromkeys(mix)))
     drawn = _bag(every, stream)
     usual = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
-    own = {kind: (kinds[kind].aims if kind in kinds else ()) or usual for kind in every}
+    aims = {kind: (kinds[kind].aims if kind in kinds else ()) or usual for kind in every}
+    none = _NONE_OF.get(nodes, frozenset())
+    own = {kind: tuple(aim for aim in of if aim not in none) for kind, of in aims.items()}
     aim = {kind: _bag(own[kind], stream, first=LEADER_TARGET) for kind in every}
     groups = _groups(drawn, overlap, kinds)
     faults: list[PlannedFault] = []

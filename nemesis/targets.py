@@ -78,6 +78,41 @@ _PARTITION_FORMS = {
 }
 
 
+_ANY = "`partition P`, or `any partition`: one is drawn that has such a node"
+MEANINGS: Mapping[Form, tuple[str, str]] = {
+    Form.NAMED: ("n1,n2", "these nodes"),
+    Form.ONE: ("one", "a node, drawn from the seed"),
+    Form.MINORITY: ("minority", "the largest number that is less than half, drawn"),
+    Form.HALF: ("half", "half of the nodes, drawn"),
+    Form.FIRST_HALF: ("first half", "half of the nodes, always the first"),
+    Form.MAJORITY: ("majority", "a quorum of the nodes, drawn"),
+    Form.ALL: ("all", "every node"),
+    Form.LEADER: ("leader of partition P", f"the leader of its group; {_ANY}"),
+    Form.PRIMARY: ("primary of partition P", "the replica that may acknowledge, under its lease"),
+    Form.FOLLOWER: ("follower of partition P", "a voter that does not lead; also `other voter of`"),
+    Form.LEARNER: ("learner of partition P", "a replica that does not vote"),
+    Form.VOTERS_MAJORITY: ("majority of partition P", "a quorum of its voters, drawn"),
+    Form.VOTERS_MINORITY: ("minority of partition P", "of its voters less than half, drawn"),
+    Form.METASTORAGE_LEADER: ("metastorage leader", "the leader of the metastorage"),
+    Form.MANAGEMENT_LEADER: (
+        "management leader",
+        "the leader of the group that manages the cluster, where a store has one",
+    ),
+}
+"""How each form is written, and its meaning; ``AT_STRENGTH`` may follow."""
+AT_STRENGTH = (
+    "TARGET at S",
+    "with a strength, where the kind has one: `n1 at 30 %`, `one at 100 ms`",
+)
+
+
+def described() -> dict[str, str]:
+    """Every form of a target as it is written, with its meaning."""
+    # A form without a meaning is listed all the same.
+    forms = (MEANINGS.get(form, (form.value, "")) for form in Form)
+    return dict([*forms, AT_STRENGTH])
+
+
 @attrs.frozen(kw_only=True)
 class Target:
     """A parsed target: ``nodes`` for names; ``partition`` for a form that is of one, where ``None``

@@ -32,20 +32,41 @@ MAX_MONEY = 1_000_000_000_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[workload]`` table.
+    """The plan's ``[workload]`` table."""
 
-    There are ``banks`` banks, or so many in each partition where transactions stay in one. Each
-    has ``accounts`` accounts that hold ``total`` together. A transaction reads all accounts of a
-    bank with probability ``read_fraction``, being of one of ``read_kinds``, else it moves 1 to
-    ``max_transfer`` from one to another.
-    """
-
-    banks: Annotated[int, Meta(ge=1, le=100)] = 1
-    accounts: Annotated[int, Meta(ge=2, le=100)] = 8
-    total: Annotated[int, Meta(ge=0, le=MAX_MONEY)] = 100
-    max_transfer: Annotated[int, Meta(ge=1, le=MAX_MONEY)] = 5
-    read_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    read_kinds: ReadKinds = ORDINARY
+    banks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="How many banks, in each partition where transactions stay in one.",
+        ),
+    ] = 1
+    accounts: Annotated[int, Meta(ge=2, le=100, description="Accounts of a bank.")] = 8
+    total: Annotated[
+        int,
+        Meta(ge=0, le=MAX_MONEY, description="What the accounts of a bank hold together, always."),
+    ] = 100
+    max_transfer: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_MONEY,
+            description="A transfer moves 1 to so much from one account to another.",
+        ),
+    ] = 5
+    read_fraction: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="The share of transactions that read all accounts of a bank; the others "
+            "transfer.",
+        ),
+    ] = 0.5
+    read_kinds: Annotated[
+        ReadKinds, Meta(description="Kinds of transactions that read, one drawn for each.")
+    ] = ORDINARY
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:

@@ -47,27 +47,60 @@ _Length = Annotated[int, Meta(ge=1, le=100)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[workload]`` table.
+    """The plan's ``[workload]`` table."""
 
-    Transactions have ``min_length`` to ``max_length`` micro-operations, each a read with
-    probability ``read_fraction``. Each partition (where transactions may not span several; else the
-    whole cluster) has ``key_count`` live keys: chosen uniformly, or exponentially, each half as
-    often as the one before. A fresh key replaces a key after ``max_appends``. A read-only
-    transaction is one of ``read_kinds``. Final reads take up to ``final_keys`` keys in one
-    transaction. With probability ``once_fraction`` a transaction writes keys once, being of one of
-    ``once_kinds``, or reads such keys.
-    """
-
-    min_length: _Length = 1
-    max_length: _Length = 4
-    read_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    key_count: Annotated[int, Meta(ge=1, le=1000)] = 10
-    key_choice: Literal["exponential", "uniform"] = "exponential"
-    max_appends: Annotated[int, Meta(ge=1, le=1_000_000)] = 32
-    final_keys: _Length = 8
-    read_kinds: ReadKinds = ORDINARY
-    once_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    once_kinds: ReadKinds = ORDINARY
+    min_length: Annotated[
+        _Length, Meta(description="Micro-operations of a transaction, at least.")
+    ] = 1
+    max_length: Annotated[
+        _Length, Meta(description="Micro-operations of a transaction, at most.")
+    ] = 4
+    read_fraction: Annotated[
+        float,
+        Meta(ge=0, le=1, description="The share of micro-operations that read; the others append."),
+    ] = 0.5
+    key_count: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description=(
+                "Keys that are in use at a time, in each partition where transactions stay in one."
+            ),
+        ),
+    ] = 10
+    key_choice: Annotated[
+        Literal["exponential", "uniform"],
+        Meta(
+            description="How keys are chosen; `exponential`: each half as often as the one before."
+        ),
+    ] = "exponential"
+    max_appends: Annotated[
+        int,
+        Meta(
+            ge=1, le=1_000_000, description="Appends to a key before a fresh one takes its place."
+        ),
+    ] = 32
+    final_keys: Annotated[
+        _Length, Meta(description="Keys of one transaction of the final reads, at most.")
+    ] = 8
+    read_kinds: Annotated[
+        ReadKinds, Meta(description="Kinds of read-only transactions, one drawn for each.")
+    ] = ORDINARY
+    once_fraction: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description=(
+                "The share of transactions that write keys that nothing else writes, or read such"
+                " keys."
+            ),
+        ),
+    ] = 0.0
+    once_kinds: Annotated[
+        ReadKinds, Meta(description="Kinds of the transactions that write such keys.")
+    ] = ORDINARY
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:

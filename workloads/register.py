@@ -35,18 +35,39 @@ _Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[workload]`` table.
+    """The plan's ``[workload]`` table."""
 
-    ``key_count`` keys are live, each for ``max_ops`` operations. An operation is a read with
-    probability ``read_fraction``; of the others, on every other key, ``cas_fraction`` compare and
-    set, the rest write. Many live keys: a lost write shows only if the key is read before it is
-    written again.
-    """
-
-    key_count: Annotated[int, Meta(ge=1, le=1000)] = 24
-    max_ops: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    read_fraction: _Fraction = 0.5
-    cas_fraction: _Fraction = 0.5
+    key_count: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description=(
+                "Registers that are in use at a time. Where there are many, a lost write shows "
+                "only if the register is read before it is written again."
+            ),
+        ),
+    ] = 24
+    max_ops: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Operations on a register before a fresh one takes its place.",
+        ),
+    ] = 100
+    read_fraction: Annotated[_Fraction, Meta(description="The share of operations that read.")] = (
+        0.5
+    )
+    cas_fraction: Annotated[
+        _Fraction,
+        Meta(
+            description=(
+                "Of the others, on every other register, the share that compare and set; the rest"
+                " writes."
+            )
+        ),
+    ] = 0.5
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:

@@ -21,39 +21,99 @@ _MODES = {"SC": "STRONG_CONSISTENCY", "HA": "HIGH_AVAILABILITY"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first ``system_nodes`` nodes hold cluster management and metastorage, the last
-    ``gateway_nodes`` nothing: they only serve clients. All others hold data, and the system nodes,
-    too, unless ``system_apart`` keeps them from it. ``mode`` is the zone's consistency mode, strong
-    or highly available. ``quorum`` of ``None`` is the release's own choice. ``reset_timeout_s`` is
-    its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, the release's
-    default. ``rpc_timeout_ms`` is how long the end of a transaction waits for a replica that is
-    gone. With the release's own its locks were seen to stand for 57 to 64 s; with 10 s some of
-    those that had lost their majority stood for good. ``raft_retry_ms`` is how long an update looks
-    for the leader of its partition before it is given up; ``None`` is the release's own, 10 s.
-    ``release`` is one that set-up has prepared: a number, or the name of adopted jars, which begins
-    with their release's number.
-    """
+    """The plan's ``[system]`` table."""
 
-    release: Annotated[str, Meta(pattern=rf"^{RELEASE_NAME}\Z")] = RELEASE
-    access: Literal["key-value", "sql"] = "key-value"
-    mode: Literal["SC", "HA"] = "SC"
-    system_nodes: _Count = 3
-    system_apart: bool = False
-    gateway_nodes: Annotated[int, Meta(ge=0, le=64)] = 0
-    partitions: _Count = 8
-    replicas: _Count = 3
-    quorum: _Count | None = None
-    heap_mib: _Mib = 512
-    storage_mib: _Mib = 128
-    ping_ms: Annotated[int, Meta(ge=50, le=60_000)] = 500
-    suspicion: Annotated[int, Meta(ge=1, le=100)] = 2
-    lease_ms: Annotated[int, Meta(ge=2_000, le=120_000)] = 5_000
-    rpc_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 60_000
-    raft_retry_ms: Annotated[int, Meta(ge=1_000, le=600_000)] | None = None
-    fsync: bool = False
-    failure_handler: Literal["noop", "stop", "stopOrHalt"] = "noop"
-    scale_down_s: _Timer | None = None
-    reset_timeout_s: _Timer = 0
+    release: Annotated[
+        str,
+        Meta(
+            pattern=rf"^{RELEASE_NAME}\Z",
+            description=(
+                "A release that set-up has prepared: its number, or the name of adopted jars, "
+                "which begins with the number."
+            ),
+        ),
+    ] = RELEASE
+    access: Annotated[
+        Literal["key-value", "sql"], Meta(description="How clients ask: rows by key, or SQL.")
+    ] = "key-value"
+    mode: Annotated[
+        Literal["SC", "HA"],
+        Meta(description="The zone's consistency mode: strong, or highly available."),
+    ] = "SC"
+    system_nodes: Annotated[
+        _Count,
+        Meta(description="So many nodes, the first, hold cluster management and metastorage."),
+    ] = 3
+    system_apart: Annotated[bool, Meta(description="Whether those nodes hold no data.")] = False
+    gateway_nodes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="So many nodes, the last, hold nothing: they only serve clients.",
+        ),
+    ] = 0
+    partitions: Annotated[_Count, Meta(description="Partitions of the zone.")] = 8
+    replicas: Annotated[_Count, Meta(description="Replicas of each partition.")] = 3
+    quorum: Annotated[
+        _Count | None,
+        Meta(
+            description="Quorum size of the zone; the release's own choice where it is not given."
+        ),
+    ] = None
+    heap_mib: Annotated[_Mib, Meta(description="Java heap of a node.")] = 512
+    storage_mib: Annotated[_Mib, Meta(description="Size of a node's storage profile.")] = 128
+    ping_ms: Annotated[
+        int, Meta(ge=50, le=60_000, description="How often nodes probe each other.")
+    ] = 500
+    suspicion: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="`membershipSuspicionMultiplier` of the release: the larger, the longer a "
+            "silent node is only suspected.",
+        ),
+    ] = 2
+    lease_ms: Annotated[
+        int, Meta(ge=2_000, le=120_000, description="How long a primary replica's lease lasts.")
+    ] = 5_000
+    rpc_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1_000,
+            le=600_000,
+            description=(
+                "How long the end of a transaction waits for a replica that is gone. With the "
+                "release's own its locks were seen to stand for 57 to 64 s; with 10 s some of "
+                "those that had lost their majority stood for good."
+            ),
+        ),
+    ] = 60_000
+    raft_retry_ms: Annotated[
+        Annotated[int, Meta(ge=1_000, le=600_000)] | None,
+        Meta(
+            description=(
+                "How long an update looks for the leader of its partition; the release's own, 10 "
+                "s, where it is not given."
+            )
+        ),
+    ] = None
+    fsync: Annotated[bool, Meta(description="Whether the raft log is synced.")] = False
+    failure_handler: Annotated[
+        Literal["noop", "stop", "stopOrHalt"],
+        Meta(description="What a node does about a critical failure."),
+    ] = "noop"
+    scale_down_s: Annotated[
+        _Timer | None,
+        Meta(
+            description="The zone's scale-down timer; OFF, the release's default, where it is not "
+            "given."
+        ),
+    ] = None
+    reset_timeout_s: Annotated[
+        _Timer, Meta(description="`partitionDistributionResetTimeout` of the release.")
+    ] = 0
 
 
 def data_nodes(options: Options, nodes: tuple[str, ...]) -> tuple[str, ...]:

@@ -126,34 +126,99 @@ PaddingBytes = Annotated[int, Meta(ge=0, le=1 << 19)]  # half of the largest val
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[system]`` table for this store. Where ``replicas`` is not given, a cluster of
-    fewer nodes has as many as nodes. Clients write values with up to ``padding_bytes`` beside them.
-
-    A plan that has one of the others makes a cluster with distribution zones (``zones.py``): the
-    first ``system_nodes`` hold cluster management and metastorage, and with ``system_apart`` no
-    data. Nodes announce ``attributes`` and ``profiles``, by name: values by attribute, or a list of
-    attributes without value. A node is out ``detection_s`` after its lease. ``rebalance``: the
-    variant. ``ddl`` is run at set-up; by default it is made of ``partitions`` and ``replicas``.
+    """The plan's ``[system]`` table for this store. A plan that has one of the keys ``zones.KEYS``
+    makes a cluster with distribution zones.
     """
 
-    partitions: int = 8
-    replicas: int = USUAL_REPLICAS
-    bugs: tuple[str, ...] = ()
-    tick_ms: TickMs = DEFAULT_TICK_MS
-    election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
-    snapshot_bytes: SnapshotBytes = DEFAULT_SNAPSHOT_BYTES
-    append_entries: AppendEntries = DEFAULT_APPEND_ENTRIES
-    appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
-    power_loss: bool = False
-    padding_bytes: PaddingBytes = 0
-    tuning: Tuning = Tuning()
-    system_nodes: Annotated[int, Meta(ge=1, le=64)] | None = None
-    system_apart: bool = False
-    attributes: dict[str, Attributes | list[AttributeText]] = {}
-    profiles: dict[str, tuple[AttributeText, ...]] = {}
-    detection_s: DetectionS | None = None
-    rebalance: Rebalance | None = None
-    ddl: tuple[str, ...] | None = None
+    partitions: Annotated[int, Meta(description="Partitions of the data, 1 to 1024.")] = 8
+    replicas: Annotated[
+        int, Meta(description="Replicas of each partition; as many as nodes where there are fewer.")
+    ] = USUAL_REPLICAS
+    bugs: Annotated[
+        tuple[str, ...], Meta(description="Planted bugs that are on (`firedrill list bugs`).")
+    ] = ()
+    tick_ms: Annotated[
+        TickMs, Meta(description="A tick of raft: how often a leader sends heartbeats.")
+    ] = DEFAULT_TICK_MS
+    election_ticks: Annotated[
+        ElectionTicks,
+        Meta(
+            description=(
+                "A follower asks for votes after so many ticks, up to twice as many, without a "
+                "heartbeat."
+            )
+        ),
+    ] = DEFAULT_ELECTION_TICKS
+    snapshot_bytes: Annotated[
+        SnapshotBytes,
+        Meta(description="A group is saved and its log cut once it has applied so much."),
+    ] = DEFAULT_SNAPSHOT_BYTES
+    append_entries: Annotated[
+        AppendEntries,
+        Meta(description="Entries in one message of a leader to a follower, at most."),
+    ] = DEFAULT_APPEND_ENTRIES
+    appends_ahead: Annotated[
+        AppendsAhead,
+        Meta(
+            description="Messages of a leader that wait for the answers of one follower, at most."
+        ),
+    ] = DEFAULT_APPENDS_AHEAD
+    power_loss: Annotated[
+        bool, Meta(description="Whether a kill loses what was not synced, as a power loss does.")
+    ] = False
+    padding_bytes: Annotated[
+        PaddingBytes, Meta(description="Bytes that clients write beside each value, at most.")
+    ] = 0
+    tuning: Annotated[
+        Tuning,
+        Meta(description="Sizes and times that make rare paths common where they are small."),
+    ] = Tuning()
+    system_nodes: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        Meta(
+            description=(
+                "With zones: so many nodes, the first, hold cluster management and metastorage; 3"
+                " where it is not given."
+            )
+        ),
+    ] = None
+    system_apart: Annotated[
+        bool, Meta(description="With zones: whether those nodes hold no data.")
+    ] = False
+    attributes: Annotated[
+        dict[str, Attributes | list[AttributeText]],
+        Meta(
+            description=(
+                "With zones: what nodes announce, by name: values by attribute, or a list of "
+                "attributes without value."
+            )
+        ),
+    ] = {}
+    profiles: Annotated[
+        dict[str, tuple[AttributeText, ...]],
+        Meta(description="With zones: the storage profiles of nodes, by name."),
+    ] = {}
+    detection_s: Annotated[
+        DetectionS | None,
+        Meta(
+            description=(
+                "With zones: a node is out so long after its lease ended; 2 where it is not given."
+            )
+        ),
+    ] = None
+    rebalance: Annotated[
+        Rebalance | None,
+        Meta(description="With zones: the variant of rebalance; `base` where it is not given."),
+    ] = None
+    ddl: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description=(
+                "With zones: statements that are run at set-up; by default made of `partitions` "
+                "and `replicas`."
+            )
+        ),
+    ] = None
 
 
 def build(
@@ -200,6 +265,7 @@ class ReferenceSystem:
     """``harness.protocols.cluster.System`` of the reference store."""
 
     name = "reference"
+    planted_bugs = bugs.KNOWN
     ports = (
         PortSpec(name=PEER, between_nodes=True),
         PortSpec(name=CLIENT, between_nodes=False),

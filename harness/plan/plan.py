@@ -7,9 +7,11 @@ option tables of plugins stay raw here: each plugin turns its own into a struct 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import msgspec
 import tomli_w
@@ -49,83 +51,175 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ClusterPlan(_Table, frozen=True, kw_only=True):
-    """The source of the nodes. ``options`` are the provider's own; ``auto`` picks a provider.
+    """The source of the nodes."""
 
-    ``spares`` are provisioned beside the ``nodes`` and not started: faults let them join.
-    """
-
-    provider: str = "auto"
-    nodes: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 5
-    spares: Annotated[int, Meta(ge=0, lt=MAX_NODES)] = 0
-    options: dict[str, Any] = {}
+    provider: Annotated[
+        str,
+        Meta(
+            description="Where nodes come from. `auto`: containers where a Docker daemon answers, "
+            "else local processes."
+        ),
+    ] = "auto"
+    nodes: Annotated[
+        int, Meta(ge=1, le=MAX_NODES, description="How many nodes: `n1`, `n2` and so on.")
+    ] = 5
+    spares: Annotated[
+        int,
+        Meta(
+            ge=0,
+            lt=MAX_NODES,
+            description="Machines that are provisioned beside the nodes and not started: faults "
+            "let them join.",
+        ),
+    ] = 0
+    options: Annotated[dict[str, Any], Meta(description="The provider's own keys.")] = {}
 
 
 class PluginPlan(_Table, frozen=True, kw_only=True):
     """A plugin by name and its raw option table (in TOML they are keys beside ``name``)."""
 
-    name: str
-    options: dict[str, Any] = {}
+    name: Annotated[str, Meta(description="The plug-in, by the name of its entry point.")]
+    options: Annotated[dict[str, Any], Meta(description="The plug-in's own keys.")] = {}
 
 
 class DrivePlan(_Table, frozen=True, kw_only=True):
-    """The load of the clients: closed loop, or open loop where ``rate_per_s`` is given.
+    """The load of the clients: closed loop, or open loop where ``rate_per_s`` is given."""
 
-    ``concurrency`` and rate are the run's, shared among ``drivers`` processes.
-    """
-
-    duration_s: _DurationS = 30.0
-    concurrency: Annotated[int, Meta(ge=1, le=MAX_CONCURRENCY)] = 10
-    drivers: Annotated[int, Meta(ge=1, le=MAX_DRIVERS)] = 1
-    rate_per_s: Annotated[float, Meta(ge=MIN_RATE_PER_S, le=MAX_RATE_PER_S)] | None = None
-    op_deadline_s: Annotated[float, Meta(ge=MIN_DEADLINE_S, le=MAX_DEADLINE_S)] = 2.0
+    duration_s: Annotated[
+        _DurationS, Meta(description="How long clients go on, faults among them.")
+    ] = 30.0
+    concurrency: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_CONCURRENCY,
+            description="Logical client processes of the run, shared among its driver processes.",
+        ),
+    ] = 10
+    drivers: Annotated[
+        int, Meta(ge=1, le=MAX_DRIVERS, description="Driver processes; a simulation has one.")
+    ] = 1
+    rate_per_s: Annotated[
+        Annotated[float, Meta(ge=MIN_RATE_PER_S, le=MAX_RATE_PER_S)] | None,
+        Meta(
+            description="Operations of the run that begin in a second, whatever happened to those "
+            "before (an open loop). Without it a client waits for its answer (a closed loop)."
+        ),
+    ] = None
+    op_deadline_s: Annotated[
+        float,
+        Meta(
+            ge=MIN_DEADLINE_S,
+            le=MAX_DEADLINE_S,
+            description="How long a client waits for a transaction before its outcome counts as "
+            "not known.",
+        ),
+    ] = 2.0
 
 
 class NemesisPlan(_Table, frozen=True, kw_only=True):
-    """The faults: kinds to mix at random, or the schedule itself; never both.
+    """The faults: kinds to mix at random, or the schedule itself; never both."""
 
-    The first fault of a mix comes ``first_s`` after the drive began; each holds for ``hold_s``, and
-    ``quiet_s`` without faults follow it. ``overlap`` faults of a mix come together, on distinct
-    nodes. Where ``among`` names nodes, each of them gets independent faults instead, and no other
-    node does: any number of them may be out at once.
-    """
-
-    mix: tuple[str, ...] = DEFAULT_MIX
-    first_s: Annotated[float, Meta(ge=0, le=MAX_DURATION_S)] = 3.0
-    hold_s: _DurationS = 5.0
-    quiet_s: Annotated[float, Meta(ge=0, le=MAX_DURATION_S)] = 4.0
-    overlap: Annotated[int, Meta(ge=1, le=MAX_OVERLAP)] = 1
-    among: Annotated[tuple[str, ...], Meta(max_length=MAX_NODES)] = ()
-    schedule: Annotated[tuple[PlannedFault, ...], Meta(max_length=MAX_SCHEDULE)] = ()
+    mix: Annotated[
+        tuple[str, ...],
+        Meta(description="Kinds of faults to draw a schedule of; `[]`: no faults."),
+    ] = DEFAULT_MIX
+    first_s: Annotated[
+        float,
+        Meta(ge=0, le=MAX_DURATION_S, description="When the first fault of a mix comes."),
+    ] = 3.0
+    hold_s: Annotated[
+        _DurationS, Meta(description="How long each fault of a mix holds, at most.")
+    ] = 5.0
+    quiet_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_DURATION_S,
+            description="Without faults of a mix after each of them, at least.",
+        ),
+    ] = 4.0
+    overlap: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_OVERLAP,
+            description="How many faults of a mix come together, on distinct nodes.",
+        ),
+    ] = 1
+    among: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=MAX_NODES,
+            description="Nodes each of which gets independent faults of the mix, in place of the "
+            "drawn targets; no other node does. Any number of them may be out at once.",
+        ),
+    ] = ()
+    schedule: Annotated[
+        tuple[PlannedFault, ...],
+        Meta(max_length=MAX_SCHEDULE, description="The faults one by one, in place of a mix."),
+    ] = ()
 
 
 class CheckPlan(_Table, frozen=True, kw_only=True):
-    """How the history is judged. Fewer than ``min_ok`` acknowledged operations prove nothing.
+    """How the history is judged."""
 
-    ``auto`` judges a small history in process and any other on Spark. The search of one register
-    gives up after ``search_limit`` configurations.
-    """
-
-    executor: Literal["auto", "spark", "local"] = "auto"
-    min_ok: Annotated[int, Meta(ge=1)] = 100
-    search_limit: Annotated[int, Meta(ge=1, le=MAX_SEARCH_LIMIT)] = SEARCH_LIMIT
+    executor: Annotated[
+        Literal["auto", "spark", "local"],
+        Meta(
+            description="Where checkers run; `auto`: small histories in process, others on Spark."
+        ),
+    ] = "auto"
+    min_ok: Annotated[
+        int,
+        Meta(
+            ge=1, description="Fewer acknowledged operations prove nothing: the run is `unknown`."
+        ),
+    ] = 100
+    search_limit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_SEARCH_LIMIT,
+            description="Configurations after which the search of one register gives up.",
+        ),
+    ] = SEARCH_LIMIT
 
 
 class LimitsPlan(_Table, frozen=True, kw_only=True):
-    """The time limits of the phases around the drive, and the size limit of the run directory: a
-    run that exceeds it is ended early.
-    """
+    """The time limits of the phases around the drive, and the size limit of the run directory."""
 
-    ready_s: _LimitS = 60.0
-    quiesce_s: _LimitS = 60.0
-    final_reads_s: _LimitS = 30.0
-    disk_mib: Annotated[int, Meta(ge=1, le=MAX_DISK_MIB)] = 10_240
+    ready_s: Annotated[_LimitS, Meta(description="For the cluster to come up and serve.")] = 60.0
+    quiesce_s: Annotated[
+        _LimitS, Meta(description="For the cluster to become whole after the last fault.")
+    ] = 60.0
+    final_reads_s: Annotated[_LimitS, Meta(description="For the reads after the drive.")] = 30.0
+    disk_mib: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_DISK_MIB,
+            description="A run whose directory grows larger is ended early.",
+        ),
+    ] = 10_240
 
 
 class Plan(_Table, frozen=True, kw_only=True):
     """One run, before it starts. Every random choice in it follows from ``seed``."""
 
-    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "drill"
-    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)]
+    name: Annotated[
+        str,
+        Meta(pattern=NAME_PATTERN, description="Name of the run, a part of its identifier."),
+    ] = "drill"
+    seed: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_SEED,
+            description="The seed of every random choice; drawn, and written down, where the file "
+            "gives none.",
+        ),
+    ]
     cluster: ClusterPlan = ClusterPlan()
     system: PluginPlan = PluginPlan(name=PLUGINS["system"])
     workload: PluginPlan = PluginPlan(name=PLUGINS["workload"])
@@ -196,10 +290,15 @@ def dumps(plan: Plan) -> str:
     """``plan`` as TOML, every key written: ``loads(dumps(plan)) == plan``, and equal plans are
     equal texts.
     """
-    table = _without_none(msgspec.to_builtins(plan, builtin_types=TOML_TIMES))
+    return tomli_w.dumps(as_table(plan))
+
+
+def as_table(plan: Plan) -> dict[str, Any]:
+    """``plan`` as the tables of its file, every key that has a value in them."""
+    table: dict[str, Any] = _without_none(msgspec.to_builtins(plan, builtin_types=TOML_TIMES))
     for name in PLUGINS:
         table[name] = {"name": table[name]["name"], **table[name]["options"]}
-    return tomli_w.dumps(table)
+    return table
 
 
 def options(cls: type[T], table: Mapping[str, Any], path: str) -> T:
@@ -208,7 +307,58 @@ def options(cls: type[T], table: Mapping[str, Any], path: str) -> T:
     ``path`` is the path of the table in the plan (``workload``). Raises ``PlanError`` with the
     dotted path of the key, the expected and the found value.
     """
-    return planfile.convert(cls, dict(table), path)
+    seek = _SEEK.get()
+    if seek is not None:
+        seek(cls)
+    found = planfile.convert(cls, dict(table), path)
+    converted = _CONVERTED.get()
+    if converted is not None:
+        converted[path] = found
+    return found
+
+
+def options_type(convert: Callable[[], object]) -> type[msgspec.Struct] | None:
+    """The struct into which ``convert``, the code of a plug-in, turns its option table by
+    ``options``; ``None`` where it calls ``options`` for none.
+    """
+    token = _SEEK.set(_tell)
+    try:
+        convert()
+    except _OptionsFound as found:
+        return found.cls
+    # A plug-in that fails before it comes to its table tells nothing of it, and breaks no other's.
+    except Exception:
+        return None
+    finally:
+        _SEEK.reset(token)
+    return None
+
+
+@contextmanager
+def converted_options() -> Iterator[dict[str, msgspec.Struct]]:
+    """What ``options`` returns within the block, by path: every key of a plug-in with its value."""
+    found: dict[str, msgspec.Struct] = {}
+    token = _CONVERTED.set(found)
+    try:
+        yield found
+    finally:
+        _CONVERTED.reset(token)
+
+
+class _OptionsFound(Exception):
+    def __init__(self, cls: type[msgspec.Struct]) -> None:
+        super().__init__(cls.__name__)
+        self.cls = cls
+
+
+def _tell(cls: type[msgspec.Struct]) -> NoReturn:
+    raise _OptionsFound(cls)
+
+
+_SEEK: ContextVar[Callable[[type[msgspec.Struct]], NoReturn] | None] = ContextVar(
+    "seek", default=None
+)
+_CONVERTED: ContextVar[dict[str, msgspec.Struct] | None] = ContextVar("converted", default=None)
 
 
 def resolved(plan: Plan, schedule: Sequence[PlannedFault]) -> Plan:

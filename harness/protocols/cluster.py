@@ -369,6 +369,14 @@ class NeedsMade(Protocol):
         """
 
 
+@runtime_checkable
+class PlantsBugs(Protocol):
+    """A ``System`` that has planted bugs, which its option ``bugs`` switches on by name."""
+
+    planted_bugs: Mapping[str, str]
+    """A sentence for each, by name."""
+
+
 def require_made(system: System, provider: Provider) -> None:
     """Raises ``UsageError`` where files or tools have to be made on this machine first."""
     if isinstance(system, NeedsMade):

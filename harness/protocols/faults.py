@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import attrs
 import msgspec
+from msgspec import Meta
 
 from harness.clock import RunClock
 from harness.errors import PlanError
@@ -31,25 +32,40 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One fault of a materialised schedule.
 
     ``target`` is a role (``leader of partition 3``, ``minority``, ``n1``), resolved and recorded
-    just before the injection. ``at_s`` counts from the start of the drive phase; healing starts
-    ``hold_s`` later.
+    just before the injection.
 
     With ``on`` it waits, from ``at_s`` on, for the ``nth`` such moment ``by`` a node in that role,
     and comes ``after_s`` later; its target may then be ``its node``, or speak of ``its partition``.
-    ``options`` are the kind's own. ``aimed`` says which moment it met: the row then has the offset
-    at which it came.
+    With ``aimed`` the row has the offset at which it came.
     """
 
-    at_s: float
-    kind: str
-    target: str
-    hold_s: float = 5.0
-    on: Moment | None = None
-    by: str | None = None
-    after_s: float | None = None
-    nth: int | None = None
-    options: dict[str, Any] | None = None
-    aimed: str | None = None
+    at_s: Annotated[
+        float,
+        Meta(
+            description="When it comes, from the begin of the drive on; with `on` the earliest "
+            "time, and 0 where it is not given."
+        ),
+    ]
+    kind: Annotated[str, Meta(description="The kind of fault.")]
+    target: Annotated[str, Meta(description="Which nodes, found when the fault begins.")]
+    hold_s: Annotated[float, Meta(description="How long it holds; healing starts then.")] = 5.0
+    on: Annotated[Moment | None, Meta(description="The moment of the store that it waits for.")] = (
+        None
+    )
+    by: Annotated[
+        str | None, Meta(description="With `on`: the node of the moment, as a target.")
+    ] = None
+    after_s: Annotated[
+        float | None, Meta(description="With `on`: how long after the moment it comes.")
+    ] = None
+    nth: Annotated[
+        int | None, Meta(description="With `on`: the how manyth such moment; else the first.")
+    ] = None
+    options: Annotated[dict[str, Any] | None, Meta(description="The kind's own keys.")] = None
+    aimed: Annotated[
+        str | None,
+        Meta(description="Written by a run: the moment that it met. No plan needs to say it."),
+    ] = None
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

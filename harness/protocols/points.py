@@ -74,10 +74,22 @@ class CrashPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     only those of the class ``messages`` count, where it is given.
     """
 
-    at: Operation = Operation.SYNC
-    when: When = When.INSTEAD
-    nth: Annotated[int, Meta(ge=1, le=MAX_NTH)] = 1
-    messages: MessageClass | None = None
+    at: Annotated[Operation, Meta(description="The operation at which the node crashes.")] = (
+        Operation.SYNC
+    )
+    when: Annotated[When, Meta(description="Before it, after it, or in its middle.")] = When.INSTEAD
+    nth: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_NTH,
+            description="The how manyth such operation, from the offset of the fault on.",
+        ),
+    ] = 1
+    messages: Annotated[
+        MessageClass | None,
+        Meta(description="With `at` of `send` or `receive`: only messages of this class count."),
+    ] = None
 
     def __str__(self) -> str:
         of = f" of {self.messages.value}" if self.messages is not None else ""

@@ -53,6 +53,16 @@ def test_the_default_drill_kills_a_leader_and_cuts_one_off(seed: int) -> None:
     assert sorted(leaders) == sorted(MIX)
 
 
+@given(st.integers(0, 2**64), st.sampled_from([1, 2, 3]))
+def test_what_is_drawn_for_few_nodes_is_never_none_of_them(seed: int, nodes: int) -> None:
+    names = tuple(f"n{number + 1}" for number in range(nodes))
+    kinds = {"clock-jump": BUILT_IN["clock-jump"]}
+    drawn = mix(seed=seed, duration_s=300.0, nodes=nodes, mix=("kill", "clock-jump"), kinds=kinds)
+
+    for fault in drawn:
+        targets.check(targets.parse(fault.target), names, 8)
+
+
 @given(
     seed=st.integers(0, 2**64),
     duration_s=st.floats(20, 600),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from clusters.providers.docker import contents, daemon_tasks, images, labels, subnets
 from clusters.providers.docker.cleanup import Requests
@@ -21,6 +23,7 @@ from clusters.providers.remote import fault_lease, install, program, requirement
 from clusters.providers.remote.node_threads import Lane, together
 from clusters.providers.remote.ssh_session import Endpoint, Session
 from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
+from harness.plan.plan import options as convert
 from harness.protocols.cluster import (
     Capability,
     Cluster,
@@ -57,11 +60,16 @@ CLOSE_LIMIT_S = 4.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[provider]`` table. ``image``: instead of the base image of our own."""
+    """The plan's ``[cluster.options]`` for this provider."""
 
-    image: str | None = None
-    memory_mib: int = Limits().memory_mib
-    processes: int = Limits().processes
+    image: Annotated[
+        str | None,
+        Meta(description="The image of the nodes, in place of the base image of our own."),
+    ] = None
+    memory_mib: Annotated[int, Meta(description="The memory of a container.")] = Limits().memory_mib
+    processes: Annotated[
+        int, Meta(description="Processes and threads in a container, at most.")
+    ] = Limits().processes
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> DockerProvider:
@@ -70,10 +78,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> Docker
     ``state_dir`` holds what is being made at a moment: the leftovers of a killed run are found by
     label, and its keys die with it.
     """
-    try:
-        wanted = msgspec.convert(options, Options)
-    except msgspec.ValidationError as error:
-        raise PlanError(f"provider.{NAME}", str(error)) from error
+    wanted = convert(Options, options, "cluster.options")
     if not state_dir.is_dir():
         return DockerProvider(run_id, wanted)
     return DockerProvider(run_id, wanted, directory_mark(state_dir.parent), Requests(state_dir))

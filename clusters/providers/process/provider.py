@@ -14,8 +14,10 @@ import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
@@ -34,6 +36,7 @@ from clusters.providers.process.node_files import (
 )
 from clusters.providers.process.proxy import LOOPBACK, Mesh
 from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
+from harness.plan.plan import options as convert
 from harness.protocols.cluster import (
     Address,
     Capability,
@@ -60,22 +63,24 @@ _ROOM_BYTES = 1 << 20  # below this, writes begin to fail
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[cluster.options]`` for this provider.
+    """The plan's ``[cluster.options]`` for this provider."""
 
-    ``first_port``: nodes listen on this port and the following, instead of ports found free.
-    """
-
-    first_port: int | None = None
+    first_port: Annotated[
+        int | None,
+        Meta(
+            description=(
+                "Nodes listen on this port and the following ones, in place of ports that are "
+                "found free."
+            )
+        ),
+    ] = None
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> ProcessProvider:
     """The provider of run ``run_id``, whose ``undo`` directory is ``state_dir``; nodes live in
     ``nodes/NAME`` beside it. Raises ``PlanError`` for an option that it does not know.
     """
-    try:
-        wanted = msgspec.convert(dict(options), Options)
-    except msgspec.ValidationError as error:
-        raise PlanError("cluster.options", f"provider process: {error}") from error
+    wanted = convert(Options, options, "cluster.options")
     if wanted.first_port is not None and not 1 <= wanted.first_port <= 65_535:
         raise PlanError(
             "cluster.options.first_port", f"must be from 1 to 65535 (got {wanted.first_port})"

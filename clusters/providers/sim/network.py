@@ -58,16 +58,22 @@ log = logging.getLogger("sim.network")
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of all links, all the time, as shares of packets; ``duplicate`` is a share of
-    the messages that want no answer, ``slow`` one of the links; ``resets_per_s`` is the rate at
-    which open connections break, in the whole network.
-    """
+    """The conditions of all links, all the time."""
 
-    loss: Share = 0.0
-    duplicate: Share = 0.0
-    reorder: Share = 0.0
-    slow: Share = 0.0
-    resets_per_s: Annotated[float, Meta(ge=0, le=MAX_RESETS_PER_S)] = 0.0
+    loss: Annotated[Share, Meta(description="The share of packets that are lost.")] = 0.0
+    duplicate: Annotated[
+        Share, Meta(description="The share of the messages without an answer that come twice.")
+    ] = 0.0
+    reorder: Annotated[Share, Meta(description="The share of packets that overtake others.")] = 0.0
+    slow: Annotated[Share, Meta(description="The share of links that are slow.")] = 0.0
+    resets_per_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_RESETS_PER_S,
+            description="How many open connections break in a second, in the whole network.",
+        ),
+    ] = 0.0
 
 
 class Watcher(Protocol):

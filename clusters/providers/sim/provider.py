@@ -70,18 +70,42 @@ CLOCK_LOOK_S = 0.1  # between the two looks at a clock
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and the data that crashes
-    leave, ``weather`` the conditions of all packets, ``rare`` the share of the points of rare legal
-    paths that are open (which ones, the seed decides); for ``census_s`` from the begin of the drive
-    on each node's crash points are counted. Without ``oracles`` a run is judged by its history and
-    its replicas alone, and not by what messages promise.
-    """
+    """The plan's ``[cluster.options]`` for this provider."""
 
-    seed: int = 0
-    weather: Weather = Weather()
-    rare: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    census_s: Annotated[float, Meta(ge=0)] = 0.0
-    oracles: bool = True
+    seed: Annotated[
+        int,
+        Meta(
+            description=(
+                "Decides latencies and what crashes leave on disks; the plan's own where it is "
+                "not given."
+            )
+        ),
+    ] = 0
+    weather: Annotated[Weather, Meta(description="The conditions of all links, all the time.")] = (
+        Weather()
+    )
+    rare: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description=(
+                "The share of the points of rare legal paths that are open; which ones, the seed "
+                "decides."
+            ),
+        ),
+    ] = 0.0
+    census_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="For so long from the begin of the drive on each node's crash points are "
+            "counted.",
+        ),
+    ] = 0.0
+    oracles: Annotated[bool, Meta(description="Whether what messages promise is judged, too.")] = (
+        True
+    )
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimProvider:

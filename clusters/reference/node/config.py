@@ -49,24 +49,42 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes and times that make rare paths common where they are small; the usual ones, beside the
-    code that they are of, where they are not given. The same on all members.
-
-    ``segment_bytes``: of the log, a segment over it is closed. ``record_bytes``: more is logged as
-    several records. ``piece_bytes``: of a snapshot, in one message. ``chunk_bytes``: of a
-    partition's snapshot, in one part. ``max_history``: revisions of metastorage. ``max_proposals``:
-    that wait in one group. ``version_retention_s``: half as long may a snapshot be open.
-    ``outcome_retention_s``: half as long may a transaction be open.
+    """Sizes and times that make rare paths common where they are small. A key that is not given
+    has the usual value, which stands beside the code that it is of. The same on all members.
     """
 
-    segment_bytes: Annotated[int, Meta(ge=256, le=1 << 40)] | None = None
-    record_bytes: Annotated[int, Meta(ge=64, le=1 << 24)] | None = None
-    piece_bytes: Annotated[int, Meta(ge=16, le=1 << 22)] | None = None
-    chunk_bytes: Annotated[int, Meta(ge=16, le=1 << 22)] | None = None
-    max_history: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
-    max_proposals: Annotated[int, Meta(ge=2, le=1 << 16)] | None = None
-    version_retention_s: Annotated[float, Meta(ge=1, le=3600)] | None = None
-    outcome_retention_s: Annotated[float, Meta(ge=4, le=3600)] | None = None
+    segment_bytes: Annotated[
+        Annotated[int, Meta(ge=256, le=1 << 40)] | None,
+        Meta(description="A segment of the log that is larger is closed."),
+    ] = None
+    record_bytes: Annotated[
+        Annotated[int, Meta(ge=64, le=1 << 24)] | None,
+        Meta(description="A record that is larger is logged in several."),
+    ] = None
+    piece_bytes: Annotated[
+        Annotated[int, Meta(ge=16, le=1 << 22)] | None,
+        Meta(description="Of a snapshot, in one message."),
+    ] = None
+    chunk_bytes: Annotated[
+        Annotated[int, Meta(ge=16, le=1 << 22)] | None,
+        Meta(description="Of a partition's snapshot, in one part."),
+    ] = None
+    max_history: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 20)] | None,
+        Meta(description="Revisions of the metastorage that are kept."),
+    ] = None
+    max_proposals: Annotated[
+        Annotated[int, Meta(ge=2, le=1 << 16)] | None,
+        Meta(description="Proposals that wait in one group, at most."),
+    ] = None
+    version_retention_s: Annotated[
+        Annotated[float, Meta(ge=1, le=3600)] | None,
+        Meta(description="How long old versions are kept; half as long may a snapshot be open."),
+    ] = None
+    outcome_retention_s: Annotated[
+        Annotated[float, Meta(ge=4, le=3600)] | None,
+        Meta(description="How long outcomes are kept; half as long may a transaction be open."),
+    ] = None
 
 
 class Zoned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,172 @@
+"""The JSON schema of plans, made from the structs that read them, plug-ins included.
+
+Editors check and complete a plan with it; ``reference`` makes the page of all keys from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from harness.plan.overrides import PLUGINS
+from harness.plan.plan import ClusterPlan, NemesisPlan, Plan, PluginPlan
+from harness.protocols.faults import PlannedFault
+
+DRAFT = "http://json-schema.org/draft-07/schema#"  # the one that editors of TOML know
+AUTO = "auto"
+_REF = "#/definitions/{name}"
+
+Schema = dict[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Plugin:
+    """An installed plug-in as plans name it: ``options`` is the struct of its keys, ``None`` where
+    it does not tell; ``text`` is what it is, in a line.
+    """
+
+    name: str
+    text: str = ""
+    options: type[msgspec.Struct] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Installed:
+    """The plug-ins that a schema is made for. ``faults`` without options have ``None``."""
+
+    systems: tuple[Plugin, ...]
+    workloads: tuple[Plugin, ...]
+    providers: tuple[Plugin, ...]
+    faults: tuple[Plugin, ...]
+
+
+def schema(installed: Installed) -> Schema:
+    """The schema of a plan file in which ``installed`` may be named."""
+    every = (installed.systems, installed.workloads, installed.providers, installed.faults)
+    types = dict.fromkeys(p.options for group in every for p in group if p.options is not None)
+    structs: list[type[msgspec.Struct]] = [Plan, PlannedFault, *types]
+    refs, definitions = msgspec.json.schema_components(structs, ref_template=_REF)
+    of = {cls: ref["$ref"] for cls, ref in zip(structs, refs, strict=True)}
+    named = {name: _without_null(body) for name, body in definitions.items()}
+    kinds = sorted(plugin.name for plugin in installed.faults)
+    plan = named[Plan.__name__]
+    # The command draws the seed where a file gives none.
+    plan["required"] = []
+    for table, usual, group in (
+        ("system", PLUGINS["system"], installed.systems),
+        ("workload", PLUGINS["workload"], installed.workloads),
+    ):
+        branches = [_inline(plugin, plugin.name == usual, of, named) for plugin in group]
+        plan["properties"][table] = {"oneOf": branches}
+    named[ClusterPlan.__name__] = _by_provider(named[ClusterPlan.__name__], installed.providers, of)
+    named[NemesisPlan.__name__]["properties"]["mix"]["items"]["enum"] = kinds
+    named[PlannedFault.__name__] = _by_kind(named[PlannedFault.__name__], installed.faults, of)
+    named.pop(PluginPlan.__name__)
+    return {
+        "$schema": DRAFT,
+        "title": "A plan of firedrill",
+        **plan,
+        "definitions": {
+            name: body for name, body in sorted(named.items()) if name != Plan.__name__
+        },
+    }
+
+
+def _inline(plugin: Plugin, usual: bool, of: Mapping[type, str], named: Schema) -> Schema:
+    """The table of a plug-in, in which ``name`` stands beside its own keys."""
+    own = named[_name_of(of[plugin.options])] if plugin.options is not None else {}
+    name = {"const": plugin.name, **({"default": plugin.name} if usual else {})}
+    return {
+        "title": plugin.name,
+        "description": plugin.text,
+        "type": "object",
+        "properties": {"name": name, **own.get("properties", {})},
+        "required": [*([] if usual else ["name"]), *own.get("required", [])],
+        # Of one that does not tell its keys any may be right.
+        "additionalProperties": plugin.options is None,
+    }
+
+
+def _by_provider(table: Schema, providers: Iterable[Plugin], of: Mapping[type, str]) -> Schema:
+    """``[cluster]`` with the options of the provider that it names."""
+
+    def branch(plugin: Plugin, options: Schema) -> Schema:
+        return {
+            **table,
+            "title": plugin.name,
+            "properties": {
+                **table["properties"],
+                "provider": {**table["properties"]["provider"], "const": plugin.name},
+                "options": {**table["properties"]["options"], **options},
+            },
+            "required": [] if plugin.name == AUTO else ["provider"],
+        }
+
+    branches = [branch(Plugin(name=AUTO), {})]
+    for plugin in providers:
+        # A reference takes the place of what stands beside it.
+        own = {"$ref": of[plugin.options]} if plugin.options is not None else {}
+        made = branch(plugin, {})
+        if own:
+            made["properties"]["options"] = own
+        branches.append(made)
+    return {"oneOf": branches}
+
+
+def _by_kind(row: Schema, faults: Iterable[Plugin], of: Mapping[type, str]) -> Schema:
+    """A row of the schedule with the options of its kind."""
+    row["properties"]["kind"]["enum"] = sorted(plugin.name for plugin in faults)
+    row["required"] = ["kind", "target"]
+    plain = [plugin.name for plugin in faults if plugin.options is None]
+    branches: list[Schema] = [
+        {
+            "title": plugin.name,
+            "properties": {
+                "kind": {"const": plugin.name},
+                "options": {"$ref": of[plugin.options]},
+            },
+        }
+        for plugin in faults
+        if plugin.options is not None
+    ]
+    none = {"properties": {"kind": {"enum": sorted(plain)}, "options": False}}
+    return {
+        **row,
+        # One that waits for a moment may come from the begin of the drive on.
+        "anyOf": [{"required": ["at_s"]}, {"required": ["on"]}],
+        "oneOf": [*branches, *([none] if plain else [])],
+    }
+
+
+def _name_of(ref: str) -> str:
+    return ref.rpartition("/")[2]
+
+
+def _without_null(value: Any) -> Any:  # noqa: ANN401 (what JSON holds)
+    """``value`` without ``null``, which TOML lacks: a key that may be absent has no such default,
+    and one choice of types less.
+    """
+    if isinstance(value, list):
+        return [_without_null(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {
+        key: _without_null(each)
+        for key, each in value.items()
+        if not (key == "default" and each is None)
+    }
+    if "enum" in found:
+        found["enum"] = [each for each in found["enum"] if each is not None]
+    if "anyOf" in found:
+        kinds = [each for each in found["anyOf"] if each != {"type": "null"}]
+        if len(kinds) == 1:
+            del found["anyOf"]
+            return {**kinds[0], **found}
+        found["anyOf"] = kinds
+    # Within tables that are the default of a table.
+    if isinstance(found.get("default"), dict):
+        found["default"] = {k: v for k, v in found["default"].items() if v is not None}
+    return found

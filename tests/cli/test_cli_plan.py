@@ -1,0 +1,91 @@
+"""``firedrill plan`` and ``list``: what a plan comes to, and what it may name, without a run."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli.listing import KINDS
+from cli.main import execute
+
+ROOT = Path(__file__).parents[2]
+SIM = ("--provider", "sim", "--seed", "7")
+
+
+@pytest.fixture(autouse=True)
+def _own_store_and_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREDRILL_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_a_plan_is_shown_as_it_would_be_driven_and_nothing_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["plan", *SIM, "--fault", "kill", "--nodes", "2"]) == 0
+
+    shown = capsys.readouterr().out
+    keys, _, rest = shown.partition("schedule: ")
+    plan = tomllib.loads(keys)
+    assert (plan["seed"], plan["cluster"]["nodes"]) == (7, 2)
+    # A key that the plan leaves out is shown, and is no key of what is shown.
+    assert "# replicas = 2" in keys
+    assert plan["system"] == {"name": "reference"}
+    assert rest.startswith("3 faults in 30 s")
+    assert "kill  leader of any partition" in rest
+    assert "this machine can run it" in rest
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_schedule_is_the_one_that_the_seed_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    schedules = []
+    for seed in ("7", "7", "8"):
+        assert execute(["plan", "--provider", "sim", "--seed", seed, "--json"]) == 0
+        schedules.append(json.loads(capsys.readouterr().out)["plan"]["nemesis"]["schedule"])
+
+    assert schedules[0] == schedules[1] != schedules[2]
+
+
+def test_everything_that_the_machine_lacks_is_named_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mix = ("--fault", "crash", "--fault", "disk-full", "--fault", "kill")
+
+    assert execute(["plan", "--provider", "process", "--seed", "1", *mix, "--json"]) == 254
+
+    missing = json.loads(capsys.readouterr().out)["missing"]
+    assert len(missing) == 2
+    assert "fault 'crash' needs 'crash-points'" in missing[0]
+    assert "fault 'disk-full' needs 'disk'" in missing[1]
+
+
+def test_a_daemon_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["plan", "--provider", "docker", "--seed", "1"]) == 254
+
+    assert "missing: no Docker daemon answers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_plan_may_name_is_listed_with_a_line_each(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["list", kind, "--json"]) == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert all(row["name"] and row["text"] for row in rows)
+    assert execute(["list", kind]) == 0
+    assert rows[0]["name"] in capsys.readouterr().out
+
+
+def test_options_of_a_provider_are_refused_before_a_run_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ("--set", "cluster.options.frist_port=1")
+
+    assert execute(["plan", "--provider", "process", *wrong]) == 254
+
+    assert "cluster.options.frist_port: unknown key" in capsys.readouterr().err
