@@ -38,16 +38,6 @@ async def switches(lab: Lab, node: str) -> list[tuple[str, int]]:
     return sorted(found, key=lambda each: each[1])
 
 
-async def leader(lab: Lab) -> str:
-    for node in ("a", "b", "c"):
-        status = await lab.provider.probe(node)
-        if status.running:
-            report = await lab.report(node)
-            if any(group.role == "leader" and group.partition is None for group in report.groups):
-                return node
-    raise AssertionError("no leader")
-
-
 def test_the_seeds_timeline_with_both_timers_to_a_tenth_of_a_second() -> None:
     async def scenario() -> None:
         lab = Lab()
@@ -63,7 +53,7 @@ def test_the_seeds_timeline_with_both_timers_to_a_tenth_of_a_second() -> None:
         await lab.start("e")
         await lab.until_rows(TOPOLOGY, columns("a b c e"))
         await lab.until_rows(DATA, columns("a b c e"))
-        by = await leader(lab)
+        by = await lab.metastorage_leader()
         lost = next(node for node in ("a", "b", "c") if node != by)
         await lab.provider.stop(lost)
         asked = by
@@ -98,7 +88,7 @@ def test_a_timer_goes_on_when_the_node_that_drives_it_is_lost(lost: str) -> None
         await lab.start("d")
         await lab.until_rows(TOPOLOGY, columns("a b c d"))
         begun_s = now_s()
-        by = await leader(lab)
+        by = await lab.metastorage_leader()
         victim = by if lost == "leader" else next(n for n in ("a", "b", "c") if n != by)
         await asyncio.sleep(2.0)
         await lab.provider.kill(victim)

@@ -11,6 +11,7 @@ from clusters.reference.node.zones.affinity import assigned
 
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 DATA = "SELECT NODE_NAME FROM SYSTEM.DATA_NODES"
+ZONES = "SELECT ZONE_NAME FROM SYSTEM.ZONES"
 KINDS = "SELECT PARTITION_ID, KIND, NODES FROM SYSTEM.ASSIGNMENTS"
 
 
@@ -145,6 +146,31 @@ def test_each_trigger_writes_where_partitions_should_move() -> None:
         await until_aims(lab, targets(1, "a", "b", "c", "d"))
         await lab.done("DROP TABLE t")
         await lab.until_rows(KINDS, set())
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_leader_that_was_cut_off_answers_no_query_with_what_was_so_before() -> None:
+    async def scenario() -> None:
+        lab = Lab(4)
+        await begun(lab, "a b c d")
+        await lab.done("CREATE ZONE before")
+        old = await lab.metastorage_leader()
+        rest = tuple(node for node in "abcd" if node != old)
+        await lab.provider.cut(tuple(sorted(link for n in rest for link in ((old, n), (n, old)))))
+        others = [node for node in rest if node != "d"]
+        # Until its followers' patience ends it goes on to think that it leads.
+        answers = [asyncio.ensure_future(lab.sql(ZONES, old, 300)) for _ in range(3)]
+        created = await lab.sql("CREATE ZONE IF NOT EXISTS after", others[0])
+        while created.problem is not None:
+            assert created.problem.kind == "PEER-LOST"  # it was sent to the leader of before
+            created = await lab.sql("CREATE ZONE IF NOT EXISTS after", others[0])
+        answers.append(asyncio.ensure_future(lab.sql(ZONES, old, 300)))
+        for answer in await asyncio.gather(*answers):
+            assert answer.problem is not None, answer.rows
+            assert answer.problem.kind == "NOT-LEADER"
+        assert set(await lab.done(ZONES, others[1])) == columns("BEFORE AFTER")
         await lab.provider.teardown()
 
     simulate(scenario())

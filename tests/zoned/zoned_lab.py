@@ -104,6 +104,14 @@ class Lab:
         assert isinstance(answer, NodeReport)
         return answer
 
+    async def metastorage_leader(self) -> str:
+        for node in SYSTEM:
+            if (await self.provider.probe(node)).running:
+                groups = (await self.report(node)).groups
+                if any(group.role == "leader" and group.partition is None for group in groups):
+                    return node
+        raise AssertionError("no leader")
+
     async def events(self, node: str, kind: str) -> list[NodeEvent]:
         address = self.cluster.client[node]["client"]
         network = self.provider.client_network

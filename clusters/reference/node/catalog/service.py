@@ -1,5 +1,6 @@
 """SQL at the leader of metastorage: a statement is applied to the catalog and written by
-compare-and-set, a query is answered from what is applied there.
+compare-and-set, a query is answered from what is applied there once a quorum has confirmed that it
+still leads.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.statements import Ddl, Describe, Select
+from clusters.reference.node.groups.host import GroupHandle
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
-    Group,
     InvokeResult,
     View,
     encode_invoke,
@@ -27,6 +28,7 @@ from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody, 
 from clusters.reference.node.wire.reports import AskSql, SqlProblem, SqlReport
 
 WRITE_TIMEOUT_S = 1.0
+READ_TIMEOUT_S = 1.0  # for a quorum to confirm that this node leads
 MAX_ATTEMPTS = 16  # of a statement that others overtake
 ASK_TIMEOUT_S = 2.0
 ASK_AGAIN_S = 0.1
@@ -40,7 +42,7 @@ class CatalogService:
         *,
         node: str,
         view: View,
-        group: Group,
+        group: GroupHandle,
         state: Callable[[Catalog], views.ClusterState],
         warning: Callable[[Catalog, Ddl], str | None],
         event_log: events.EventLog,
@@ -59,6 +61,11 @@ class CatalogService:
         try:
             statement = parse(body.statement)
             if isinstance(statement, Describe | Select):
+                # A leader that was deposed without knowing answers what was so before.
+                if not await self._group.leads_now(READ_TIMEOUT_S):
+                    reached("query at a leader that may be deposed")
+                    text = f"{self._node} does not know whether it still leads metastorage"
+                    return Failed(codes.NOT_LEADER, text)
                 state = self._state(catalogs.read(self._view.get))
                 rows = views.answer(statement, state)
                 return SqlReply(SqlReport(columns=rows.columns, rows=rows.rows))
@@ -111,8 +118,12 @@ class SqlClient:
 
     async def execute(self, question: AskSql) -> SqlReport:
         """The leader's answer. A statement that no leader took in is sent again, until its limit
-        has passed.
+        has passed; so is a query that was not answered.
         """
+        try:
+            query = isinstance(parse(question.statement), Describe | Select)
+        except SqlError as error:
+            return SqlReport(problem=problem(error))
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + question.limit_ms / 1000
         hint: str | None = None
@@ -127,7 +138,7 @@ class SqlClient:
             if isinstance(answer, Failed):
                 code, text = answer.code, answer.message
                 hint = answer.leader
-            taken = code not in (*codes.NOT_SERVED, codes.OVERLOADED)
+            taken = not query and code not in (*codes.NOT_SERVED, codes.OVERLOADED)
             if taken or loop.time() >= deadline_s:
                 message = f"{text} ({code})"
                 return SqlReport(problem=SqlProblem(kind=code, message=message, doubtful=taken))

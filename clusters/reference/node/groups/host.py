@@ -59,6 +59,7 @@ MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead
 # taken in: proposals are refused, messages dropped, as by a network, until they are repeated.
 MAX_UNWRITTEN = 4096
 LATE_TICKS = 3  # where a simulation lets a tick come late: less than an election's patience
+READ_POLL_S = 0.01  # of a read index: a quorum answers within a tick and its way there
 
 log = logging.getLogger("node.groups")
 
@@ -528,3 +529,20 @@ class GroupHandle:
         if group is None:
             return Failed(codes.NOT_LEADER, f"{self._name} is not open here")
         return await self._host.ask(group, data, limit_s)
+
+    async def leads_now(self, limit_s: float) -> bool:
+        """Whether this node led it at a moment after the call, and has applied all that was
+        committed before the call: what it reads then is not stale (Raft thesis 6.4, read index).
+        No lease is relied on, which a pause of the process could outlast. False after ``limit_s``.
+        """
+        group = self._host.groups.get(self._name)
+        if group is None or not group.serving:
+            return False
+        loop = asyncio.get_running_loop()
+        term, asked, index = group.raft.term, group.raft.now, group.raft.commit_index
+        give_up_s = loop.time() + limit_s
+        while group.serving and group.raft.term == term and loop.time() < give_up_s:
+            if group.raft.leads_since(asked) and group.applied_index >= index:
+                return True
+            await asyncio.sleep(READ_POLL_S)
+        return False
