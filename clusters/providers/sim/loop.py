@@ -148,6 +148,8 @@ class SimLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[Handle]
+    _closed: bool
+    _stopping: bool
 
     def __init__(self, horizon_s: float = DEFAULT_HORIZON_S) -> None:
         super().__init__()
@@ -168,7 +170,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Virtual seconds by the clock of the calling task."""
         timeline = _timeline.get()
-        return self._now_s if timeline is None else timeline.local(self._now_s)
+        if timeline is None:
+            return self._now_s
+        # ``Timeline.local``, without the call: this is asked for several times a message.
+        return timeline._reads_s + (self._now_s - timeline._at_s) * timeline._rate
 
     def call_soon(
         self,
@@ -177,7 +182,7 @@ class SimLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> Handle:
         """As any loop's."""
-        if self.is_closed():
+        if self._closed:
             raise RuntimeError("Event loop is closed")
         handle = _Soon(callback, args, self, copy_context() if context is None else context)
         self._ready.append(handle)
@@ -227,48 +232,69 @@ class SimLoop(asyncio.BaseEventLoop):
         timeline.held.clear()
 
     def _run_once(self) -> None:
-        """One turn: let time pass if nothing is ready, then run every ready handle."""
-        if self._dead > MIN_DEAD_TIMERS and 2 * self._dead > len(self._timers):
-            self._sweep()
+        """Turns, until the loop is to stop. One turn: let time pass if nothing is ready, then run
+        every ready handle.
+        """
+        # Many turns a call, and what a handle does is done here: a turn has hardly more than one
+        # handle, so that each call around it would cost as much as a simulated message.
         ready, timers = self._ready, self._timers
-        if not ready:
-            self._let_time_pass()
-        # Tasks that wake each other for ever would stop time, and the campaign with it.
-        elif self._turns >= MAX_TURNS_AT_ONE_INSTANT:
-            raise Livelock(self._now_s)
-        self._turns += 1
-        now_s = self._now_s
-        while timers and timers[0][0] <= now_s:
-            timer = heappop(timers)[2]
-            # An event of the world: it happens ahead of the tasks that this moment makes ready.
-            if not isinstance(timer, _Timer):
-                timer()
-                continue
-            timer.waits = False
-            if timer.cancelled():
-                self._dead -= 1
-            else:
-                ready.append(timer)
-        # Only what was ready when the turn began: what these make ready waits, as in asyncio.
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            # Most simulations pause nothing: then no handle is asked for its process.
-            if handle.cancelled() or (self._any_still and self._holds(handle)):
-                continue
-            handle._run()
+        while True:
+            if self._dead > MIN_DEAD_TIMERS and 2 * self._dead > len(timers):
+                self._sweep()
+            if not ready:
+                self._let_time_pass()
+            # Tasks that wake each other for ever would stop time, and the campaign with it.
+            elif self._turns >= MAX_TURNS_AT_ONE_INSTANT:
+                raise Livelock(self._now_s)
+            self._turns += 1
+            now_s = self._now_s
+            while timers and timers[0][0] <= now_s:
+                timer = heappop(timers)[2]
+                # An event of the world: it happens ahead of the tasks that this moment makes ready.
+                if not isinstance(timer, _Timer):
+                    timer()
+                    continue
+                timer.waits = False
+                if timer._cancelled:
+                    self._dead -= 1
+                else:
+                    ready.append(timer)
+            # Only what was ready when the turn began: what these make ready waits, as in asyncio.
+            for _ in range(len(ready)):
+                handle: Any = ready.popleft()
+                # Most simulations pause nothing: then no handle is asked for its process.
+                if handle._cancelled or (self._any_still and self._holds(handle)):
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self._report(handle, error)
+            if self._stopping:
+                return
+
+    def _report(self, handle: Handle, error: BaseException) -> None:
+        """Tell the handler of exceptions what a callback raised, as ``Handle._run`` does."""
+        text = f"Exception in callback {handle!r}"
+        self.call_exception_handler({"message": text, "exception": error, "handle": handle})
 
     def _let_time_pass(self) -> None:
         timers = self._timers
-        while timers and _is_dead(timers[0][2]):
+        while timers:
+            timer = timers[0][2]
+            if not isinstance(timer, _Timer) or not timer._cancelled:
+                break
             heappop(timers)
             self._dead -= 1
         if not timers:
             raise Deadlock(self._now_s)
         self._turns = 0
         # Never back: a timer of a drifting clock may lie a rounding error in the past.
-        self._now_s = max(self._now_s, timers[0][0])
-        if self._now_s > self._horizon_s:
-            raise HorizonReached(self._horizon_s)
+        if timers[0][0] > self._now_s:
+            self._now_s = timers[0][0]
+            if self._now_s > self._horizon_s:
+                raise HorizonReached(self._horizon_s)
 
     def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
         """A timer was cancelled, or what had been one."""
@@ -277,7 +303,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _sweep(self) -> None:
         """Forget cancelled timers before they are most of all."""
-        self._timers = [row for row in self._timers if not _is_dead(row[2])]
+        self._timers[:] = [row for row in self._timers if not _is_dead(row[2])]
         # A deadline a call, nearly all cancelled: the heap would be made of dead timers.
         heapify(self._timers)
         self._dead = 0

@@ -278,7 +278,7 @@ class Pipe:
 
     def __init__(self, fabric: Fabric, link: Link) -> None:
         self._fabric, self._link = fabric, link
-        self._loop = true_loop()
+        self.loop = true_loop()
         self._queue: deque[Callable[[], None]] = deque()
         # How many of the queue have had their latency. Counted, not compared with the clock: a
         # timer may fire a rounding error early, and then no timer would come back for its frame.
@@ -291,7 +291,7 @@ class Pipe:
 
     def push(self, deliver: Callable[[], None]) -> None:
         """Send; ``deliver`` is called when it arrives."""
-        now_s = self._loop.true_time()
+        now_s = self.loop._now_s
         due_s = now_s + self._fabric.latency_s(self._link)
         # A stream keeps its order: a frame that is overtaken holds back those behind it.
         if due_s > self._last_due_s:
@@ -300,7 +300,7 @@ class Pipe:
         self._pushed += 1
         if now_s == self._marked_s:
             self._since_mark += 1
-        self._loop.call_truly(self._last_due_s - now_s, self._arrive)
+        self.loop.call_truly(self._last_due_s - now_s, self._arrive)
 
     def drop(self) -> None:
         """Forget the frames under way: no sender is left to send them again."""
@@ -308,11 +308,11 @@ class Pipe:
 
     def mark(self) -> None:
         """The sender has come to a moment: what it sends at this very instant is behind it."""
-        self._marked_s, self._since_mark = self._loop.true_time(), 0
+        self._marked_s, self._since_mark = self.loop.true_time(), 0
 
     def unsend(self) -> None:
         """Lose what was sent behind a moment that the sender has just come to."""
-        if self._loop.true_time() - self._marked_s <= AIMED_S:
+        if self.loop.true_time() - self._marked_s <= AIMED_S:
             # Their places stay, since each place has a timer.
             for back in range(1, self._since_mark + 1):
                 self._queue[-back] = _nothing
@@ -323,9 +323,11 @@ class Pipe:
 
     def deliver(self) -> None:
         """Hand over the frames that have arrived, or wait for the link to be mended."""
+        fabric, link = self._fabric, self._link
         while self._arrived and not self._dropped:
-            if not self._fabric.passes(self._link):
-                self._fabric.stall(self._link, self)
+            # Nothing is cut in most of a run: then no frame asks for its link.
+            if (fabric._cut or fabric._silent) and not fabric.passes(link):
+                fabric.stall(link, self)
                 return
             if self._delivered == self._blocked_at:
                 return
@@ -396,7 +398,7 @@ class SimConnection:
         kept: bytes | None = payload
         if (gate := self._fabric.gate) is not None and not gate.idle:
             kept = gate.sending(self, payload)
-            if not self.alive:
+            if self._lost is not None:
                 raise ConnectionLost(f"{self._there}: {self._lost}")
         if self._fabric.watcher is not None:
             # Of all that its sender let go, whatever becomes of it on its way.
@@ -410,6 +412,8 @@ class SimConnection:
         else:
             number = trace.sent(self._link, true_loop().true_time(), payload)
             self._pipe.push(partial(other._arrive_traced, payload, trace, number))
+        if not self._fabric.weather.duplicate:
+            return
         if (after_s := self._fabric.copy_after_s(payload)) is not None:
             true_loop().call_truly(
                 self._fabric.latency_s(self._link) + after_s,
@@ -419,23 +423,33 @@ class SimConnection:
     async def recv(self) -> bytes:
         """The next frame; for one receiver at a time."""
         while not self._inbox:
-            if self._lost is not None:
-                raise ConnectionLost(f"{self._there}: {self._lost}")
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._more()
+        return self._next()
+
+    async def each(self, take: Callable[[bytes], None]) -> NoReturn:
+        """Call ``take`` with every frame."""
+        while True:
+            # What is there needs no coroutine of its own: most frames of a run pass here.
+            while not self._inbox:
+                await self._more()
+            take(self._next())
+
+    async def _more(self) -> None:
+        """Return once something came. Raises ``ConnectionLost`` where nothing will."""
+        if self._lost is not None:
+            raise ConnectionLost(f"{self._there}: {self._lost}")
+        self._waiter = self._pipe.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _next(self) -> bytes:
         payload = self._inbox.popleft()
         self._greeted = True
         if self._other is not None:
             self._other._unread_bytes -= len(payload)
         return payload
-
-    async def each(self, take: Callable[[bytes], None]) -> NoReturn:
-        """Call ``take`` with every frame."""
-        while True:
-            take(await self.recv())
 
     def close(self) -> None:
         """Drop it now; frames that were sent still arrive, and then its end."""
@@ -513,10 +527,12 @@ class SimConnection:
             self._fabric.trace.message("copy", self._link, sent_s, at_s, payload)
 
     def _arrive(self, payload: bytes) -> None:
-        gate = self._fabric.gate
-        watched = gate is not None and not gate.idle and self._lost is None
-        if watched and gate is not None and not gate.receiving(self, payload):
+        if self._lost is not None:
             return
+        gate = self._fabric.gate
+        if gate is not None and not gate.idle and not gate.receiving(self, payload):
+            return
+        # The gate may have ended the program here.
         if self._lost is None:
             if (arrivals := self._fabric.arrivals) is not None:
                 arrivals((self._there, self._link[0]), payload)

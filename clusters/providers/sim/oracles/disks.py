@@ -94,12 +94,11 @@ class SyncedDisk:
 
     def member_of(self, group: str) -> str:
         """The member of ``group`` that the disk belongs to."""
-        return self.replicas.get(group, self.member)
+        return self.replicas.get(group, self.member) if self.replicas else self.member
 
     def log(self, group: str) -> SyncedLog:
         """The log of ``group``, an empty one where there is none."""
-        found = self.logs.get(group)
-        return NOTHING if found is None else found
+        return self.logs.get(group, NOTHING)
 
 
 NOTHING = SyncedLog()

@@ -113,6 +113,7 @@ class Judge:
 
     def _weigh(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
         durability = self._durability
+        text: str | None
         if isinstance(fact, TermTold):
             claim, text = Claim.HARD_STATE_SYNCED, durability.term_told(disk, fact)
         elif isinstance(fact, LogTold):
@@ -122,6 +123,8 @@ class Judge:
             claim, text = Claim.KNOWN_AFTER_CRASH, durability.log_held(disk, fact)
         elif isinstance(fact, CommitTold):
             before = durability.commit_index(fact.group)
+            if fact.index <= before:
+                return  # told with every message; once is enough
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
             self._committed(disk, fact, before + 1)
         elif isinstance(fact, Acted):
@@ -133,7 +136,8 @@ class Judge:
         else:
             self._judge_transaction(disk, message, fact)
             return
-        self._conclude(claim, disk.node, message, text)
+        if text is not None:
+            self._conclude(claim, disk.node, message, text)
 
     def _judge_transaction(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
         node = disk.node
