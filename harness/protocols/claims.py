@@ -5,28 +5,28 @@ against the truth of that instant. What a message promises only the store knows:
 ``ClaimsReader``, which maps its messages and its files to the facts below, each of which stands for
 one ``Claim``. The judge knows facts and no store; a store that declares no reader is not judged.
 
-=================== ===================== ========================================================
-fact                claim                 holds if
-=================== ===================== ========================================================
-``TermTold``        hard-state-synced     the sender's disk has that term, and in it that vote
-``LogHeld``         known-after-crash     the sender's disk has its leader's entries up to there
-``LogUpdate`` (cut) known-after-crash     the snapshot that stands for cut entries is on the disk
-``CommitTold``      committed-on-majority a majority's disks have the entry, no election can lose it
-                                          and none of these disks ever replaces it
-``Acknowledged``    durable-on-majority   so do those of each partition that the transaction wrote
-``Acted``           lease-valid           the sender's lease holds by its own clock
-``Acted``           one-primary           no primary of a later epoch has acted before
-``Granted`` (entry) one-primary           the predecessor's lease is over when it is committed
-``Locked``          lock-exclusive        no other transaction holds the lock in a conflicting mode,
-                                          nor is prepared with it
-``Written`` (entry) lock-exclusive        no other transaction holds a lock on what is written
-``Written`` (entry) lock-kept             no lock that the transaction was granted was given up
-``Outcome``         one-outcome           no other outcome of the transaction was told before
-``Forgotten``       one-outcome           the transaction is prepared nowhere any more
-``Needless``        needed-entries        few other such entries of the group came shortly before
-``SnapshotRead``    snapshot-stable       no version between the one that was read and the time of
-                                          the snapshot is committed, before or after
-=================== ===================== ========================================================
+======================== ===================== =====================================================
+fact                     claim                 holds if
+======================== ===================== =====================================================
+``TermClaim``            hard-state-synced     the sender's disk has that term, and in it that vote
+``LogMatch``             known-after-crash     the sender's disk has its leader's entries so far
+``LogUpdate`` (cut)      known-after-crash     the snapshot for the cut entries is on the disk
+``CommitClaim``          committed-on-majority a majority's disks have the entry, no election can
+                                               lose it and none of these disks ever replaces it
+``Acknowledgement``      durable-on-majority   so do those of each partition that was written
+``PrimaryAct``           lease-valid           the sender's lease holds by its own clock
+``PrimaryAct``           one-primary           no primary of a later epoch has acted before
+``PrimaryGrant`` (entry) one-primary           the lease before is over when it is committed
+``LockGrant``            lock-exclusive        no other transaction holds the lock in a conflicting
+                                               mode, nor is prepared with it
+``LoggedWrites`` (entry) lock-exclusive        no other holds a lock on what is written
+``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up
+``Outcome``              one-outcome           no other outcome of the transaction was told before
+``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more
+``NoOpEntry``            needed-entries        few other such entries of the group came before
+``SnapshotRead``         snapshot-stable       no version between the one read and the time of the
+                                               snapshot is committed, before or after
+======================== ===================== =====================================================
 
 An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
 """
@@ -95,7 +95,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
 # Of messages.
 
 
-class TermTold(Fact, frozen=True, gc=False):
+class TermClaim(Fact, frozen=True, gc=False):
     """The sender is in ``term`` of ``group``; with a ``vote``, it gave its vote there to that
     member.
     """
@@ -105,7 +105,7 @@ class TermTold(Fact, frozen=True, gc=False):
     vote: str | None = None
 
 
-class LogTold(Fact, frozen=True):
+class LeaderLog(Fact, frozen=True):
     """The sender leads ``group`` in ``term``; the marks of its log from ``first`` on."""
 
     group: str
@@ -114,7 +114,7 @@ class LogTold(Fact, frozen=True):
     marks: tuple[int, ...]
 
 
-class LogHeld(Fact, frozen=True, gc=False):
+class LogMatch(Fact, frozen=True, gc=False):
     """The sender has the log of the leader of ``term`` up to ``index``."""
 
     group: str
@@ -122,7 +122,7 @@ class LogHeld(Fact, frozen=True, gc=False):
     index: int
 
 
-class CommitTold(Fact, frozen=True, gc=False):
+class CommitClaim(Fact, frozen=True, gc=False):
     """The sender, the leader of ``term``, counts everything up to ``index`` as committed."""
 
     group: str
@@ -130,7 +130,7 @@ class CommitTold(Fact, frozen=True, gc=False):
     index: int
 
 
-class Acknowledged(Fact, frozen=True):
+class Acknowledgement(Fact, frozen=True):
     """The transaction is durable: ``commands`` are (group, name) of what it wrote, ``lacking`` are
     its writes that no command holds.
     """
@@ -140,7 +140,7 @@ class Acknowledged(Fact, frozen=True):
     lacking: tuple[str, ...] = ()
 
 
-class Acted(Fact, frozen=True, gc=False):
+class PrimaryAct(Fact, frozen=True, gc=False):
     """The sender read or acknowledged as the primary of ``group``, under ``epoch`` if it
     says so.
     """
@@ -159,7 +159,7 @@ class Outcome(Fact, frozen=True, gc=False):
 # Declared by a program, since no message says it.
 
 
-class Locked(Fact, frozen=True, gc=False):
+class LockGrant(Fact, frozen=True, gc=False):
     """The primary of ``group`` under ``epoch`` holds the lock of ``key`` for ``txn``."""
 
     group: str
@@ -169,7 +169,7 @@ class Locked(Fact, frozen=True, gc=False):
     exclusive: bool
 
 
-class Unlocked(Fact, frozen=True, gc=False):
+class LockRelease(Fact, frozen=True, gc=False):
     """The primary of ``group`` under ``epoch`` has given up all locks of ``txn``."""
 
     group: str
@@ -177,7 +177,7 @@ class Unlocked(Fact, frozen=True, gc=False):
     txn: str
 
 
-class Prepared(Fact, frozen=True):
+class PreparedLocks(Fact, frozen=True):
     """``txn`` is prepared in ``group``, by a primary under ``epoch``: until its outcome is there
     it holds these locks under each later primary, too.
     """
@@ -201,7 +201,7 @@ class SnapshotRead(Fact, frozen=True, gc=False):
 # Of entries of a log.
 
 
-class Written(Fact, frozen=True):
+class LoggedWrites(Fact, frozen=True):
     """The entry was proposed by a primary of ``group`` under ``epoch``, with writes of ``txn`` to
     ``keys``.
     """
@@ -212,14 +212,14 @@ class Written(Fact, frozen=True):
     keys: tuple[bytes, ...]
 
 
-class Finished(Fact, frozen=True, gc=False):
+class TransactionEnd(Fact, frozen=True, gc=False):
     """The entry ends the prepared ``txn`` in ``group``."""
 
     group: str
     txn: str
 
 
-class Forgotten(Fact, frozen=True, gc=False):
+class OutcomeDrop(Fact, frozen=True, gc=False):
     """The entry drops the outcome of ``txn``, which is finished everywhere: a transaction of which
     nothing is known counts as aborted.
     """
@@ -227,7 +227,7 @@ class Forgotten(Fact, frozen=True, gc=False):
     txn: str
 
 
-class Installed(Fact, frozen=True):
+class NewVersions(Fact, frozen=True):
     """The entry, once committed, gave each of ``keys`` a version at ``ts``."""
 
     group: str
@@ -235,7 +235,7 @@ class Installed(Fact, frozen=True):
     ts: int
 
 
-class Needless(Fact, frozen=True, gc=False):
+class NoOpEntry(Fact, frozen=True, gc=False):
     """The entry, once committed, changed nothing in ``group``: now and then that happens where a
     request is repeated.
     """
@@ -256,7 +256,7 @@ class Members(Fact, frozen=True):
     outgoing: tuple[str, ...] = ()
 
 
-class Renewed(Fact, frozen=True, gc=False):
+class LeaseRenewal(Fact, frozen=True, gc=False):
     """``holder`` renewed its lease; it sent the renewal when its wall clock would have shown
     ``sent_ns``, had it not been set since the holder started.
     """
@@ -265,7 +265,7 @@ class Renewed(Fact, frozen=True, gc=False):
     sent_ns: int
 
 
-class Granted(Fact, frozen=True, gc=False):
+class PrimaryGrant(Fact, frozen=True, gc=False):
     """``holder`` is the primary of ``group`` under ``epoch``, or has given that up."""
 
     group: str
@@ -274,7 +274,7 @@ class Granted(Fact, frozen=True, gc=False):
     released: bool = False
 
 
-class Logged(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """An entry, and what it says."""
 
     index: int
@@ -306,7 +306,7 @@ class LogUpdate(Fact, frozen=True):
     group: str
     term: int | None = None
     vote: str | None = None
-    entries: tuple[Logged, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     base: Base | None = None
     dropped: bool = False
 
@@ -340,7 +340,7 @@ class ClaimsReport(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[ClaimBroken, ...]
 
 
-Said = tuple[str, Fact]
+Statement = tuple[str, Fact]
 """A fact, and the name of the message that states it."""
 
 
@@ -374,16 +374,16 @@ class ClaimsReader(Protocol):
         in order. ``mark`` is 0 where the entry is not known.
         """
 
-    def declared(self, node: str, event: object) -> Iterable[Said]:
+    def declared(self, node: str, event: object) -> Iterable[Statement]:
         """The program on ``node`` declares ``event``, without a message."""
 
-    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
+    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """A message between nodes leaves ``source``."""
 
     def asked(self, node: str, connection: int, payload: bytes) -> None:
         """A message of a client to ``node``."""
 
-    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Said]:
+    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """A message to a client leaves ``node``."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusters.providers.sim.oracles.disks import Lives, SyncedDisk, SyncedLog
-from harness.protocols.claims import Fact, Logged, LogUpdate, Members, mark_of
+from harness.protocols.claims import Fact, LogEntry, LogUpdate, Members, mark_of
 
 OLD = ("old2", "n3", "n1")
 JOINT = Members(("n3", "n1", "n2"), OLD)
@@ -23,7 +23,7 @@ def lives(**last_indices: int) -> Lives:
         log = disk.logs["p"] = SyncedLog()
         log.members = [(0, Members(OLD, ()))]
         entries = tuple(
-            Logged(index, mark_of(1, index), (JOINT,) if index == JOINT_AT else ())
+            LogEntry(index, mark_of(1, index), (JOINT,) if index == JOINT_AT else ())
             for index in range(1, last + 1)
         )
         log.take(LogUpdate("p", entries=entries))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from oracles.toy_store import Bench, broken, details
+from oracles.toy_store import LOG, Bench, broken, details
 
+from clusters.providers.sim.disk import SimDisk
 from harness.protocols.claims import Claim
 from harness.protocols.hardware import ClockTrouble
 
@@ -83,6 +84,32 @@ def test_a_grant_waits_for_the_lease_before_it() -> None:
     assert found.detail.startswith("epoch 2 of q is granted to n2, and the lease of n1 holds for ")
     assert broken(late) == []
     assert broken(the_holder_is_dead) == []
+
+
+def test_a_disk_that_is_read_again_counts_once_towards_a_majority() -> None:
+    async def act(bench: Bench, *, again: bool) -> None:
+        await led(bench)
+        await asyncio.sleep(0.7)
+        grant = "p 4 1 grant:q:n2:2"
+        await bench.write("n1", grant)
+        size_bytes = len(bench.platters["n1"].files[LOG].data)
+        await bench.write("n1", "p 5 1 a")
+        await SimDisk(bench.platters["n1"]).truncate(LOG, size_bytes)
+        if again:  # the grant is on two disks while the lease before it holds
+            await bench.write("n2", grant)
+        await asyncio.sleep(0.45)
+        await bench.write("n3" if again else "n2", grant)
+        bench.send("n1", "leads p 1 4 1")
+        bench.send("n1", "committed p 1 4")
+
+    async def on_one_disk(bench: Bench) -> None:
+        await act(bench, again=False)
+
+    async def on_two_disks(bench: Bench) -> None:
+        await act(bench, again=True)
+
+    assert broken(on_one_disk) == []
+    assert [claim for claim, *_ in broken(on_two_disks)] == ["one-primary"]
 
 
 def test_nobody_acts_in_an_epoch_that_another_has_left_behind() -> None:

@@ -16,7 +16,7 @@ from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx import commands
 from clusters.reference.node.wire.messages import TxnId
 from harness.clock import substream
-from harness.protocols.claims import ClaimsReport, CommitTold, Fact
+from harness.protocols.claims import ClaimsReport, CommitClaim, Fact
 
 GROUP, FILLER = "p0", "p1"
 NODES = ("n1", "n2", "n3")
@@ -98,7 +98,7 @@ class Cluster:
             await node.found(tuple(self.members.values()))
 
     def told_committed(self, index: int) -> None:
-        self.judge.declared("n1", CommitTold(GROUP, 1, index))
+        self.judge.declared("n1", CommitClaim(GROUP, 1, index))
 
 
 def judged(*holders: str, rewrites: int) -> ClaimsReport:

@@ -12,23 +12,23 @@ from clusters.reference.node.tx import commands
 from clusters.reference.node.wire.messages import TxnId
 from harness.protocols.claims import (
     Claim,
-    Finished,
-    Forgotten,
-    Installed,
-    Locked,
-    Needless,
+    LockGrant,
+    LockRelease,
+    LoggedWrites,
+    NewVersions,
+    NoOpEntry,
     Outcome,
-    Prepared,
+    OutcomeDrop,
+    PreparedLocks,
     SnapshotRead,
-    Unlocked,
-    Written,
+    TransactionEnd,
 )
 
 KEY, OTHER = b"k", b"l"
 
 
-def locked(txn: str, *, epoch: int = 1, exclusive: bool = True, key: bytes = KEY) -> Locked:
-    return Locked("q", epoch, txn, key, exclusive)
+def locked(txn: str, *, epoch: int = 1, exclusive: bool = True, key: bytes = KEY) -> LockGrant:
+    return LockGrant("q", epoch, txn, key, exclusive)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_two_transactions_share_a_lock_only_if_none_has_it_exclusively(
 def test_a_lock_that_was_given_up_is_free() -> None:
     locks = Locks()
     locks.locked(locked("a"))
-    locks.unlocked(Unlocked("q", 1, "a"))
+    locks.unlocked(LockRelease("q", 1, "a"))
 
     assert locks.locked(locked("b")) == ""
     assert "b holds it" in locks.locked(locked("a"))
@@ -65,15 +65,15 @@ def test_the_primary_of_another_epoch_has_locks_of_its_own() -> None:
 
 def test_a_prepared_transaction_keeps_its_locks_under_later_primaries_until_its_end() -> None:
     locks = Locks()
-    locks.prepared(Prepared("q", 1, "a", (OTHER,), (KEY,)))
+    locks.prepared(PreparedLocks("q", 1, "a", (OTHER,), (KEY,)))
 
     assert "a has been prepared with it" in locks.locked(locked("b", epoch=2))
     assert locks.locked(locked("b", epoch=2, exclusive=False, key=OTHER)) == ""
     assert "a has been prepared with it" in locks.locked(locked("c", epoch=3, key=OTHER))
-    locks.finished(Finished("q", "a"))
+    locks.finished(TransactionEnd("q", "a"))
     assert locks.locked(locked("d", epoch=4)) == ""
     # A primary that was paused since tells late that it had prepared it.
-    locks.prepared(Prepared("q", 1, "a", (), (KEY,)))
+    locks.prepared(PreparedLocks("q", 1, "a", (), (KEY,)))
     assert locks.locked(locked("e", epoch=5)) == ""
 
 
@@ -82,10 +82,10 @@ def test_a_write_needs_the_locks_that_the_transaction_was_granted() -> None:
         locks = Locks()
         locks.locked(locked("a"))
         if drop:
-            locks.unlocked(Unlocked("q", 1, "a"))
+            locks.unlocked(LockRelease("q", 1, "a"))
         if again:
             locks.locked(locked("a", epoch=epoch))
-        return locks.written(Written("q", epoch, "a", (KEY,)))[1]
+        return locks.written(LoggedWrites("q", epoch, "a", (KEY,)))[1]
 
     assert wrong(epoch=1, drop=False) == ""
     assert "its lock of 6b was given up" in wrong(epoch=1, drop=True)
@@ -100,26 +100,27 @@ def test_a_write_meets_no_lock_of_another() -> None:
     locks.locked(locked("a", exclusive=False))
     locks.locked(locked("b", exclusive=False))
 
-    assert "b holds it" in locks.written(Written("q", 1, "a", (KEY,)))[0]
-    locks.unlocked(Unlocked("q", 1, "b"))
-    assert locks.written(Written("q", 1, "a", (KEY,)))[0] == ""
+    assert "b holds it" in locks.written(LoggedWrites("q", 1, "a", (KEY,)))[0]
+    locks.unlocked(LockRelease("q", 1, "b"))
+    assert locks.written(LoggedWrites("q", 1, "a", (KEY,)))[0] == ""
 
 
 def test_an_outcome_is_dropped_only_where_all_have_finished() -> None:
     locks = Locks()
-    locks.prepared(Prepared("q", 1, "a", (), (KEY,)))
+    locks.prepared(PreparedLocks("q", 1, "a", (), (KEY,)))
 
     assert (
-        locks.forgotten(Forgotten("a")) == "the outcome of a is dropped, and q has not finished it"
+        locks.forgotten(OutcomeDrop("a"))
+        == "the outcome of a is dropped, and q has not finished it"
     )
-    locks.finished(Finished("q", "a"))
-    assert locks.forgotten(Forgotten("a")) == ""
+    locks.finished(TransactionEnd("q", "a"))
+    assert locks.forgotten(OutcomeDrop("a")) == ""
 
 
 def test_an_entry_that_changes_nothing_is_needless_only_if_it_comes_again_and_again() -> None:
     upkeep = Upkeep()
-    now_and_then = [upkeep.needless(at_s * 1.0, Needless("q")) for at_s in range(30)]
-    at_each_turn = [upkeep.needless(40 + at_s * 0.25, Needless("q")) for at_s in range(30)]
+    now_and_then = [upkeep.needless(at_s * 1.0, NoOpEntry("q")) for at_s in range(30)]
+    at_each_turn = [upkeep.needless(40 + at_s * 0.25, NoOpEntry("q")) for at_s in range(30)]
 
     assert not any(now_and_then)
     assert [bool(text) for text in at_each_turn] == [False] * 7 + [True] * 23
@@ -132,7 +133,7 @@ def test_no_version_comes_between_a_snapshot_and_what_it_has_read(
 ) -> None:
     snapshots = Snapshots()
     read = SnapshotRead("q", KEY, 10, 5)
-    installed = Installed("q", (OTHER, KEY), at)
+    installed = NewVersions("q", (OTHER, KEY), at)
     if read_first:
         text = snapshots.read(read) or snapshots.installed(installed)
     else:
@@ -156,7 +157,7 @@ def test_a_transaction_has_one_outcome_until_it_is_forgotten() -> None:
 
     async def forgotten(bench: Bench) -> None:
         bench.declare("n1", Outcome("a", 7))
-        bench.declare("n1", Forgotten("a"))
+        bench.declare("n1", OutcomeDrop("a"))
         bench.declare("n2", Outcome("a", None))
 
     assert judged(agreeing).judged[Claim.ONE_OUTCOME] == 2
@@ -181,7 +182,7 @@ def applied(*log: commands.Command) -> list[object]:
 def test_of_a_commit_and_an_abort_the_first_in_the_log_counts() -> None:
     begin, abort = commands.Takeover(1, 0), commands.Abort(1, T1)
     commit = commands.Commit(1, T1, 15, WRITES, (2,))
-    committed = [Outcome("n1-1", 15), Installed("q", (KEY,), 15)]
+    committed = [Outcome("n1-1", 15), NewVersions("q", (KEY,), 15)]
 
     assert applied(begin, commit, abort) == committed
     assert applied(begin, abort, commit) == [Outcome("n1-1", None)]
@@ -193,7 +194,7 @@ def test_what_is_prepared_is_written_by_its_finish() -> None:
     begin = commands.Takeover(1, 0)
     prepare = commands.Prepare(1, T2, 21, (), WRITES, 0)
 
-    assert applied(begin, prepare, commands.Finish(1, T2, 25)) == [Installed("q", (KEY,), 25)]
+    assert applied(begin, prepare, commands.Finish(1, T2, 25)) == [NewVersions("q", (KEY,), 25)]
     assert applied(begin, prepare, commands.Finish(1, T2, 0)) == []
 
 
@@ -202,9 +203,9 @@ def test_to_forget_what_is_not_known_is_needless() -> None:
     forget = commands.Forget(1, (T1,), 0)
 
     assert applied(begin, commit, forget)[2:] == []
-    assert applied(begin, commit, forget, forget)[2:] == [Needless("q")]
+    assert applied(begin, commit, forget, forget)[2:] == [NoOpEntry("q")]
     assert applied(begin, commands.Abort(1, T1), commands.Forget(1, (), 12))[1:] == []
-    assert applied(begin, commands.Forget(1, (), 12)) == [Needless("q")]
+    assert applied(begin, commands.Forget(1, (), 12)) == [NoOpEntry("q")]
 
 
 def test_a_log_with_a_gap_is_followed_no_further() -> None:

@@ -18,24 +18,24 @@ from clusters.providers.sim.machine import WALL_EPOCH_NS, Clocks
 from clusters.providers.sim.oracles.judge import Judge
 from harness.clock import substream
 from harness.protocols.claims import (
-    Acknowledged,
-    Acted,
+    Acknowledgement,
     Base,
     ClaimBroken,
     ClaimsReport,
     Command,
-    CommitTold,
+    CommitClaim,
     Fact,
-    Granted,
-    Logged,
-    LogHeld,
-    LogTold,
+    LeaderLog,
+    LeaseRenewal,
+    LogEntry,
+    LogMatch,
     LogUpdate,
     Member,
     Members,
-    Renewed,
-    Said,
-    TermTold,
+    PrimaryAct,
+    PrimaryGrant,
+    Statement,
+    TermClaim,
     mark_of,
 )
 
@@ -71,7 +71,7 @@ def _logged(line: str) -> Fact | None:
             return LogUpdate(group, base=base)
         case [group, index, term, command]:
             says = (Command(command), *_of_leases(command))
-            entry = Logged(int(index), mark_of(int(term), 0), says)
+            entry = LogEntry(int(index), mark_of(int(term), 0), says)
             return LogUpdate(group, entries=(entry,))
     return None
 
@@ -79,27 +79,27 @@ def _logged(line: str) -> Fact | None:
 def _of_leases(command: str) -> tuple[Fact, ...]:
     match command.split(":"):
         case ["renew", holder, ms]:
-            return (Renewed(holder, WALL_EPOCH_NS + int(ms) * 1_000_000),)
+            return (LeaseRenewal(holder, WALL_EPOCH_NS + int(ms) * 1_000_000),)
         case ["grant", group, holder, epoch]:
-            return (Granted(group, holder, int(epoch)),)
+            return (PrimaryGrant(group, holder, int(epoch)),)
     return ()
 
 
 def _said(text: str) -> Fact:
     match text.split():
         case ["told", group, term, *vote]:
-            return TermTold(group, int(term), vote[0] if vote else None)
+            return TermClaim(group, int(term), vote[0] if vote else None)
         case ["holds", group, term, index]:
-            return LogHeld(group, int(term), int(index))
+            return LogMatch(group, int(term), int(index))
         case ["leads", group, term, first, *terms]:
-            return LogTold(group, int(term), int(first), tuple(mark_of(int(t), 0) for t in terms))
+            return LeaderLog(group, int(term), int(first), tuple(mark_of(int(t), 0) for t in terms))
         case ["committed", group, term, index]:
-            return CommitTold(group, int(term), int(index))
+            return CommitClaim(group, int(term), int(index))
         case ["acts", group, *epoch]:
-            return Acted(group, int(epoch[0]) if epoch else 0)
+            return PrimaryAct(group, int(epoch[0]) if epoch else 0)
         case ["done", *commands]:
             pairs = (command.split("@") for command in commands)
-            return Acknowledged("T1", tuple((group, name) for name, group in pairs))
+            return Acknowledgement("T1", tuple((group, name) for name, group in pairs))
     raise ValueError(text)
 
 
@@ -118,16 +118,16 @@ class ToyClaims:
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         return self._logged.get((index, mark), ()) if group == "p" else ()
 
-    def declared(self, node: str, event: object) -> Iterable[Said]:
+    def declared(self, node: str, event: object) -> Iterable[Statement]:
         return [(type(event).__name__, event)] if isinstance(event, Fact) else []
 
-    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
+    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Statement]:
         return self.answered(source, connection, payload)
 
     def asked(self, node: str, connection: int, payload: bytes) -> None:
         """Clients promise nothing."""
 
-    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Said]:
+    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         text = payload.decode()
         return [(text.split()[0], _said(text))]
 

@@ -8,7 +8,13 @@ from collections import Counter
 import pytest
 
 from cli.campaign_plans import swarm_plans
-from clusters.reference.swarm import DRIFT_EDGE, FAULTS, JUMP_EDGE_MS, LEASE_S
+from clusters.reference.swarm import (
+    DESTROYED_DRIVE_S,
+    DRIFT_EDGE,
+    FAULTS,
+    JUMP_EDGE_MS,
+    LEASE_S,
+)
 from harness.campaigns.cell import Cell
 from harness.errors import PlanError
 from harness.plan.plan import Plan, dumps, loads
@@ -134,6 +140,20 @@ def test_what_destroys_a_disk_spares_a_majority(plans: list[Plan]) -> None:
     for plan in plans:
         destroyed = [f for f in plan.nemesis.schedule if f.kind in ("wipe", "bit-flip")]
         assert not destroyed or plan.system.options["replicas"] >= 3
+
+
+def test_what_destroys_a_disk_leaves_its_node_the_time_to_be_whole_again(
+    plans: list[Plan],
+) -> None:
+    lengths = [
+        plan.drive.duration_s
+        for plan in plans
+        if {"wipe", "bit-flip"} & {fault.kind for fault in plan.nemesis.schedule}
+    ]
+
+    assert len(lengths) >= 20
+    assert min(lengths) >= DESTROYED_DRIVE_S
+    assert min(plan.drive.duration_s for plan in plans) < DESTROYED_DRIVE_S / 2
 
 
 def test_what_is_given_is_not_drawn() -> None:

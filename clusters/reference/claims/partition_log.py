@@ -9,7 +9,7 @@ from __future__ import annotations
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
 from clusters.reference.node.wire.messages import TxnId
-from harness.protocols.claims import Fact, Installed, Needless, Outcome
+from harness.protocols.claims import Fact, NewVersions, NoOpEntry, Outcome
 
 
 class PartitionLog:
@@ -64,7 +64,7 @@ class PartitionLog:
         old = [t for t, ts in self._outcomes.items() if not ts and t.ts <= self._horizon]
         for txn in old:
             del self._outcomes[txn]
-        return [] if known or old else [Needless(self._group)]
+        return [] if known or old else [NoOpEntry(self._group)]
 
     def _commit(self, command: Commit) -> list[Fact]:
         if not self._undecided(command.txn):
@@ -77,5 +77,5 @@ class PartitionLog:
     def _undecided(self, txn: TxnId) -> bool:
         return txn not in self._outcomes and txn.ts > self._horizon
 
-    def _installed(self, writes: commands.Writes, ts: int) -> Installed:
-        return Installed(self._group, tuple([key for key, _ in writes]), ts)
+    def _installed(self, writes: commands.Writes, ts: int) -> NewVersions:
+        return NewVersions(self._group, tuple([key for key, _ in writes]), ts)

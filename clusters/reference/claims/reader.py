@@ -14,7 +14,7 @@ import msgspec
 
 from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.claims.records import LogReader, entry_mark
-from clusters.reference.node.declarations import Answered, Released
+from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
     Change,
@@ -85,57 +85,57 @@ from clusters.reference.node.wire.messages import (
     decode,
 )
 from harness.protocols.claims import (
-    Acknowledged,
-    Acted,
+    Acknowledgement,
     Claim,
     Command,
-    CommitTold,
+    CommitClaim,
     Fact,
-    Finished,
-    Forgotten,
-    Granted,
-    Locked,
-    LogHeld,
-    LogTold,
-    Needless,
+    LeaderLog,
+    LeaseRenewal,
+    LockGrant,
+    LockRelease,
+    LoggedWrites,
+    LogMatch,
+    NoOpEntry,
     Outcome,
-    Prepared,
-    Renewed,
-    Said,
+    OutcomeDrop,
+    PreparedLocks,
+    PrimaryAct,
+    PrimaryGrant,
     SnapshotRead,
-    TermTold,
-    Unlocked,
-    Written,
+    Statement,
+    TermClaim,
+    TransactionEnd,
 )
 
 # Raft: a message of a group as a fact.
 
 
 def _candidate(group: str, message: VoteRequest) -> Fact | None:
-    return None if message.pre else TermTold(group, message.term, message.sender)
+    return None if message.pre else TermClaim(group, message.term, message.sender)
 
 
 def _leader(group: str, message: Append | Chunk) -> Fact:
-    return TermTold(group, message.term, message.sender)
+    return TermClaim(group, message.term, message.sender)
 
 
 def _log_told(group: str, message: Append) -> Fact | None:
     if not message.entries:
         return None
     marks = tuple([entry_mark(entry) for entry in message.entries])
-    return LogTold(group, message.term, message.previous_index + 1, marks)
+    return LeaderLog(group, message.term, message.previous_index + 1, marks)
 
 
 def _commit_told(group: str, message: Append) -> Fact:
-    return CommitTold(group, message.term, message.commit)
+    return CommitClaim(group, message.term, message.commit)
 
 
 def _answering(group: str, message: AppendReply) -> Fact:
-    return TermTold(group, message.term)
+    return TermClaim(group, message.term)
 
 
 def _log_held(group: str, message: AppendReply) -> Fact | None:
-    return None if message.refused else LogHeld(group, message.term, message.match_index)
+    return None if message.refused else LogMatch(group, message.term, message.match_index)
 
 
 RAFT: Mapping[type, tuple[tuple[Claim, Callable[[str, Any], Fact | None]], ...]] = {
@@ -200,12 +200,12 @@ class ReferenceClaims:
 
     # Primaries.
 
-    def declared(self, node: str, event: object) -> Iterable[Said]:
+    def declared(self, node: str, event: object) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
-        if isinstance(event, Released):
-            unlocked = Unlocked(_group(event.partition), event.epoch, str(event.txn))
-            return [("Released", unlocked)]
-        if isinstance(event, Answered):
+        if isinstance(event, LocksRelease):
+            unlocked = LockRelease(_group(event.partition), event.epoch, str(event.txn))
+            return [("LocksRelease", unlocked)]
+        if isinstance(event, PrimaryAnswer):
             fact = self._of_transaction(event.body, event.answer)
             name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
             return () if fact is None else [(name, fact)]
@@ -216,7 +216,7 @@ class ReferenceClaims:
         match body, answer:
             case Lock(), LockReply():
                 txn, epoch = str(body.txn), answer.token.epoch
-                return Locked(_group(body.partition), epoch, txn, body.key, body.exclusive)
+                return LockGrant(_group(body.partition), epoch, txn, body.key, body.exclusive)
             case Prepare(), PrepareReply():
                 return self._prepared(_group(body.partition), str(body.txn))
             case Prepare(), Failed():  # its coordinator asks for no commit then
@@ -239,11 +239,11 @@ class ReferenceClaims:
         command = self._prepares.get((group, txn))
         if command is None:  # told before it is in any log: that is broken by itself
             return None
-        return Prepared(group, command.epoch, txn, command.reads, _keys(command.writes))
+        return PreparedLocks(group, command.epoch, txn, command.reads, _keys(command.writes))
 
     # Messages between nodes.
 
-    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
+    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
         # A third of all messages: they promise nothing, and their tag says that they are these.
         if payload.startswith(_PONG, 1):
@@ -259,7 +259,7 @@ class ReferenceClaims:
             if frame.heartbeat is None or not frame.heartbeat.begun:
                 return ()
             begun = frame.heartbeat.begun
-            return [("Heartbeat", TermTold(group, term)) for group, term in begun]
+            return [("Heartbeat", TermClaim(group, term)) for group, term in begun]
         if isinstance(frame, PeerRequest) and frame.id != NO_ANSWER:
             self._requests[(connection, frame.id)] = frame.body
             self._note_request(source, frame.body)
@@ -269,13 +269,13 @@ class ReferenceClaims:
                 return self._of_answer(asked, frame.body)
         return ()
 
-    def _of_raft(self, source: str, to: str, group: str, message: Message) -> list[Said]:
+    def _of_raft(self, source: str, to: str, group: str, message: Message) -> list[Statement]:
         kind = type(message)
         name = kind.__name__
         if isinstance(message, VoteReply):
             given = message.granted and not message.pre
             candidate = self._candidates.get((group, to))
-            return [(name, TermTold(group, message.term, candidate))] if given else []
+            return [(name, TermClaim(group, message.term, candidate))] if given else []
         if isinstance(message, VoteRequest):
             self._candidates[(group, source)] = message.sender
         return [
@@ -284,12 +284,12 @@ class ReferenceClaims:
             if (fact := read(group, message)) is not None
         ]
 
-    def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Said]:
+    def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Statement]:
         claims = ANSWERS.get((type(asked), type(answer)), ())
         facts: list[Fact] = []
         if Claim.LEASE_VALID in claims and not isinstance(asked, LeaderBody):
             epoch = answer.token.epoch if isinstance(answer, LockReply) else 0
-            facts.append(Acted(_group(asked.partition), epoch))
+            facts.append(PrimaryAct(_group(asked.partition), epoch))
         if Claim.DURABLE_ON_MAJORITY in claims:
             facts += self._durable(asked, answer)
         return [(type(answer).__name__, fact) for fact in facts]
@@ -297,7 +297,7 @@ class ReferenceClaims:
     def _durable(self, asked: PeerBody, answer: PeerAnswer) -> list[Fact]:
         if isinstance(asked, Prepare):
             name = _prepare_name(str(asked.txn))
-            return [Acknowledged(str(asked.txn), ((_group(asked.partition), name),))]
+            return [Acknowledgement(str(asked.txn), ((_group(asked.partition), name),))]
         if isinstance(asked, CommitTx) and isinstance(answer, CommitReply):
             return [self._committed(str(asked.txn), answer.ts, dict(asked.writes))]
         if isinstance(asked, Execute) and isinstance(answer, ExecuteReply):
@@ -326,7 +326,7 @@ class ReferenceClaims:
             session = self._clients[connection] = _Session()
         session.asked(request, lambda key: self._asked_for.get((node, key), 0))
 
-    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Said]:
+    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
         session = self._clients.get(connection)
         # Most answers promise nothing by themselves, and those of admin are large.
@@ -350,7 +350,7 @@ class ReferenceClaims:
             facts.append(self._committed(f"the transaction at {body.ts}", body.ts, writes))
             home, commit = self._home(body.ts, writes)
             if commit is not None and str(commit.txn) not in self._sent:
-                facts.append(Acted(home, commit.epoch))
+                facts.append(PrimaryAct(home, commit.epoch))
         return [(type(body).__name__, fact) for fact in facts]
 
     def _own_read(self, node: str, key: bytes, asked_for: int) -> list[Fact]:
@@ -358,7 +358,7 @@ class ReferenceClaims:
         partitions = self._grants.partitions
         if not partitions or self._asked_for.get((node, key), 0) != asked_for:
             return []
-        return [Acted(_group(partition_of(key, partitions)))]
+        return [PrimaryAct(_group(partition_of(key, partitions)))]
 
     def _home(self, ts: int, writes: Mapping[bytes, bytes]) -> tuple[str, commands.Commit | None]:
         """The group and the command that committed ``writes`` at ``ts``, or part of them."""
@@ -367,11 +367,11 @@ class ReferenceClaims:
                 return group, commit
         return "", None
 
-    def _committed(self, what: str, ts: int, writes: Mapping[bytes, bytes]) -> Acknowledged:
+    def _committed(self, what: str, ts: int, writes: Mapping[bytes, bytes]) -> Acknowledgement:
         """The commands of the transaction that committed ``writes`` at ``ts``."""
         home, commit = self._home(ts, writes)
         if commit is None:
-            return Acknowledged(what, (), tuple(key.hex() for key in writes))
+            return Acknowledgement(what, (), tuple(key.hex() for key in writes))
         txn, held = str(commit.txn), dict(commit.writes)
         named = [(home, _commit_name(ts))]
         for partition in commit.participants:
@@ -380,7 +380,7 @@ class ReferenceClaims:
             prepare = self._prepares.get((group, txn))
             held |= dict(prepare.writes) if prepare is not None else {}
         lacking = tuple(key.hex() for key, value in writes.items() if held.get(key) != value)
-        return Acknowledged(what, tuple(named), lacking)
+        return Acknowledgement(what, tuple(named), lacking)
 
     # Entries of logs.
 
@@ -421,18 +421,18 @@ class ReferenceClaims:
         self._log(group).logged(entry.index, entry_mark(entry), command)
         if isinstance(command, commands.Commit):
             self._commits.setdefault(command.ts, {})[group] = command
-            written = Written(group, command.epoch, str(command.txn), _keys(command.writes))
+            written = LoggedWrites(group, command.epoch, str(command.txn), _keys(command.writes))
             return Command(_commit_name(command.ts)), written
         if isinstance(command, commands.Prepare):
             txn = str(command.txn)
             self._prepares[(group, txn)] = command
-            written = Written(group, command.epoch, txn, _keys(command.writes))
+            written = LoggedWrites(group, command.epoch, txn, _keys(command.writes))
             return Command(_prepare_name(txn)), written
         if isinstance(command, commands.Finish):
             txn = str(command.txn)
-            return Finished(group, txn), Outcome(txn, command.ts or None)
+            return TransactionEnd(group, txn), Outcome(txn, command.ts or None)
         if isinstance(command, commands.Forget):
-            return tuple([Forgotten(str(txn)) for txn in command.txns])
+            return tuple([OutcomeDrop(str(txn)) for txn in command.txns])
         return ()
 
 
@@ -471,12 +471,12 @@ class _Grants:
             if value is not None:
                 grant = decode_grant(value)
                 group = _group(int(key.removeprefix(PRIMARY)))
-                self._changed.append(Granted(group, grant.origin, grant.epoch, grant.released))
+                self._changed.append(PrimaryGrant(group, grant.origin, grant.epoch, grant.released))
 
     def _observe_all(self, change: Change) -> None:
         """A revision that gives all its keys the values that they have changes nothing."""
         if all(self._values.get(key) == value for key, value in change.entries.items()):
-            self._changed.append(Needless(METASTORAGE))
+            self._changed.append(NoOpEntry(METASTORAGE))
         self._values.update(change.entries)
 
     def _observe_renewals(self, change: Change) -> None:
@@ -538,13 +538,13 @@ def _writes(steps: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
     return {key: value for key, value in steps if value is not None}
 
 
-def _renewed(value: bytes) -> Renewed:
+def _renewed(value: bytes) -> LeaseRenewal:
     """A renewal says when it was sent by the ceiling that it asks for, which lies so far ahead at
     least: where it is further ahead, that is later than it was sent.
     """
     lease = decode_lease(value)
     sent_ms = (lease.ceiling - span(CEILING_S)) >> COUNTER_BITS
-    return Renewed(lease.origin, (sent_ms + 1) * NS_PER_MS)
+    return LeaseRenewal(lease.origin, (sent_ms + 1) * NS_PER_MS)
 
 
 def _commit_name(ts: int) -> str:

@@ -23,7 +23,7 @@ from clusters.reference.node.storage.log_records import (
     Update,
 )
 from clusters.reference.node.storage.shared_log import PREFIX
-from harness.protocols.claims import Base, Fact, Logged, LogUpdate, Member, Members, mark_of
+from harness.protocols.claims import Base, Fact, LogEntry, LogUpdate, Member, Members, mark_of
 
 _RECORD = struct.Struct("!4sII")
 _PLACE = struct.Struct("!QQ")
@@ -94,11 +94,11 @@ class LogReader:
             None if update.cut is None else _base(update.cut),
         )
 
-    def _logged(self, group: str, entry: Entry) -> Logged:
+    def _logged(self, group: str, entry: Entry) -> LogEntry:
         mark = entry_mark(entry)
         if entry.config:
-            return Logged(entry.index, mark, (_members(decode_configuration(entry.data)),))
-        return Logged(entry.index, mark, self._says(group, entry, mark) if entry.data else ())
+            return LogEntry(entry.index, mark, (_members(decode_configuration(entry.data)),))
+        return LogEntry(entry.index, mark, self._says(group, entry, mark) if entry.data else ())
 
 
 def entry_mark(entry: Entry) -> int:

@@ -16,14 +16,14 @@ import msgspec
 from clusters.reference.node.wire.messages import PeerAnswer, PrimaryBody, TxnId
 
 
-class Answered(msgspec.Struct, frozen=True):
+class PrimaryAnswer(msgspec.Struct, frozen=True):
     """A primary here gave ``answer`` to ``body``, whether a peer or this node had asked."""
 
     body: PrimaryBody
     answer: PeerAnswer
 
 
-class Released(msgspec.Struct, frozen=True):
+class LocksRelease(msgspec.Struct, frozen=True):
     """The primary of ``partition`` under ``epoch`` holds no lock for ``txn`` any more."""
 
     partition: int
@@ -31,7 +31,7 @@ class Released(msgspec.Struct, frozen=True):
     txn: TxnId
 
 
-Listener = Callable[[Answered | Released], None]
+Listener = Callable[[PrimaryAnswer | LocksRelease], None]
 
 # By context as planted bugs are: nodes of one process declare each for itself.
 _listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar(
@@ -43,14 +43,14 @@ def answered(body: PrimaryBody, answer: PeerAnswer) -> None:
     """A primary here answers ``body``."""
     listener = _listener.get()
     if listener is not None:
-        listener(Answered(body, answer))
+        listener(PrimaryAnswer(body, answer))
 
 
 def released(partition: int, epoch: int, txn: TxnId) -> None:
     """A primary here, under ``epoch``, gives up all locks of ``txn``."""
     listener = _listener.get()
     if listener is not None:
-        listener(Released(partition, epoch, txn))
+        listener(LocksRelease(partition, epoch, txn))
 
 
 def listen(listener: Listener) -> None:

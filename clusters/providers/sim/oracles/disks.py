@@ -6,7 +6,7 @@ recovery: a mistake there must not be repeated by the judge.
 
 from __future__ import annotations
 
-from harness.protocols.claims import Base, DiskReader, Logged, LogUpdate, Members, term_of
+from harness.protocols.claims import Base, DiskReader, LogEntry, LogUpdate, Members, term_of
 
 Place = tuple[int, int]  # index and mark of an entry
 
@@ -63,7 +63,7 @@ class SyncedLog:
         kept = [] if base.whole else [each for each in self.members if each[0] > base.index]
         self.members = [(base.index, base.members), *kept]
 
-    def _write(self, entries: tuple[Logged, ...]) -> list[Place]:
+    def _write(self, entries: tuple[LogEntry, ...]) -> list[Place]:
         first = entries[0].index
         replaced: list[Place] = []
         if self.marks:

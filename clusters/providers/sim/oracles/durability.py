@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from clusters.providers.sim.oracles.disks import Lives, Place, SyncedDisk
 from harness.protocols.claims import (
-    Acknowledged,
+    Acknowledgement,
     Command,
-    CommitTold,
-    Logged,
-    LogHeld,
-    LogTold,
+    CommitClaim,
+    LeaderLog,
+    LogEntry,
+    LogMatch,
     LogUpdate,
-    TermTold,
+    TermClaim,
     term_of,
 )
 
@@ -30,7 +30,7 @@ class Durability:
         self._commit: dict[str, int] = {}
         self._places: dict[tuple[str, str], list[Place]] = {}  # of commands
 
-    def term_told(self, disk: SyncedDisk, fact: TermTold) -> str | None:
+    def term_told(self, disk: SyncedDisk, fact: TermClaim) -> str | None:
         """The hard state behind a term that is told."""
         judged = (fact.term, fact.vote)
         key = disk.member_of(fact.group), fact.group
@@ -46,7 +46,7 @@ class Durability:
         self._terms[key] = judged
         return ""
 
-    def log_told(self, fact: LogTold) -> None:
+    def log_told(self, fact: LeaderLog) -> None:
         """A leader's log, as far as it is told."""
         terms = self._told.setdefault(fact.group, {})
         told = terms.get(fact.term)
@@ -57,7 +57,7 @@ class Durability:
         for index, mark in enumerate(fact.marks, fact.first):
             told[index] = mark
 
-    def log_held(self, disk: SyncedDisk, fact: LogHeld) -> str | None:
+    def log_held(self, disk: SyncedDisk, fact: LogMatch) -> str | None:
         """A follower's answer: each entry is compared once."""
         log = disk.log(fact.group)
         if log.term > fact.term:
@@ -80,7 +80,7 @@ class Durability:
         self._held[key] = max(self._held.get(key, 0), fact.index)
         return ""
 
-    def committed(self, disk: SyncedDisk, fact: CommitTold) -> str | None:
+    def committed(self, disk: SyncedDisk, fact: CommitClaim) -> str | None:
         """A leader's commit index, where it is new."""
         before = self._commit.get(fact.group, 0)
         mark = self.mark(disk, fact.group, fact.term, fact.index)
@@ -122,7 +122,7 @@ class Durability:
                 )
         return ""
 
-    def logged(self, group: str, entry: Logged) -> None:
+    def logged(self, group: str, entry: LogEntry) -> None:
         """Note the commands of ``entry``."""
         for fact in entry.says:
             if isinstance(fact, Command):
@@ -130,7 +130,7 @@ class Durability:
                 if (entry.index, entry.mark) not in places:
                     places.append((entry.index, entry.mark))
 
-    def acknowledged(self, fact: Acknowledged) -> str:
+    def acknowledged(self, fact: Acknowledgement) -> str:
         """All commands of a transaction are on majorities."""
         if fact.lacking:
             return f"{fact.what}: its write of {', '.join(fact.lacking)} is in no log"

@@ -21,34 +21,34 @@ from clusters.providers.sim.oracles.leases import Leases
 from clusters.providers.sim.oracles.transactions import Locks, Outcomes, Snapshots
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
-    Acknowledged,
-    Acted,
+    Acknowledgement,
     Base,
     Claim,
     ClaimBroken,
     ClaimsReader,
     ClaimsReport,
-    CommitTold,
+    CommitClaim,
     Fact,
-    Finished,
-    Forgotten,
-    Granted,
-    Installed,
-    Locked,
-    Logged,
-    LogHeld,
-    LogTold,
+    LeaderLog,
+    LeaseRenewal,
+    LockGrant,
+    LockRelease,
+    LogEntry,
+    LoggedWrites,
+    LogMatch,
     LogUpdate,
     Member,
-    Needless,
+    NewVersions,
+    NoOpEntry,
     Outcome,
-    Prepared,
-    Renewed,
-    Said,
+    OutcomeDrop,
+    PreparedLocks,
+    PrimaryAct,
+    PrimaryGrant,
     SnapshotRead,
-    TermTold,
-    Unlocked,
-    Written,
+    Statement,
+    TermClaim,
+    TransactionEnd,
 )
 
 EXAMPLES = 100  # of each claim are kept; the rest is counted
@@ -67,8 +67,9 @@ class Judge:
         self._locks, self._outcomes, self._snapshots = Locks(), Outcomes(), Snapshots()
         self._upkeep = Upkeep()
         self._lease_group = ""  # whose log the renewals are in
-        # When each disk had an entry: that of a majority is when it could be committed.
-        self._synced_s: dict[tuple[str, int, int], list[float]] = {}
+        # When the disk of each member had an entry: that of a majority is when it could be
+        # committed. By member, since a disk that is read again has it no second time.
+        self._synced_s: dict[tuple[str, int, int], dict[str, float]] = {}
         self._judged: Counter[Claim] = Counter()
         self._broken: Counter[Claim] = Counter()
         self._examples: list[ClaimBroken] = []
@@ -100,7 +101,7 @@ class Judge:
         """A message leaves ``link[0]``; hosts without a disk of ours are clients."""
         source, to = link
         disk = self._disks.get(source)
-        said: Iterable[Said]
+        said: Iterable[Statement]
         if disk is None:
             self._reader.asked(to, connection, payload)
             return
@@ -114,24 +115,24 @@ class Judge:
     def _weigh(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
         durability = self._durability
         text: str | None
-        if isinstance(fact, TermTold):
+        if isinstance(fact, TermClaim):
             claim, text = Claim.HARD_STATE_SYNCED, durability.term_told(disk, fact)
-        elif isinstance(fact, LogTold):
+        elif isinstance(fact, LeaderLog):
             durability.log_told(fact)
             return
-        elif isinstance(fact, LogHeld):
+        elif isinstance(fact, LogMatch):
             claim, text = Claim.KNOWN_AFTER_CRASH, durability.log_held(disk, fact)
-        elif isinstance(fact, CommitTold):
+        elif isinstance(fact, CommitClaim):
             before = durability.commit_index(fact.group)
             if fact.index <= before:
                 return  # told with every message; once is enough
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
             self._committed(disk, fact, before + 1)
-        elif isinstance(fact, Acted):
+        elif isinstance(fact, PrimaryAct):
             claim = Claim.LEASE_VALID
             text, overtaken = self._leases.acted(disk.node, fact)
             self._conclude(Claim.ONE_PRIMARY, disk.node, message, overtaken)
-        elif isinstance(fact, Acknowledged):
+        elif isinstance(fact, Acknowledgement):
             claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
         else:
             self._judge_transaction(disk, message, fact)
@@ -141,41 +142,41 @@ class Judge:
 
     def _judge_transaction(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
         node = disk.node
-        if isinstance(fact, Locked):
+        if isinstance(fact, LockGrant):
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.locked(fact))
-        elif isinstance(fact, Unlocked):
+        elif isinstance(fact, LockRelease):
             self._locks.unlocked(fact)
-        elif isinstance(fact, Prepared):
+        elif isinstance(fact, PreparedLocks):
             self._locks.prepared(fact)
-        elif isinstance(fact, Finished):
+        elif isinstance(fact, TransactionEnd):
             self._locks.finished(fact)
-        elif isinstance(fact, Written):
+        elif isinstance(fact, LoggedWrites):
             shared, lost = self._locks.written(fact)
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, shared)
             self._conclude(Claim.LOCK_KEPT, node, message, lost)
         elif isinstance(fact, Outcome):
             told = self._outcomes.told(node, message, fact)
             self._conclude(Claim.ONE_OUTCOME, node, message, told)
-        elif isinstance(fact, Forgotten):
+        elif isinstance(fact, OutcomeDrop):
             self._outcomes.forgotten(fact)
             self._conclude(Claim.ONE_OUTCOME, node, message, self._locks.forgotten(fact))
-        elif isinstance(fact, Needless):
+        elif isinstance(fact, NoOpEntry):
             needless = self._upkeep.needless(true_loop().true_time(), fact)
             self._conclude(Claim.NEEDED_ENTRIES, node, message, needless)
         elif isinstance(fact, SnapshotRead):
             self._conclude(Claim.SNAPSHOT_STABLE, node, message, self._snapshots.read(fact))
-        elif isinstance(fact, Installed):
+        elif isinstance(fact, NewVersions):
             self._conclude(Claim.SNAPSHOT_STABLE, node, message, self._snapshots.installed(fact))
 
-    def _committed(self, disk: SyncedDisk, fact: CommitTold, first: int) -> None:
+    def _committed(self, disk: SyncedDisk, fact: CommitClaim, first: int) -> None:
         """Follow what newly committed entries did."""
         for index in range(first, self._durability.commit_index(fact.group) + 1):
             mark = self._durability.mark(disk, fact.group, fact.term, index) or 0
-            since_s = sorted(self._synced_s.pop((fact.group, index, mark), []))
+            since_s = sorted(self._synced_s.pop((fact.group, index, mark), {}).values())
             for did in self._reader.committed(fact.group, index, mark):
-                if isinstance(did, Renewed):
+                if isinstance(did, LeaseRenewal):
                     self._leases.renewed(did)
-                elif isinstance(did, Granted):
+                elif isinstance(did, PrimaryGrant):
                     voters = self._lives.members(fact.group)[0][1].voters
                     majority = len(voters) // 2
                     on_majority_s = since_s[min(majority, len(since_s) - 1)]
@@ -289,9 +290,9 @@ class Judge:
         for entry in update.entries:
             fresh = False
             if self._durability.commit_index(group) < entry.index:
-                since_s = self._synced_s.setdefault((group, entry.index, entry.mark), [])
+                since_s = self._synced_s.setdefault((group, entry.index, entry.mark), {})
                 fresh = not since_s
-                since_s.append(now_s)
+                since_s.setdefault(disk.member_of(group), now_s)
             if entry.says:
                 self._durability.logged(group, entry)
                 self._renewals(group, disk.node, entry)
@@ -299,9 +300,9 @@ class Judge:
                     for each in entry.says:
                         self._judge_transaction(disk, RECORD, each)
 
-    def _renewals(self, group: str, node: str, entry: Logged) -> None:
+    def _renewals(self, group: str, node: str, entry: LogEntry) -> None:
         for fact in entry.says:
-            if isinstance(fact, Renewed):
+            if isinstance(fact, LeaseRenewal):
                 self._lease_group = group
                 self._leases.renewal(node, entry, fact)
 

@@ -15,7 +15,7 @@ import attrs
 from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
 from harness.clock import NS_PER_S
-from harness.protocols.claims import Acted, ClaimsReader, Granted, Logged, Renewed
+from harness.protocols.claims import ClaimsReader, LeaseRenewal, LogEntry, PrimaryAct, PrimaryGrant
 
 ROUNDING_S = 0.002  # of a renewal's time, which stores may round to milliseconds
 
@@ -51,7 +51,7 @@ class Leases:
         self._reader, self._on_majority = reader, on_majority
         self._starts: dict[str, _Start] = {}
         self._present: dict[str, str] = {}  # node: holder
-        self._grants: dict[str, Granted] = {}  # by the group
+        self._grants: dict[str, PrimaryGrant] = {}  # by the group
         self._acted: dict[str, tuple[int, str]] = {}  # group: the last epoch, and its node
 
     def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
@@ -61,19 +61,19 @@ class Leases:
         self._starts[holder] = _Start(node, clocks, now_ns, now_s, running)
         self._present[node] = holder
 
-    def renewal(self, node: str, entry: Logged, fact: Renewed) -> None:
+    def renewal(self, node: str, entry: LogEntry, fact: LeaseRenewal) -> None:
         """A renewal is synced on the disk of ``node``, in ``entry``."""
         start = self._starts.get(fact.holder)
         if start is not None and start.node == node:
             start.renewed.append((entry.index, entry.mark, self._until_s(start, fact)))
 
-    def renewed(self, fact: Renewed) -> None:
+    def renewed(self, fact: LeaseRenewal) -> None:
         """A renewal is committed."""
         start = self._starts.get(fact.holder)
         if start is not None:
             start.committed_s = max(start.committed_s, self._until_s(start, fact))
 
-    def _until_s(self, start: _Start, fact: Renewed) -> float:
+    def _until_s(self, start: _Start, fact: LeaseRenewal) -> float:
         # No later than now: a clock that is ahead stamps its renewals ahead.
         sent_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
         return min(sent_s, start.local_s()) + self._reader.lease_s
@@ -87,7 +87,7 @@ class Leases:
                 del start.renewed[: place + 1]
                 return
 
-    def acted(self, node: str, fact: Acted) -> tuple[str, str]:
+    def acted(self, node: str, fact: PrimaryAct) -> tuple[str, str]:
         """What was wrong with the lease of ``node``, and with another's; each empty if nothing."""
         holder = self._present.get(node, "")
         start = self._starts.get(holder)
@@ -101,7 +101,7 @@ class Leases:
         text = f"it acts for {fact.group} in epoch {fact.epoch}, after {before} did in {epoch}"
         return outside, text
 
-    def _outside(self, start: _Start, fact: Acted) -> str:
+    def _outside(self, start: _Start, fact: PrimaryAct) -> str:
         if start.local_s() - start.until_s > ROUNDING_S:
             self._learn(start)
         until_s = max(start.until_s, start.committed_s)
@@ -112,7 +112,7 @@ class Leases:
             return f"it acts for {fact.group} without any lease"
         return f"it acts for {fact.group}, {late_s:.3f} s after its lease ended by its own clock"
 
-    def granted(self, on_majority_s: float, fact: Granted) -> str | None:
+    def granted(self, on_majority_s: float, fact: PrimaryGrant) -> str | None:
         """A grant has been committed, which was on a majority since ``on_majority_s``;
         ``None`` where there is no predecessor to wait for."""
         before = self._grants.get(fact.group)

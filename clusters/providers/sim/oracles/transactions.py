@@ -13,15 +13,15 @@ from typing import Any
 import attrs
 
 from harness.protocols.claims import (
-    Finished,
-    Forgotten,
-    Installed,
-    Locked,
+    LockGrant,
+    LockRelease,
+    LoggedWrites,
+    NewVersions,
     Outcome,
-    Prepared,
+    OutcomeDrop,
+    PreparedLocks,
     SnapshotRead,
-    Unlocked,
-    Written,
+    TransactionEnd,
 )
 
 KEPT_EPOCHS = 3  # of each group: a primary that is behind by more grants nothing any more
@@ -42,7 +42,7 @@ class _Epoch:
 @attrs.define
 class _Group:
     epochs: dict[int, _Epoch] = attrs.field(factory=dict)
-    prepared: dict[str, Prepared] = attrs.field(factory=dict)
+    prepared: dict[str, PreparedLocks] = attrs.field(factory=dict)
     # By key and transaction: the epoch, and whether exclusively.
     kept: dict[bytes, dict[str, tuple[int, bool]]] = attrs.field(factory=dict)
     finished: dict[str, None] = attrs.field(factory=dict)
@@ -54,7 +54,7 @@ class Locks:
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
 
-    def locked(self, fact: Locked) -> str:
+    def locked(self, fact: LockGrant) -> str:
         """A lock is granted."""
         group, epoch = self._at(fact.group, fact.epoch)
         holders = epoch.keys.setdefault(fact.key, {})
@@ -65,7 +65,7 @@ class Locks:
             epoch.given_up[fact.txn].pop(fact.key, None)
         return text
 
-    def unlocked(self, fact: Unlocked) -> None:
+    def unlocked(self, fact: LockRelease) -> None:
         """All locks of a transaction are given up."""
         _, epoch = self._at(fact.group, fact.epoch)
         held = epoch.held.pop(fact.txn, None)
@@ -80,7 +80,7 @@ class Locks:
             epoch.given_up.setdefault(fact.txn, {}).update(held)
             _forget(epoch.given_up)
 
-    def prepared(self, fact: Prepared) -> None:
+    def prepared(self, fact: PreparedLocks) -> None:
         """A transaction is prepared."""
         group, _ = self._at(fact.group, fact.epoch)
         # A primary that was paused may tell it after the end.
@@ -91,7 +91,7 @@ class Locks:
             for key in keys:
                 group.kept.setdefault(key, {})[fact.txn] = fact.epoch, exclusive
 
-    def finished(self, fact: Finished) -> None:
+    def finished(self, fact: TransactionEnd) -> None:
         """A prepared transaction has its outcome."""
         group = self._groups.setdefault(fact.group, _Group())
         group.finished[fact.txn] = None
@@ -103,21 +103,21 @@ class Locks:
                 if not group.kept[key]:
                     del group.kept[key]
 
-    def forgotten(self, fact: Forgotten) -> str:
+    def forgotten(self, fact: OutcomeDrop) -> str:
         """The outcome of a transaction is dropped."""
         for name, group in self._groups.items():
             if fact.txn in group.prepared:
                 return f"the outcome of {fact.txn} is dropped, and {name} has not finished it"
         return ""
 
-    def written(self, fact: Written) -> tuple[str, str]:
+    def written(self, fact: LoggedWrites) -> tuple[str, str]:
         """Writes are in a log: what is wrong with the locks of others, and with its own."""
         group, epoch = self._at(fact.group, fact.epoch)
         epoch.written[fact.txn] = None
         _forget(epoch.written)
         shared = ""
         for key in fact.keys:
-            wanted = Locked(fact.group, fact.epoch, fact.txn, key, exclusive=True)
+            wanted = LockGrant(fact.group, fact.epoch, fact.txn, key, exclusive=True)
             shared = shared or next(self._conflicts(group, epoch.keys.get(key, {}), wanted), "")
         lost = epoch.given_up.pop(fact.txn, {}) | self._left_behind(group, epoch, fact)
         if not lost:
@@ -125,7 +125,7 @@ class Locks:
         keys = ", ".join(key.hex() for key in lost)
         return shared, f"{fact.txn} writes in {fact.group}, and its lock of {keys} was given up"
 
-    def _left_behind(self, group: _Group, epoch: _Epoch, fact: Written) -> dict[bytes, None]:
+    def _left_behind(self, group: _Group, epoch: _Epoch, fact: LoggedWrites) -> dict[bytes, None]:
         """The keys whose locks earlier primaries had granted, and this one has not."""
         granted = epoch.held.get(fact.txn, {})
         return {
@@ -136,7 +136,7 @@ class Locks:
             if key not in granted
         }
 
-    def _conflicts(self, group: _Group, holders: dict[str, bool], fact: Locked) -> Iterator[str]:
+    def _conflicts(self, group: _Group, holders: dict[str, bool], fact: LockGrant) -> Iterator[str]:
         mode = "exclusively" if fact.exclusive else "to share"
         what = f"{fact.txn} has key {fact.key.hex()} of {fact.group} {mode}"
         for other, exclusive in holders.items():
@@ -163,7 +163,7 @@ class Outcomes:
         self._told: dict[str, tuple[int | None, str]] = {}
         self._forgotten: dict[str, None] = {}
 
-    def forgotten(self, fact: Forgotten) -> None:
+    def forgotten(self, fact: OutcomeDrop) -> None:
         """Of the transaction nothing is known any more: a late question finds it aborted."""
         self._forgotten[fact.txn] = None
         _forget(self._forgotten)
@@ -206,7 +206,7 @@ class Snapshots:
             del reads[next(iter(reads))]
         return ""
 
-    def installed(self, fact: Installed) -> str:
+    def installed(self, fact: NewVersions) -> str:
         """Versions came to be."""
         for key in fact.keys:
             place = fact.group, key

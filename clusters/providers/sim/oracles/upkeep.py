@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from harness.protocols.claims import Needless
+from harness.protocols.claims import NoOpEntry
 
 MOST, WITHIN_S = 8, 4.0
 
@@ -19,7 +19,7 @@ class Upkeep:
     def __init__(self) -> None:
         self._came_s: dict[str, deque[float]] = {}
 
-    def needless(self, now_s: float, fact: Needless) -> str:
+    def needless(self, now_s: float, fact: NoOpEntry) -> str:
         """An entry that changed nothing is committed; the text is empty where few were before."""
         came_s = self._came_s.setdefault(fact.group, deque(maxlen=MOST))
         came_s.append(now_s)
