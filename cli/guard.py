@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import attrs
 
@@ -24,6 +25,7 @@ class ReaperGuard:
     """
 
     _processes: tuple[subprocess.Popen[bytes], ...]
+    _expected: Callable[[], tuple[str, ...]] = tuple
     _released: bool = False
 
     @classmethod
@@ -33,17 +35,22 @@ class ReaperGuard:
         words = (root.name, str(root), provider, str(os.getpid()))
         reaping = _start("reaper", reaper.__name__, *words)
         # Of the reaper alone, so that it is let go where the watchdog does not start.
+        remains = reaper.remains_of(root.name, root, provider, None)
+        expected = remains.expected if remains else tuple
         guard = cls((reaping,))
         try:
             watching = _start("watchdog", watchdog.__name__, *words, str(reaping.pid))
         except HarnessError:
             guard.release()
             raise
-        return cls((reaping, watching))
+        return cls((reaping, watching), expected)
 
     def release(self) -> None:
-        """Tell both processes that nothing is left to heal, and wait for their end. Idempotent."""
-        if self._released:
+        """Tell both processes that nothing is left to heal, and wait for their end. Idempotent.
+        Does nothing while the daemon may still make what it was asked for: that is to be handed
+        over.
+        """
+        if self._released or self._expected():
             return
         self._released = True
         for process in reversed(self._processes):  # the watchdog first: it waits for the reaper

@@ -66,15 +66,17 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end its reaper
     # The handle at once: later the number could be another process's.
-    remains = remains_of(run_id, root, provider, handle(pid))
+    controller = handle(pid)
+    remains = remains_of(run_id, root, provider, controller)
     prepare(provider)
-    if released(sys.stdin.fileno(), pid):
+    if released(sys.stdin.fileno(), controller):
         return 0
     tell = teller(root)
+    why = "the controller hands the rest over" if lives(controller) else "the controller is gone"
     if remains is None:
-        tell(f"the controller is gone: only provider {provider!r} knows what it made; {BY_HAND}")
+        tell(f"{why}: only provider {provider!r} knows what it made; {BY_HAND}")
         return 1
-    tell("the controller is gone: removing what it left")
+    tell(f"{why}: removing what it left")
     failure = reap(remains, tell, PATIENCE)
     tell(failure or "nothing is left")
     if not failure:
@@ -83,21 +85,19 @@ def main(argv: list[str]) -> int:
     return int(bool(failure))
 
 
-def released(pipe: int, pid: int) -> bool:
-    """Block until the controller ``pid`` releases this process or is gone; return whether it
-    released.
+def released(pipe: int, controller: int | None) -> bool:
+    """Block until the controller of the handle releases this process or is gone (``None``: it was
+    from the start); return whether it released.
 
     The end of the pipe is not enough: a child of the controller may have inherited the other one.
     """
     waiting = select.poll()
     waiting.register(pipe, select.POLLIN)
-    controller = None
-    with contextlib.suppress(ProcessLookupError):
-        controller = os.pidfd_open(pid)
+    if controller is not None:
         waiting.register(controller, select.POLLIN)
     said = b""
     while True:
-        ready = [handle for handle, _ in waiting.poll()]
+        ready = [handle for handle, _ in waiting.poll(0 if controller is None else None)]
         # The pipe first: the word may have been written just before the controller ended.
         if pipe in ready:
             block = os.read(pipe, 64)
@@ -106,7 +106,7 @@ def released(pipe: int, pid: int) -> bool:
                 return True
             if not block:
                 return False
-        elif controller in ready:
+        else:  # the controller is gone
             return False
 
 
@@ -135,9 +135,12 @@ def reap(remains: Remains, tell: Callable[[str], None], patience: Patience) -> s
     """
     ends_s = time.monotonic() + REAP_LIMIT_S
     clean, failure, found_s = 0, "", time.monotonic()
+    expected: tuple[str, ...] = ()
     while True:
         try:
             removed = remains.remove()
+            _tell_removed(removed, tell)
+            expected = remains.expected()
         except Exception as error:  # any error: no other process is left to try again
             if isinstance(error, NotRemoved):
                 _tell_removed(error.removed, tell)
@@ -148,15 +151,14 @@ def reap(remains: Remains, tell: Callable[[str], None], patience: Patience) -> s
             failure = now
         else:
             clean, failure = (0, "") if removed else (clean + 1, "")
-            _tell_removed(removed, tell)
             found_s = time.monotonic() if removed else found_s
-        awaited = time.monotonic() - found_s < patience.expected_s and remains.expected()
+        awaited = expected and time.monotonic() - found_s < patience.expected_s
         if clean >= patience.looks and not awaited:
             break
         if time.monotonic() > ends_s:
             return f"given up after {REAP_LIMIT_S:g} s: {failure or 'more kept appearing'}"
         time.sleep(RETRY_S if failure else patience.pause_s)
-    for name in remains.expected():
+    for name in expected:
         tell(f"{name} did not appear within {patience.expected_s:g} s")
         remains.settle(name)
     return ""

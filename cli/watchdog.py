@@ -20,6 +20,7 @@ from cli.reaper import (
     Remains,
     handle,
     healed,
+    lives,
     prepare,
     reap,
     released,
@@ -37,9 +38,10 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end this as well
     # The handles at once: later the numbers could be other processes'.
     reaper = handle(int(argv[4]))
-    remains = remains_of(run_id, root, provider, handle(int(argv[3])))
+    controller = handle(int(argv[3]))
+    remains = remains_of(run_id, root, provider, controller)
     prepare(provider)
-    if released(sys.stdin.fileno(), int(argv[3])):
+    if released(sys.stdin.fileno(), controller):
         return 0
     if remains is None:  # the reaper says so
         return 1
@@ -53,7 +55,8 @@ def main(argv: list[str]) -> int:
     def remove() -> list[str]:
         removed = remains.remove()
         if removed and not found:
-            tell("controller and reaper are gone: the lease of what they broke is over")
+            both = "the reaper is gone" if lives(controller) else "controller and reaper are gone"
+            tell(f"{both}: the lease of what they broke is over")
         found.extend(removed)
         return removed
 

@@ -29,8 +29,6 @@ WRITE = "w"
 CAS = "cas"
 CAS_MISMATCH = "CAS-MISMATCH"
 
-NEVER_WRITTEN = 0  # a compare-and-set's expected value of a register that had no write yet
-
 _Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -115,7 +113,9 @@ class Register:
                 return (MicroOp(READ, op.key, await _value(tx, op.key)),)
             case MicroOp(f="w", value=int(value)):
                 await tx.write(op.key, value)
-            case MicroOp(f="cas", value=(old, new)):
+            case MicroOp(f="cas", value=(*expected, new)):
+                # Without an expected value it is that of a register that was never written.
+                old = expected[0] if expected else None
                 held = await _value(tx, op.key)
                 if held != old:
                     raise StoreError(CAS_MISMATCH, f"key {op.key} holds {held}, not {old}")
@@ -134,11 +134,13 @@ async def _value(tx: Tx, key: int) -> int | None:
 
 @attrs.frozen
 class Live:
-    """A live key, the number of operations drawn on it, and its last value seen."""
+    """A live key, the number of operations drawn on it, and its last value seen; ``None`` as long
+    as no write was.
+    """
 
     key: int
     drawn: int = 0
-    seen: int = NEVER_WRITTEN
+    seen: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +160,6 @@ class Accesses:
         """See ``Generator``."""
         turn, turns = self.turns.next(context)
         place = turn.draw.randrange(len(self.live))
-        # From 1 on, since 0 is what a register without a write is expected to hold.
         fresh = 1 + turn.count * self.concurrency + turn.slot
         step = self._step(turn.draw, place, fresh)
         live, next_key = self.live[place], self.next_key
@@ -178,7 +179,7 @@ class Accesses:
         if isinstance(event, Invoke) or event.type is not OpType.OK:
             return self
         (op,) = event.ops
-        held = op.value[1] if isinstance(op.value, tuple) and op.f == CAS else op.value
+        held = op.value[-1] if isinstance(op.value, tuple) and op.f == CAS else op.value
         if not isinstance(held, int):
             return self
         live = tuple(attrs.evolve(x, seen=held) if x.key == op.key else x for x in self.live)
@@ -190,5 +191,5 @@ class Accesses:
             return MicroOp(READ, live.key)
         # By the place, in which a fresh key follows the old one: so a key has it always or never.
         if place % 2 and draw.random() < self.options.cas_fraction:
-            return MicroOp(CAS, live.key, (live.seen, fresh))
+            return MicroOp(CAS, live.key, (fresh,) if live.seen is None else (live.seen, fresh))
         return MicroOp(WRITE, live.key, fresh)

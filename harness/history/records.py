@@ -20,6 +20,7 @@ class MicroOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a transaction: ``("append", key, element)``, ``("r", key, value)``, ``("w",
     ...)``.
 
+    A compare-and-set has ``(old, new)``, or ``(new,)`` where it expects a register without a write.
     A read's value is ``None`` ("not known") in an invoke; in an ok completion ``None`` or ``()``
     means "empty".
     """

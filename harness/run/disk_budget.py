@@ -57,11 +57,18 @@ def used_bytes(root: Path) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     else:
-                        # Blocks, not the size: files may have holes. Their unit is 512 bytes.
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+                        total += _blocks_bytes(entry)
         except OSError:
             continue
     return total
+
+
+def _blocks_bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        # Blocks, not the size: files may have holes. Their unit is 512 bytes.
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except OSError:  # it vanished, and no other file of its directory with it
+        return 0
 
 
 def over_cap(plan: Plan, root: Path) -> str:

@@ -9,11 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
+from requests.exceptions import ReadTimeout
 
 from cli import reaper
+from cli.guard import ReaperGuard
 from clusters.providers.docker import cleanup
+from clusters.providers.docker.daemon import DaemonError, doing
 from harness.errors import HarnessError, NotRemoved
-from harness.run.directory import directory_mark
+from harness.run.directory import RunDirectory, directory_mark
 
 AT_ONCE = reaper.Patience(looks=2, pause_s=0.0, expected_s=60.0)
 
@@ -152,6 +156,58 @@ def test_a_request_is_announced_while_it_is_under_way_and_settled_by_what_remove
     assert list((root / "undo").iterdir()) == []
 
 
+@pytest.mark.parametrize("definite", [True, False])
+def test_only_an_answer_of_the_daemon_settles_a_request(definite: bool, tmp_path: Path) -> None:
+    answer = APIError("no") if definite else ReadTimeout("no answer within 20 s")
+    announced = cleanup.Requests(tmp_path)
+
+    with pytest.raises(DaemonError), announced.announced("a"), doing("making a"):
+        raise answer
+
+    assert announced.open() == (() if definite else ("a",))
+
+
+def test_no_guard_is_released_while_the_daemon_may_still_make_something(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.undo.mkdir()
+    requests = cleanup.Requests(run.undo)
+    guard = ReaperGuard.start(run, "docker")
+    try:
+        with pytest.raises(DaemonError), requests.announced("a"), doing("making a"):
+            raise ReadTimeout("no answer within 20 s")
+        guard.release()
+        assert not guard.released
+    finally:
+        requests.settle("a")
+        guard.release()
+    assert guard.released
+
+
+def test_where_it_can_not_be_told_what_is_expected_that_is_tried_again() -> None:
+    said: list[str] = []
+    answers = [PermissionError("undo: permission denied")]
+
+    def expected() -> tuple[str, ...]:
+        if answers:
+            raise answers.pop()
+        return ()
+
+    assert reaper.reap(reaper.Remains(list, expected), said.append, AT_ONCE) == ""
+    assert said == ["will be tried again: PermissionError: undo: permission denied"]
+
+
+def test_what_is_handed_over_by_a_controller_that_lives_is_not_called_an_orphan(
+    tmp_path: Path,
+) -> None:
+    words = [sys.executable, "-m", "cli.reaper", "r", str(tmp_path), "process", str(os.getpid())]
+
+    subprocess.run(words, stdin=subprocess.DEVNULL, timeout=30)
+
+    log = (tmp_path / "reaper.log").read_text()
+    assert "the controller hands the rest over: removing what it left" in log
+    assert "the controller is gone" not in log
+
+
 def test_while_its_controller_lives_more_is_expected(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as controller:
         remains = reaper.remains_of("r", tmp_path, "docker", reaper.handle(controller.pid))
@@ -195,7 +251,7 @@ def test_a_controller_that_says_so_lets_it_go() -> None:
     read, write = os.pipe()
     os.write(write, reaper.RELEASE)
 
-    assert reaper.released(read, os.getpid())
+    assert reaper.released(read, reaper.handle(os.getpid()))
 
     os.close(read)
     os.close(write)
@@ -206,7 +262,7 @@ def test_the_end_of_the_pipe_is_the_end_of_the_controller() -> None:
     os.write(write, reaper.RELEASE[:3])  # it died within the word
     os.close(write)
 
-    assert not reaper.released(read, os.getpid())
+    assert not reaper.released(read, reaper.handle(os.getpid()))
 
     os.close(read)
 
@@ -214,7 +270,9 @@ def test_the_end_of_the_pipe_is_the_end_of_the_controller() -> None:
 def test_a_dead_controller_is_noticed_though_a_child_of_it_holds_the_pipe_open() -> None:
     read, write = os.pipe()
     with subprocess.Popen([sys.executable, "-c", ""]) as controller:
-        assert not reaper.released(read, controller.pid)
+        assert not reaper.released(read, reaper.handle(controller.pid))
+    # It was gone before there was a handle: its number says nothing any more.
+    assert not reaper.released(read, None)
 
     os.close(read)
     os.close(write)

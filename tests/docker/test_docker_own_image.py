@@ -11,7 +11,8 @@ import pytest
 from docker_runs import PORTS, named
 
 from clusters.providers.docker import images
-from clusters.providers.docker.contents import Package, contents, digest, installed
+from clusters.providers.docker.cleanup import Requests
+from clusters.providers.docker.contents import Package, Probe, contents, digest, installed
 from clusters.providers.docker.provider import build
 from harness.errors import PlanError
 
@@ -67,6 +68,27 @@ def _lead_elsewhere(client: docker.APIClient, alias: str) -> None:
         client.commit(made, repository=repository, tag=tag, changes=["LABEL other=1"])
     finally:
         client.remove_container(made, force=True)
+
+
+def test_the_container_that_is_made_to_look_into_an_image_is_announced_and_gone_afterwards(
+    docker_daemon: docker.APIClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watched(Requests):
+        def settle(self, name: str) -> None:
+            seen.extend(self.open())
+            super().settle(name)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    seen: list[str] = []
+    requests = Watched(tmp_path)
+    name = f"firedrill-{named('looking')}"
+    probe = Probe(name=name, labels={"firedrill.run": "looking"}, requests=requests)
+
+    contents(docker_daemon, images.ensure_base(docker_daemon), probe)
+
+    assert set(seen) == {name}
+    assert requests.open() == ()
+    assert docker_daemon.containers(all=True, filters={"name": name}) == []
 
 
 def test_the_packages_of_an_image_are_those_that_dpkg_tells_in_it(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,18 @@ def test_a_run_is_measured_with_all_its_files_and_no_file_twice_removed(tmp_path
 
     assert 3 * MIB <= disk_budget.used_bytes(tmp_path) < 4 * MIB
     assert disk_budget.used_bytes(tmp_path / "gone") == 0
+
+
+def test_a_file_that_vanishes_meanwhile_hides_no_other_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"x" * MIB)
+    listed = list(os.scandir(tmp_path))
+    (tmp_path / listed[0].name).unlink()
+    monkeypatch.setattr(disk_budget.os, "scandir", lambda _: contextlib.nullcontext(listed))
+
+    assert 2 * MIB <= disk_budget.used_bytes(tmp_path) < 3 * MIB
 
 
 def test_a_run_over_its_cap_is_told_so(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from docker.errors import APIError
 
 from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import DaemonError, connect, doing
-from harness.errors import NotRemoved, UsageError
+from harness.errors import HarnessError, NotRemoved, UsageError
 from harness.history.files import disk_failure
 from harness.run.directory import same_directory
 
@@ -63,8 +63,8 @@ class Requests:
 
     @contextlib.contextmanager
     def announced(self, name: str) -> Iterator[None]:
-        """Announce that object ``name`` is being made. Raises ``HarnessError`` where the disk
-        refuses.
+        """Announce that object ``name`` is being made, until the daemon has answered: after a
+        timeout it may still appear. Raises ``HarnessError`` where the disk refuses.
         """
         if self._directory is None:
             yield
@@ -76,8 +76,11 @@ class Requests:
             raise disk_failure("announce", path, error, f"{name} is not made") from error
         try:
             yield
-        finally:
-            self.settle(name)
+        except HarnessError as error:
+            if not isinstance(error, DaemonError) or error.answered:
+                self.settle(name)
+            raise
+        self.settle(name)
 
     def open(self) -> tuple[str, ...]:
         """The names of those that have not been answered, nor settled."""
@@ -262,8 +265,9 @@ def _sorted(kind: str, named: Iterable[tuple[str, dict[str, Any]]]) -> list[Left
 LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed by its maker
 
 
-def remove_container(client: docker.APIClient, name: str) -> None:
-    """Kill and remove a container and its anonymous volumes; no error if it is gone or going.
+def remove_container(client: docker.APIClient, name: str) -> bool:
+    """Kill and remove a container and its anonymous volumes; whether it was there. No error if it
+    is gone or going.
 
     A frozen one is thawed first: under control groups version 1 a frozen process can't die, and a
     daemon that loses hold of the container meanwhile can never remove it.
@@ -278,10 +282,12 @@ def remove_container(client: docker.APIClient, name: str) -> None:
             # The daemon is removing it for another caller, which is what was wanted.
             if "already in progress" not in (error.explanation or ""):
                 raise
+        return True
+    return False
 
 
-def remove_network(client: docker.APIClient, name: str) -> None:
-    """Remove a network; fine if it is gone. Waits a little for the last container to leave it."""
+def remove_network(client: docker.APIClient, name: str) -> bool:
+    """Remove a network; whether it was there. Waits a little for the last container to leave it."""
     ends = time.monotonic() + LEAVING_LIMIT_S
     with doing(f"removing network {name}", missing_is_fine=True):
         while True:
@@ -292,5 +298,6 @@ def remove_network(client: docker.APIClient, name: str) -> None:
                 if not busy or time.monotonic() > ends:
                     raise
             else:
-                return
+                return True
             time.sleep(0.1)
+    return False

@@ -16,6 +16,7 @@ import attrs
 import docker
 from docker.errors import NotFound
 
+from clusters.providers.docker.cleanup import Requests
 from clusters.providers.docker.daemon import doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import HarnessError
@@ -60,11 +61,20 @@ class Contents:
         return told
 
 
-def contents(
-    client: docker.APIClient, image: str, labels: Mapping[str, str] | None = None
-) -> Contents:
+@attrs.frozen(kw_only=True)
+class Probe:
+    """The container that is made, for a moment, to look into an image; it never runs.
+    ``requests``: where it is announced, under its ``name``.
+    """
+
+    name: str | None = None
+    labels: Mapping[str, str] = {}
+    requests: Requests = attrs.field(factory=lambda: Requests(None))
+
+
+def contents(client: docker.APIClient, image: str, probe: Probe | None = None) -> Contents:
     """The present contents of ``image``. Raises ``DaemonError``, also where there is no such
-    image. ``labels``: of a container that is made to look into it, for a moment.
+    image.
     """
     with doing(f"looking at image {image}"):
         found = client.inspect_image(image)  # type: ignore[no-untyped-call]
@@ -72,7 +82,7 @@ def contents(
         name=image,
         identity=str(found["Id"]),
         base=str((found["Config"].get("Labels") or {}).get(BASE, "")),
-        packages=_packages(client, str(found["Id"]), labels or {}),
+        packages=_packages(client, str(found["Id"]), probe or Probe()),
     )
 
 
@@ -90,15 +100,13 @@ def installed(status: str) -> Iterator[Package]:
             yield Package(fields["Package"], fields["Version"], fields["Architecture"])
 
 
-def _packages(
-    client: docker.APIClient, identity: str, labels: Mapping[str, str]
-) -> tuple[Package, ...]:
+def _packages(client: docker.APIClient, identity: str, probe: Probe) -> tuple[Package, ...]:
     """The packages of the image with that id, read once: they never change."""
     kept = cache_root() / "packages" / f"{identity.removeprefix('sha256:')}.txt"
     try:
         lines = kept.read_text().splitlines()
     except OSError:
-        found = tuple(sorted(installed(_status(client, identity, labels))))
+        found = tuple(sorted(installed(_status(client, identity, probe))))
         _keep(kept, found)
         return found
     return tuple(Package(*line.split(" ")) for line in lines)
@@ -112,11 +120,16 @@ def _keep(kept: Path, packages: Iterable[Package]) -> None:
     write_atomically(kept, "".join(f"{package}\n" for package in packages).encode())
 
 
-def _status(client: docker.APIClient, identity: str, labels: Mapping[str, str]) -> str:
+def _status(client: docker.APIClient, identity: str, probe: Probe) -> str:
     """dpkg's list in the image; empty where there is none. Nothing of the image is run."""
-    with doing(f"reading the packages of image {identity}"):
+    what, announced = probe.name or "a container", probe.requests.announced
+    with announced(what), doing(f"reading the packages of image {identity}"):
         made = client.create_container(
-            identity, command=["true"], network_disabled=True, labels=dict(labels)
+            identity,
+            command=["true"],
+            name=probe.name,
+            network_disabled=True,
+            labels=dict(probe.labels),
         )["Id"]
         try:
             stream, _ = client.get_archive(made, STATUS)
@@ -129,6 +142,7 @@ def _status(client: docker.APIClient, identity: str, labels: Mapping[str, str]) 
             return ""
         finally:
             client.remove_container(made, v=True, force=True)
+            probe.requests.settle(what)  # also where it could not be read in time
     with tarfile.open(fileobj=io.BytesIO(bytes(packed))) as tar:
         member = tar.extractfile(tar.getmembers()[0])
         return member.read().decode("utf-8", "replace") if member else ""

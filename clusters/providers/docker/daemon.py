@@ -28,11 +28,13 @@ class NoDaemon(UsageError):
 
 
 class DaemonError(HarnessError):
-    """The daemon refused a call, or did not answer it in time."""
+    """The daemon refused a call, or did not answer it in time (``answered`` is false then: it may
+    still do what it was asked for).
+    """
 
-    def __init__(self, what: str, reason: str) -> None:
+    def __init__(self, what: str, reason: str, *, answered: bool = True) -> None:
         super().__init__(f"docker: {what}: {reason}")
-        self.reason = reason
+        self.reason, self.answered = reason, answered
 
 
 def address() -> str:
@@ -76,4 +78,4 @@ def doing(what: str, *, missing_is_fine: bool = False) -> Iterator[None]:
     except APIError as error:
         raise DaemonError(what, error.explanation or str(error)) from error
     except (DockerException, requests.exceptions.RequestException) as error:
-        raise DaemonError(what, str(error)) from error
+        raise DaemonError(what, str(error), answered=False) from error

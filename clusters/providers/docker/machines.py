@@ -359,11 +359,13 @@ class Machines:
 
     def remove(self, container: str) -> None:
         """Remove one of ``owned``, in any state. Idempotent."""
-        remove_container(self._client, container)
+        if remove_container(self._client, container):
+            self._requests.settle(container)
 
     def remove_network(self) -> None:
         """Remove the run's network. Idempotent."""
-        remove_network(self._client, self._network)
+        if remove_network(self._client, self._network):
+            self._requests.settle(self._network)
 
 
 def _bounded(stream: Iterable[bytes], limit_bytes: int, what: str) -> bytes:

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from clusters.providers.docker import contents, daemon_tasks, images, labels, subnets
 from clusters.providers.docker.cleanup import Requests
-from clusters.providers.docker.container import CONTROL_PORT, Limits, Node
+from clusters.providers.docker.container import CONTROL_PORT, Limits, Node, docker_name
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import Machines
 from clusters.providers.docker.wires import Wires
@@ -431,7 +431,11 @@ class DockerProvider:
                 contents.contents,
                 client,
                 image,
-                labels.myself().labels(self._run_id, self._directory),
+                contents.Probe(
+                    name=docker_name(self._run_id, "packages"),
+                    labels=labels.myself().labels(self._run_id, self._directory),
+                    requests=self._requests or Requests(None),
+                ),
             )
             limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
             # By its id, which is what is recorded: the name may lead elsewhere a moment from now.
