@@ -43,6 +43,14 @@ from harness.history.records import (
     StoreEvent,
 )
 from harness.plan.plan import options
+from harness.protocols.changes import (
+    AssignmentChange,
+    AssignmentKind,
+    ReportedChanges,
+    TellsChanges,
+    TopologyChange,
+    TopologyKind,
+)
 from harness.protocols.checker import (
     EXAMPLES_MAX,
     Checker,
@@ -118,6 +126,8 @@ __all__ = [
     "AlteredByStatements",
     "Anomaly",
     "Answer",
+    "AssignmentChange",
+    "AssignmentKind",
     "Capability",
     "Certainty",
     "Checker",
@@ -189,6 +199,7 @@ __all__ = [
     "Repeat",
     "ReplicaState",
     "Replicas",
+    "ReportedChanges",
     "Requirement",
     "Role",
     "RoleKind",
@@ -205,9 +216,12 @@ __all__ = [
     "System",
     "Tables",
     "TakesStatements",
+    "TellsChanges",
     "TellsMoments",
     "TellsStates",
     "TellsVersions",
+    "TopologyChange",
+    "TopologyKind",
     "Tx",
     "UntilOk",
     "UsageError",

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 import clusters.reference.node as node_package
+from clusters.reference.change_feed import ChangeFeed
 from clusters.reference.client import (
     ERRORS,
     ONE_SHOT,
@@ -55,10 +56,12 @@ from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import BadMessage
 from clusters.reference.node.wire.reports import (
     AdminBody,
+    AskChanges,
     AskEvents,
     AskSql,
     AskStates,
     AskStatus,
+    ChangeReport,
     EventBatch,
     NodeReport,
     ReplicaReport,
@@ -82,6 +85,7 @@ from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
 from harness.plan.plan import options as convert
+from harness.protocols.changes import ReportedChanges
 from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import (
     Address,
@@ -274,7 +278,7 @@ class ReferenceSystem:
     def __init__(self, *, options: Options, network: Network, zones: Zones | None = None) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options, self._network, self._zones = options, network, zones
-        self._feed = EventFeed(self._flat)
+        self._feed, self._changes = EventFeed(self._flat), ChangeFeed(self._flat)
 
     @property
     def partitions(self) -> int:
@@ -436,6 +440,14 @@ class ReferenceSystem:
         states = (_state(report, replica) for replica in report.replicas)
         return tuple(replace(s, partition=self._flat(s.partition)) for s in states)
 
+    async def changes(self, cluster: Cluster, node: str, clock: RunClock) -> ReportedChanges | None:
+        """See ``harness.protocols.changes.TellsChanges``."""
+        asked_ns = clock.now_ns()
+        report = await self._ask(cluster, node, self._changes.question(node))
+        if not isinstance(report, ChangeReport):
+            return None
+        return self._changes.take(node, report, (asked_ns + clock.now_ns()) // 2)
+
     async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
         """See ``harness.protocols.hardware.Replicas``."""
         loop = asyncio.get_running_loop()
@@ -569,7 +581,7 @@ class ReferenceSystem:
         self,
         cluster: Cluster,
         node: str,
-        question: AskStatus | AskEvents | AskStates | AskSql,
+        question: AskStatus | AskEvents | AskStates | AskSql | AskChanges,
         limit_s: float = ADMIN_LIMIT_S,
     ) -> AdminBody | None:
         """The node's answer, or ``None`` where there is none in time."""

@@ -27,6 +27,7 @@ from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import Heartbeat, OpType, PhaseMark, Record
 from harness.history.seal import seal
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
+from harness.protocols.changes import TellsChanges
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import (
     Cluster,
@@ -44,6 +45,7 @@ from harness.protocols.statements import TakesStatements
 from harness.protocols.states import TellsStates
 from harness.protocols.workload import Workload
 from harness.run.addresses import forget_addresses, write_addresses
+from harness.run.change_log import ChangeLog
 from harness.run.claim_log import write_claims
 from harness.run.controller_health import ControllerHealth
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
@@ -125,6 +127,9 @@ class Life:
         self.states: StateLog | None = None
         if isinstance(parts.system, TellsStates):
             self.states = StateLog(run, parts.system, self.clock)
+        self.changes: ChangeLog | None = None
+        if isinstance(parts.system, TellsChanges):
+            self.changes = ChangeLog(run, parts.system, self.clock)
         self.checksums: dict[str, str] = {}
         self.trouble: list[str] = []
         self.errors: Counter[str] = Counter()  # of operations, in this phase
@@ -145,6 +150,7 @@ class Life:
         """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
         acts: tuple[Callable[[], None], ...] = (
             self._close_states,
+            self._close_changes,
             self._close_claims,
             self._close_pulse,
             lambda: self.enter("seal"),
@@ -160,6 +166,10 @@ class Life:
     def _close_states(self) -> None:
         if self.states is not None:
             self.checksums |= self.states.close()
+
+    def _close_changes(self) -> None:
+        if self.changes is not None:
+            self.checksums |= self.changes.close()
 
     def _close_claims(self) -> None:
         judged = self.provider.claims() if isinstance(self.provider, JudgesClaims) else None
@@ -390,6 +400,8 @@ class Life:
         }
         if self.states is not None:
             polls["sampling states"] = self.states.sample
+        if self.changes is not None:
+            polls["fetching changes"] = self.changes.fetch
         failed: dict[str, None] = {}
         while True:
             for what, poll in polls.items():
@@ -434,6 +446,9 @@ class Life:
             # A run that was asked to end does not wait for quiet.
             states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
             await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
+        if self.changes is not None:
+            # After the states: what these show was assigned before.
+            await self._attempt("collect changes", COLLECT_LIMIT_S, self.changes.fetch(cluster))
         await self._collect_logs(cluster)
         if isinstance(self.system, LogsEvents):
             work = self._read_events(self.system, cluster)

@@ -37,6 +37,8 @@ FILES = (
     "controller.parquet",
     "states.parquet",
     "logs.parquet",
+    "assignments.parquet",
+    "topology.parquet",
     "report.html",
     "traceback.txt",
     "shrunk.toml",

@@ -240,6 +240,7 @@ class Components:
             config=config,
             zoned=config.zoned,
             origin=self.origin,
+            boot=self.runtime.boot,
             incarnation=self.identity.incarnation,
             view=self.metastorage,
             group=group,

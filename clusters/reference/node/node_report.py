@@ -28,10 +28,12 @@ from clusters.reference.node.wire.messages import Failed, Version
 from clusters.reference.node.wire.reports import (
     AdminBody,
     AdminQuestion,
+    AskChanges,
     AskEvents,
     AskKey,
     AskSql,
     AskStates,
+    ChangeReport,
     KeyReport,
     LogMark,
     NodeReport,
@@ -51,11 +53,14 @@ _MODULUS = 1 << 8 * _BYTES
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Statements(Protocol):
-    """The way of statements to the leader of metastorage."""
+class Zoned(Protocol):
+    """What a node of a cluster with distribution zones answers beside the others."""
 
     async def execute(self, question: AskSql) -> SqlReport:
-        """The answer to a statement."""
+        """The answer to a statement, by way of the leader of metastorage."""
+
+    def changes(self, question: AskChanges) -> ChangeReport:
+        """Changes of assignments and topology."""
 
 
 class Reporter:
@@ -76,9 +81,9 @@ class Reporter:
         leases: LeaseTable,
         clock: Hlc,
         routes: Routes,
-        zoned: Statements | None = None,
+        zoned: Zoned | None = None,
     ) -> None:
-        """``zoned`` carries statements out, in a cluster that has distribution zones."""
+        """``zoned``: in a cluster that has distribution zones."""
         self._zoned, self._routes = zoned, routes
         self._config, self._runtime, self._identity = config, runtime, identity
         self._events, self._host, self._links = event_log, host, links
@@ -98,6 +103,12 @@ class Reporter:
                 return await self._zoned.execute(question)
             message = "the cluster has no distribution zones: its plan asks for none"
             return SqlReport(problem=SqlProblem(kind="NoZones", message=message))
+        if isinstance(question, AskChanges):
+            if self._zoned is not None:
+                return self._zoned.changes(question)
+            # Without zones nothing moves that has keys of its own.
+            boot, revision = self._runtime.boot, self._metastorage.revision
+            return ChangeReport(boot=boot, cursor=0, begins=0, revision=revision, rows=())
         return self._node_report()
 
     def _node_report(self) -> NodeReport:

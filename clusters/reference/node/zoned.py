@@ -15,6 +15,7 @@ from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.service import CatalogService, SqlClient
 from clusters.reference.node.catalog.views import ClusterState
+from clusters.reference.node.change_log import ChangeLog
 from clusters.reference.node.config import Config, Zoned
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.metastorage.metastorage import Change, Metastorage
@@ -33,7 +34,7 @@ from clusters.reference.node.runtime.tasks import Tasks, together
 from clusters.reference.node.topology import logical
 from clusters.reference.node.topology.logical import Ask, Joiner, TopologyService
 from clusters.reference.node.wire.messages import Join, Leave, PeerAnswer
-from clusters.reference.node.wire.reports import AskSql, SqlReport
+from clusters.reference.node.wire.reports import AskChanges, AskSql, ChangeReport, SqlReport
 from clusters.reference.node.zones import driver as zone_driver
 from clusters.reference.node.zones import manager as zone_manager
 from clusters.reference.node.zones.data_nodes import of_profile
@@ -50,6 +51,7 @@ class ZonedParts:
         config: Config,
         zoned: Zoned,
         origin: str,
+        boot: str,
         incarnation: str,
         view: Metastorage,
         group: GroupHandle,
@@ -64,6 +66,9 @@ class ZonedParts:
         self.routes = TableRoutes(view)
         node = Node(name=config.node, attributes=zoned.attributes, profiles=zoned.profiles)
         self._join = Join(node, origin, incarnation, zoned.tag, zoned.version)
+        self._changes = ChangeLog(
+            boot=boot, store=view, monotonic_s=asyncio.get_running_loop().time
+        )
         self._topology = TopologyService(
             node=config.node,
             zoned=zoned,
@@ -125,6 +130,7 @@ class ZonedParts:
             assignments=assignments,
             ask=ask,
             event_log=self._events,
+            change_log=self._changes,
             tasks=tasks,
         )
         leader: Callable[[], str | None] = lambda: self._group.leader  # noqa: E731
@@ -147,6 +153,10 @@ class ZonedParts:
     async def execute(self, question: AskSql) -> SqlReport:
         """The answer to a statement, by the leader of metastorage."""
         return await self._sql.execute(question)
+
+    def changes(self, question: AskChanges) -> ChangeReport:
+        """Changes of assignments and topology that this node has applied."""
+        return self._changes.since(question)
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""

@@ -95,6 +95,7 @@ class Compacted(Exception):
 
 
 Observer = Callable[[Change], None]
+Prefix = str | tuple[str, ...]  # of several, a key has one
 
 
 class Watcher(Protocol):
@@ -161,7 +162,7 @@ def encode_invoke(invoke: Invoke) -> bytes:
 class Watch:
     """One watch: it has delivered everything of ``prefix`` up to ``revision``."""
 
-    def __init__(self, prefix: str, revision: int, watcher: Watcher) -> None:
+    def __init__(self, prefix: Prefix, revision: int, watcher: Watcher) -> None:
         self.prefix, self.revision, self._watcher = prefix, revision, watcher
 
     def deliver(self, change: Change) -> None:
@@ -201,7 +202,7 @@ class Metastorage:
         """All keys that begin with ``prefix``, sorted."""
         return {k: self._keys[k] for k in sorted(self._keys) if k.startswith(prefix)}
 
-    def changes(self, prefix: str, after: int) -> tuple[Change, ...]:
+    def changes(self, prefix: Prefix, after: int) -> tuple[Change, ...]:
         """The changes of each revision above ``after`` under ``prefix``, the oldest first. Raises
         ``Compacted``.
         """
@@ -218,13 +219,14 @@ class Metastorage:
         """
         self._observers.append((prefix, observer))
 
-    def watch(self, prefix: str, after: int, watcher: Watcher) -> Watch:
+    def watch(self, prefix: Prefix, after: int, watcher: Watcher) -> Watch:
         """Call ``watcher`` for every revision above ``after`` that touches ``prefix``, each once,
         in order and by itself: those that are here before the return, each later one before the
         next is applied. ``after`` may be a revision that this replica has yet to reach, as after a
         restart. ``prefix`` must not be one without history. Raises ``Compacted``.
         """
-        if any(prefix.startswith(p) or p.startswith(prefix) for p in WITHOUT_HISTORY):
+        prefixes = (prefix,) if isinstance(prefix, str) else prefix
+        if any(one.startswith(p) or p.startswith(one) for one in prefixes for p in WITHOUT_HISTORY):
             raise ValueError(f"metastorage: keys under {prefix!r} have no history to watch")
         past = self.changes(prefix, min(after, self.revision))
         watch = Watch(prefix, after, watcher)
@@ -359,5 +361,5 @@ class SnapshotRestore:
         self._store.become(self._chunks)
 
 
-def _about(prefix: str, entries: dict[str, bytes | None]) -> dict[str, bytes | None]:
+def _about(prefix: Prefix, entries: dict[str, bytes | None]) -> dict[str, bytes | None]:
     return {key: value for key, value in entries.items() if key.startswith(prefix)}

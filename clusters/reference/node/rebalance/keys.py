@@ -96,7 +96,7 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _assignments = msgspec.msgpack.Decoder(Assignments).decode
-_lock = msgspec.msgpack.Decoder(Lock).decode
+decode_lock = msgspec.msgpack.Decoder(Lock).decode
 _members = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
@@ -139,7 +139,7 @@ def read(view: View, partition: PartitionId) -> PartitionState:
         stable=_decoded(held, STABLE),
         pending=_decoded(held, PENDING),
         planned=_decoded(held, PLANNED),
-        lock=None if (lock := held[LOCK]) is None else _lock(lock.value),
+        lock=None if (lock := held[LOCK]) is None else decode_lock(lock.value),
         trigger=None
         if (trigger := held[TRIGGER]) is None
         else int.from_bytes(trigger.value, "big"),

@@ -74,6 +74,21 @@ class Leader(Protocol):
         """Invoke at the leader; a failure leaves open whether it was done."""
 
 
+class Changes(Protocol):
+    """The record of what leaders do about changes of peers."""
+
+    def accepted(
+        self, partition: int, nodes: tuple[str, ...], *, asked: int, term: int, revision: int
+    ) -> None:
+        """The leader of ``term`` here has accepted a change that was for the term ``asked``."""
+
+    def failed(self, partition: int, error: str, *, term: int, revision: int) -> None:
+        """A change of peers has failed."""
+
+    def cancelled(self, partition: int, done: bool, *, term: int, revision: int) -> None:
+        """The leader of ``term`` here was asked to cancel the change that goes on."""
+
+
 class Led:
     """What a leader of one term knows of its partition's rebalance. ``revision``: of metastorage,
     which must be applied here before the next act is decided.
@@ -110,6 +125,7 @@ class PartitionDriver:
         assignments: dict[int, Assignment],
         ask: Ask,
         event_log: events.EventLog,
+        change_log: Changes,
         tasks: Tasks,
     ) -> None:
         """``view`` is what this node has applied; ``assignments`` is kept as stable ones are, by
@@ -118,7 +134,7 @@ class PartitionDriver:
         self._node, self._variant, self._view, self._leader = node, variant, view, leader
         self._lives, self._host, self._replicas = lives, host, replicas
         self._assignments, self._events, self._ask = assignments, event_log, ask
-        self._tasks = tasks
+        self._changes, self._tasks = change_log, tasks
         self._acting: dict[int, None] = {}
         self._removing: dict[int, None] = {}  # of those that act
         self._led: dict[int, Led] = {}
@@ -236,6 +252,7 @@ class PartitionDriver:
         decision = failover.failed(led.retries, error, revision)
         led.retries = decision.retries
         led.wait_until_s = asyncio.get_running_loop().time() + decision.delay_s
+        self._changes.failed(number, error.value, term=led.term, revision=revision)
         text = f"change of peers failed: {error}" + (f", {name_of(member)}" if member else "")
         if decision.act is not Next.STOP:
             reached("change of peers to be tried again")
@@ -267,7 +284,9 @@ class PartitionDriver:
                 self._begin(number, self._change(number, led, group, act, confirm=locks))
         elif isinstance(act, CancelChange):
             # Where nothing goes on, there is nothing to cancel, and the answer is the same.
-            if raft.cancel_change() or raft.stage is RaftStage.STABLE:
+            done = raft.cancel_change() or raft.stage is RaftStage.STABLE
+            self._changes.cancelled(number, done, term=act.term, revision=state.pending_revision)
+            if done:
                 led.cancelled = raft.now, act.then
         elif raft.stage is RaftStage.STABLE and state.pending is None:
             self._tidy(number, led, group)
@@ -314,6 +333,10 @@ class PartitionDriver:
             self._failed(number, led, ReconfigurationError.BUSY, act.revision)
         except NotLeader:
             self._failed(number, led, ReconfigurationError.STEPPED_DOWN, act.revision)
+        else:
+            self._changes.accepted(
+                number, act.nodes, asked=act.term, term=group.raft.term, revision=act.revision
+            )
 
     async def _members(
         self, number: int, group: Group, act: ChangePeers

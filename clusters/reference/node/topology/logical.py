@@ -81,20 +81,20 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
-_names = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+decode_members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
+decode_names = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
 def logical(view: View) -> tuple[Member, ...]:
     """The logical topology, sorted by name; empty before the first node has joined."""
     held = view.get(LOGICAL)
-    return () if held is None else _members(held.value)
+    return () if held is None else decode_members(held.value)
 
 
 def physical(view: View) -> tuple[str, ...]:
     """The names in the physical topology, sorted."""
     held = view.get(PHYSICAL)
-    return () if held is None else _names(held.value)
+    return () if held is None else decode_names(held.value)
 
 
 def topology(view: View) -> Topology:
@@ -261,7 +261,7 @@ class TopologyService:
             return
         marker = self._view.get(RESUMED)
         known = {member.name: {member.origin} for member in logical(self._view)}
-        for origin in () if marker is None else _names(marker.value):
+        for origin in () if marker is None else decode_names(marker.value):
             known.setdefault(origin.rpartition("~")[0], set()).add(origin)
         if not known or any(
             (seen := self._leases.seen.get(name)) is not None

@@ -228,5 +228,50 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
     problem: str = ""
 
 
-AdminQuestion = AskStatus | AskEvents | AskKey | AskStates | AskSql
-AdminBody = NodeReport | EventBatch | KeyReport | StateReport | SqlReport
+class AskChanges(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
+    """Admin: changes of assignments and topology after ``cursor`` of start ``boot``; all there are
+    if this is another start.
+    """
+
+    boot: str = ""
+    cursor: int = 0
+
+
+class ChangeRow(msgspec.Struct, frozen=True, array_like=True):
+    """One key about a partition, the topology or a zone that ``revision`` wrote, applied here
+    ``age_us`` before the answer; ``seq`` counts up from 1 at each start.
+
+    ``kind`` is that of the harness's ``AssignmentKind`` or ``TopologyKind``, and so is what the
+    others mean; ``name`` is the table's or zone's, ``zone`` that of the table. ``waits``: up, down
+    and joint in seconds, below 0 for never.
+    """
+
+    seq: int
+    revision: int
+    age_us: int
+    kind: str
+    name: str = ""
+    partition: int | None = None
+    nodes: tuple[str, ...] | None = None
+    term: int | None = None
+    number: int | None = None
+    ts: int | None = None
+    waits: tuple[int | None, int | None, int | None] = (None, None, None)
+    text: str = ""
+    zone: str = ""
+
+
+class ChangeReport(msgspec.Struct, frozen=True, kw_only=True, tag="change-report"):
+    """Changes in order, and the cursor to ask from next. This start has applied, and reports, all
+    above revision ``begins``, so far up to ``revision``.
+    """
+
+    boot: str
+    cursor: int
+    begins: int
+    revision: int
+    rows: tuple[ChangeRow, ...]
+
+
+AdminQuestion = AskStatus | AskEvents | AskKey | AskStates | AskSql | AskChanges
+AdminBody = NodeReport | EventBatch | KeyReport | StateReport | SqlReport | ChangeReport

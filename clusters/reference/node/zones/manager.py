@@ -28,7 +28,7 @@ HISTORY = "zone.data.nodes/"  # and the zone's id: its revision is that of the l
 TIMERS = "zone.timers/"  # all the rest of a zone's state, written with every event
 
 _encode = msgspec.msgpack.Encoder().encode
-_history = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
+decode_history = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
 _rest = msgspec.msgpack.Decoder(DataNodes).decode
 
 
@@ -47,7 +47,7 @@ def read(view: View, zone: int) -> DataNodes | None:
     rest, history = view.get(f"{TIMERS}{zone}"), view.get(f"{HISTORY}{zone}")
     if rest is None or history is None:
         return None
-    return msgspec.structs.replace(_rest(rest.value), history=_history(history.value))
+    return msgspec.structs.replace(_rest(rest.value), history=decode_history(history.value))
 
 
 def next_due(view: View) -> int | None:
