@@ -55,11 +55,15 @@ class Cluster:
                 nodes=tuple(Node(name=name, attributes={name: None}) for name in nodes),
             )
         for text in statements:
-            statement = parse(text)
-            assert not isinstance(statement, (Describe, Select))
-            self._do(catalogs.written(self.store.get, self.catalog.apply(statement)))
+            self.execute(text)
         self._zones(span(second))
         return self.triggered()
+
+    def execute(self, text: str) -> None:
+        """The statement is written, and nothing has followed on it yet."""
+        statement = parse(text)
+        assert not isinstance(statement, (Describe, Select))
+        self._do(catalogs.written(self.store.get, self.catalog.apply(statement)))
 
     @property
     def catalog(self) -> Catalog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -80,8 +81,10 @@ async def running(lab: Lab) -> dict[int, set[str]]:
     return found
 
 
-async def begun(lab: Lab, replicas: int, **common: object) -> None:
-    await lab.provision(common)
+async def begun(
+    lab: Lab, replicas: int, settings: Mapping[str, object] | None = None, **common: object
+) -> None:
+    await lab.provision(common, settings=settings)
     await lab.start(*lab.nodes)
     await lab.until_rows(TOPOLOGY, columns(" ".join(lab.nodes)))
     await lab.done(

@@ -19,6 +19,7 @@ from clusters.reference.node.metastorage.metastorage import (
     Metastorage,
     Operation,
     encode_invoke,
+    together,
 )
 from clusters.reference.node.raft.types import Entry
 
@@ -67,6 +68,29 @@ def test_a_condition_can_ask_for_less_and_never_holds_of_a_key_that_is_absent(
     put(store, ("a", b"m"))
 
     assert do(store, Invoke((condition,), ())).success is holds
+
+
+def test_invokes_that_share_a_commit_are_decided_in_turn_as_revisions_of_their_own() -> None:
+    store, changes = Metastorage(), list[Change]()
+    store.observe("", changes.append)
+    first = Invoke((Condition("key", "absent"),), (Operation("key", b"1"),))
+    second = Invoke(
+        (Condition("key", "absent"),),
+        (Operation("other", b"x"),),
+        otherwise=Invoke((Condition("key", "value", value=b"1"),), (Operation("key", b"2"),)),
+    )
+
+    done = do(store, together((first, second, first)))
+    assert (done.success, done.revision) == (True, 1)
+    assert done.following == (
+        InvokeResult(success=True, revision=2, branch=1),
+        InvokeResult(success=False, revision=2),
+    )
+    assert [(change.revision, change.entries) for change in changes] == [
+        (1, {"key": b"1"}),
+        (2, {"key": b"2"}),
+    ]
+    assert together((first,)) == first
 
 
 @pytest.mark.parametrize(

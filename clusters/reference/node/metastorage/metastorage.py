@@ -10,7 +10,7 @@ past tells nothing (``WITHOUT_HISTORY``) have their newest value alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -58,12 +58,21 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
 class Invoke(msgspec.Struct, frozen=True, array_like=True):
     """If all conditions hold do ``success``, else the invoke ``otherwise``, or ``failure`` without
     one: at once, as one revision. So several invokes are a chain of if, else-if and else.
+
+    ``following`` are decided after it in their order, each as a revision of its own: they share its
+    commit and nothing else (``together``).
     """
 
     conditions: tuple[Condition, ...]
     success: tuple[Operation, ...]
     failure: tuple[Operation, ...] = ()
     otherwise: Invoke | None = None
+    following: tuple[Invoke, ...] = ()
+
+
+def together(invokes: Sequence[Invoke]) -> Invoke:
+    """``invokes``, at least one, in one commit."""
+    return msgspec.structs.replace(invokes[0], following=tuple(invokes[1:]))
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,12 +84,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 class InvokeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an invoke and the revision after it. ``branch`` is the place in the chain of
-    the invoke that was done, from 0 on; ``success``: its conditions held.
+    the invoke that was done, from 0 on; ``success``: its conditions held. ``following``: the
+    outcomes of the invokes that followed in the same commit.
     """
 
     success: bool
     revision: int
     branch: int = 0
+    following: tuple[InvokeResult, ...] = ()
 
 
 class Compacted(Exception):
@@ -154,7 +165,7 @@ _whole_decoder = msgspec.msgpack.Decoder(_Whole)
 
 def encode_invoke(invoke: Invoke) -> bytes:
     """The log's form of ``invoke``."""
-    if invoke.otherwise is None:
+    if invoke.otherwise is None and not invoke.following:
         return _encoder.encode((invoke.conditions, invoke.success, invoke.failure))
     return _encoder.encode(invoke)
 
@@ -241,8 +252,17 @@ class Metastorage:
         self._watches = [other for other in self._watches if other is not watch]
 
     def apply(self, entry: Entry) -> InvokeResult:
-        """Decide and do one invoke."""
-        invoke, branch = _decoder.decode(entry.data), 0
+        """Decide and do the invoke, and those that follow it."""
+        invoke = _decoder.decode(entry.data)
+        first = self._decide(invoke)
+        if not invoke.following:
+            return first
+        return msgspec.structs.replace(
+            first, following=tuple(self._decide(each) for each in invoke.following)
+        )
+
+    def _decide(self, invoke: Invoke) -> InvokeResult:
+        branch = 0
         success = self._hold(invoke)
         while not success and invoke.otherwise is not None:
             invoke, branch = invoke.otherwise, branch + 1

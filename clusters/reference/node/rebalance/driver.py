@@ -6,7 +6,7 @@ of REPLICAS, data nodes, filter or PRIMARY_ZONE it writes pending or planned ass
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ from clusters.reference.node.metastorage.metastorage import (
     Operation,
     View,
     encode_invoke,
+    together,
     unchanged,
 )
 from clusters.reference.node.rebalance import keys, manager
@@ -31,6 +32,9 @@ from clusters.reference.node.zones.manager import HISTORY
 
 NUMBERS = "partition.numbers"  # see ``Numbers``
 WRITE_TIMEOUT_S = 1.0
+# Partitions whose assignments are written by one commit: a table of 1024 costs 8 and not 1024, and
+# each stays far below the largest entry.
+MAX_TOGETHER = 128
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -118,10 +122,13 @@ class RebalanceDriver:
         # Numbers first: nodes pass over the keys of a partition that has none.
         if not await self._number(catalog):
             return False
-        for partition, transition in manager.step(self._view, catalog, self._variant):
-            if not await self._do(partition, transition):
+        steps = list(manager.step(self._view, catalog, self._variant))
+        for first in range(0, len(steps), MAX_TOGETHER):
+            if not await self._do(steps[first : first + MAX_TOGETHER]):
                 return False
-        for invoke in manager.dropped(self._view, catalog):
+        dropped = list(manager.dropped(self._view, catalog))
+        for first in range(0, len(dropped), MAX_TOGETHER):
+            invoke = together(dropped[first : first + MAX_TOGETHER])
             if not isinstance(await self._propose(invoke), InvokeResult):
                 return False
         return True
@@ -135,18 +142,22 @@ class RebalanceDriver:
         done = await self._propose(Invoke((as_read,), (Operation(NUMBERS, _encode(after)),)))
         return isinstance(done, InvokeResult) and done.success
 
-    async def _do(self, partition: PartitionId, transition: Transition) -> bool:
-        done = await self._propose(self._founded(partition, transition.invoke))
+    async def _do(self, steps: Sequence[tuple[PartitionId, Transition]]) -> bool:
+        invokes = [self._founded(partition, each.invoke) for partition, each in steps]
+        done = await self._propose(together(invokes))
         if not isinstance(done, InvokeResult):
             return False
-        outcome = transition.outcome(done)
+        for (partition, transition), result in zip(steps, (done, *done.following), strict=True):
+            self._tell(partition, transition.outcome(result))
+        return True
+
+    def _tell(self, partition: PartitionId, outcome: Outcome) -> None:
         if outcome is not Outcome.OUTDATED:
             state = keys.read(self._view, partition)
             aim = state.planned or state.pending or state.stable
             text = f"{outcome}: {' '.join(() if aim is None else aim.nodes)}"
             number = numbers(self._view).of(partition)
             self._events.add(events.REBALANCE_STAGE, text, partition=number)
-        return True
 
     def _founded(self, partition: PartitionId, invoke: Invoke) -> Invoke:
         """``invoke``, which also says with which members the group begins, if it writes the first

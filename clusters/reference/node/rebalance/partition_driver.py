@@ -34,7 +34,7 @@ from clusters.reference.node.raft import (
 from clusters.reference.node.raft import Stage as RaftStage
 from clusters.reference.node.rebalance import decisions, failover, keys, transitions
 from clusters.reference.node.rebalance.decisions import CancelChange, ChangePeers, Do, Stage
-from clusters.reference.node.rebalance.driver import NUMBERS, numbers
+from clusters.reference.node.rebalance.driver import numbers
 from clusters.reference.node.rebalance.failover import Next, ReconfigurationError, Retries
 from clusters.reference.node.rebalance.keys import (
     FOUNDERS,
@@ -52,7 +52,7 @@ from clusters.reference.node.topology.logical import LOGICAL
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire.messages import AskMember, Failed, InvokeReply, MemberReply
 
-WATCHED = (STABLE, PENDING, FOUNDERS, NUMBERS)
+WATCHED = (STABLE, PENDING, FOUNDERS)
 MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
 # Each asks the leader of metastorage, which a dropped table must not keep from renewing leases.
 MAX_REMOVALS = 16
@@ -139,6 +139,9 @@ class PartitionDriver:
         self._removing: dict[int, None] = {}  # of those that act
         self._led: dict[int, Led] = {}
         self._wanted: dict[int, Assignment] = {}  # that this node is to run
+        self._held: dict[PartitionId, None] = {}  # that were assigned, until ``_is_current``
+        self._newest: int | None = None  # revision of metastorage after this node's start
+        self._asking_newest = False
 
     # -- which replicas run
 
@@ -146,22 +149,42 @@ class PartitionDriver:
         """A revision of metastorage was applied: start replicas; others are stopped in time."""
         touched: dict[PartitionId, None] = {}
         for key in change.entries:
-            if key.startswith(WATCHED[:3]):
+            if key.startswith(WATCHED):
                 table, _, number = key.partition("/")[2].partition("/")
                 touched[PartitionId(int(table), int(number))] = None
         # A node that has come back may be the one for which retries were given up.
         if LOGICAL in change.entries:
             for led in self._led.values():
                 led.retries = failover.resumed(led.retries)
+        self._held.update(touched)
+        if self._is_current():
+            self._place_held()
+
+    def _is_current(self) -> bool:
+        """Whether this node has applied what was there when it started. Until then it reads
+        assignments of the past, and would start replicas only to erase them.
+        """
+        return self._newest is not None and self._view.revision >= self._newest
+
+    def _place_held(self) -> None:
+        held, self._held = self._held, {}
         given = numbers(self._view)
         changed = 0
-        for partition in touched:
+        for partition in held:
             number_of = given.of(partition)
             if number_of is not None:
                 changed += self._place(number_of, partition)
         if changed:
-            text = f"assignments of {changed} partitions at revision {change.revision}"
+            text = f"assignments of {changed} partitions at revision {self._view.revision}"
             self._events.add(events.ASSIGNMENTS_CHANGED, text)
+
+    async def _ask_newest(self) -> None:
+        try:
+            done = await self._leader.invoke(Invoke((), ()))
+            if isinstance(done, InvokeReply):
+                self._newest = done.revision
+        finally:
+            self._asking_newest = False
 
     def _place(self, number: int, partition: PartitionId) -> bool:
         """Start the replica if it is to run; whether stable assignments have changed."""
@@ -220,6 +243,12 @@ class PartitionDriver:
 
     def tick(self) -> None:
         """Take the next act of each partition that is led here, at most one at a time."""
+        if self._newest is None and not self._asking_newest:
+            self._asking_newest = True
+            self._tasks.spawn(self._ask_newest())
+        if self._held and self._is_current():
+            reached("assignments of a start are up to date")
+            self._place_held()
         self._reconcile()
         given = numbers(self._view)
         for number, replica in self._replicas.replicas.items():

@@ -27,6 +27,23 @@ from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.reports import GroupStatus
 
+RETRY_S = 0.2  # after a replica could not start; twice as long after each further time
+MAX_RETRY_S = 2.0
+
+
+class _Retry:
+    """When a replica that could not start is to be started again."""
+
+    def __init__(self) -> None:
+        self._delay_s, self._at_s = RETRY_S, 0.0
+
+    def failed(self, now_s: float) -> None:
+        self._at_s = now_s + self._delay_s
+        self._delay_s = min(2 * self._delay_s, MAX_RETRY_S)
+
+    def due(self, now_s: float) -> bool:
+        return now_s >= self._at_s
+
 
 class ReplicaManager:
     """``replicas`` are those that run. Calls for one partition are carried out in turn."""
@@ -52,6 +69,7 @@ class ReplicaManager:
         self._tasks, self._tuning = tasks, tuning
         self.stopped: dict[int, None] = {}  # in this life of the node, and not started again
         self._turns: dict[int, asyncio.Lock] = {}  # by partition
+        self._retries: dict[int, _Retry] = {}  # of those that could not start
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
 
     def restored(self, group: str) -> Partition:
@@ -70,12 +88,15 @@ class ReplicaManager:
     def assigned(self, number: int, assignment: Assignment) -> None:
         """Metastorage assigned partition ``number`` to this node: start its replica. Its snapshot
         was read when the node started; that of a replica that was stopped since then is read again,
-        which takes time.
+        which takes time. One that can't start is tried again by a later call, ``MAX_RETRY_S`` later
+        at most.
         """
         if number in self.stopped:
             reached("stopped replica assigned again")
+            retry = self._retries.get(number)
+            due = retry is None or retry.due(asyncio.get_running_loop().time())
             # Not beside a stop or start that is under way: the driver asks again soon.
-            if not self._turn(number).locked():
+            if due and not self._turn(number).locked():
                 self._tasks.spawn(self._start_again(number, assignment))
         else:
             self._start(number, assignment)
@@ -84,8 +105,10 @@ class ReplicaManager:
         try:
             await self.start(number, assignment)
         except (CorruptLog, DiskError) as error:
-            # The node goes on without this replica, and whoever assigned it asks again.
+            # The node goes on without this replica, and is asked for it again.
             reached("replica not started")
+            retry = self._retries.setdefault(number, _Retry())
+            retry.failed(asyncio.get_running_loop().time())
             text = f"can't start its replica: {error}"
             self._events.add(events.STORAGE_ERROR, text, partition=number)
 
@@ -130,6 +153,7 @@ class ReplicaManager:
         )
         self.replicas[number] = replica
         self.stopped.pop(number, None)
+        self._retries.pop(number, None)
         text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
         self._events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
         return replica

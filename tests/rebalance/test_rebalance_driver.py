@@ -1,0 +1,69 @@
+"""The loop at the leader of metastorage: what a statement costs, and that nothing is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from test_rebalance_manager import TABLE, Cluster
+
+from clusters.providers.sim.loop import simulate
+from clusters.reference.node import events
+from clusters.reference.node.metastorage.metastorage import Metastorage
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.rebalance import driver
+from clusters.reference.node.rebalance.driver import RebalanceDriver
+from clusters.reference.node.rebalance.transitions import Variant
+
+MANY = "CREATE ZONE z WITH PARTITIONS = 300, REPLICAS = 3"
+
+
+class Applied:
+    """The group of metastorage, whose commits are applied at once and counted."""
+
+    def __init__(self, store: Metastorage) -> None:
+        self._store, self.serving, self.commits = store, True, 0
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        self.commits += 1
+        return self._store.apply(Entry(1, self.commits, data))
+
+
+def commits(cluster: Cluster) -> int:
+    """How many commits of metastorage the rebalances of ``cluster`` begin with."""
+    group = Applied(cluster.store)
+
+    async def scenario() -> None:
+        loop = RebalanceDriver(
+            view=cluster.store,
+            group=group,
+            variant=Variant.BASE,
+            lives=lambda: {name: f"{name}@1" for name in "abcdef"},
+            settled=lambda: True,
+            event_log=events.EventLog(boot="boot", wall_ns=lambda: 7),
+        )
+        running = asyncio.ensure_future(loop.run())
+        loop.tick()
+        await asyncio.sleep(1.0)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    simulate(scenario())
+    return group.commits
+
+
+def test_a_statement_costs_one_commit_and_not_one_for_each_partition() -> None:
+    cluster = Cluster("abcdef")
+    cluster.now(1, "abcdef", MANY)
+    cluster.execute(TABLE)
+    # The partitions' numbers, and their first assignments.
+    assert commits(cluster) == 1 + -(-300 // driver.MAX_TOGETHER)
+    assert len([s for s in cluster.states() if s.stable is not None]) == 300
+    assert commits(cluster) == 0
+    cluster.execute("ALTER ZONE z SET REPLICAS = 5")
+    assert commits(cluster) == -(-300 // driver.MAX_TOGETHER)
+    assert {len(s.pending.nodes) for s in cluster.states() if s.pending is not None} == {5}
+    cluster.execute("DROP TABLE t")
+    assert commits(cluster) == -(-300 // driver.MAX_TOGETHER)
+    assert not cluster.store.prefixed("partition.assignments")
