@@ -18,7 +18,9 @@ from checkers.engine import output
 from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
 from checkers.promises import always_on
+from checkers.promises.assignments import CHECKER as ASSIGNMENTS
 from checkers.promises.claims import CHECKER as CLAIMS
+from checkers.promises.data_nodes import CHECKER as DATA_NODES
 from checkers.promises.permitted_loss import Excuse, excuse, excused
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
@@ -58,6 +60,7 @@ from harness.protocols.verdict import (
     fitted,
     reason_of,
 )
+from harness.run.change_log import read_changes
 from harness.run.claim_log import read_claims
 from harness.run.directory import BankRules, Manifest, RunDirectory
 from harness.run.state_log import read_states
@@ -106,9 +109,12 @@ def analyze(
     declaration = history.manifest.declaration
     states = read_states(run.root, history.manifest.checksums)
     claims = read_claims(run.root, history.manifest.checksums)
+    changes = read_changes(run.root, history.manifest.checksums)
     told = (
         *((REPLICAS,) if states["states"].num_rows else ()),
         *((CLAIMS,) if claims["claims_judged"].num_rows else ()),
+        *((ASSIGNMENTS,) if changes["assignments"].num_rows else ()),
+        *((DATA_NODES,) if changes["topology"].num_rows else ()),
     )
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
@@ -121,7 +127,7 @@ def analyze(
         ),
         faults=history.faults(),
         events=history.events(),
-        beside=states | claims | always_on.tables(history),
+        beside=states | claims | changes | always_on.tables(history),
         executor=executor,
         spark_master=spark_master,
         crashed=crashed,

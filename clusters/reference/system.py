@@ -306,6 +306,7 @@ class ReferenceSystem:
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
             conflicts=codes.CONFLICTS,
+            rebalance=msgspec.UNSET if self._zones is None else self._zones.rebalance,
         )
 
     def partition_of(self, key: int) -> int:

@@ -158,6 +158,25 @@ OF_REPLICAS = frozenset(
 """Anomalies that no store of replicated logs may show, under every model promised to clients."""
 
 
+OF_PLACEMENT = frozenset(
+    {
+        "diverged-assignments",
+        "early-data-nodes",
+        "event-not-handled",
+        "illegal-transition",
+        "late-data-nodes",
+        "quorum-not-running",
+        "redundant-replica",
+        "repeated-trigger",
+        "stale-term",
+        "unfinished-rebalance",
+        "wrong-data-nodes",
+        "wrong-stable",
+    }
+)
+"""Anomalies of stores that move partitions between nodes, under every model promised to clients."""
+
+
 OF_CLAIMS = frozenset(ANOMALIES.values())
 """Anomalies of messages that claim what is not so, under every model; only a simulation sees
 them."""
@@ -174,6 +193,7 @@ OF_SERVICE = frozenset({LIVENESS})
 _PROMISES: dict[str, str] = {
     **dict.fromkeys(OF_SNAPSHOTS, "what snapshots promise"),
     **dict.fromkeys(OF_REPLICAS, "what replicas owe each other"),
+    **dict.fromkeys(OF_PLACEMENT, "what moving data promises"),
     **dict.fromkeys(OF_CLAIMS, "what its messages promise"),
     **dict.fromkeys(OF_NODES, "the promise stays-up"),
     **dict.fromkeys(OF_SERVICE, "the promise to serve again"),

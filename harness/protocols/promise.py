@@ -41,10 +41,11 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     ``liveness_s``: once every fault is healed, each partition commits again within that time.
     ``forgets_without``: once that many voters of one partition are out at the same time, the store
     may continue without the writes that they had acknowledged; ``keepers`` are the nodes that can
-    vote in any partition, where not all can. ``conflicts``: the error codes of a transaction that
-    aborted because of a conflict with another. ``logs`` are the patterns to search for in the
-    nodes' logs; a system that declares any promises that its nodes stay up, unless a fault ends
-    them.
+    vote in any partition, where not all can. ``rebalance`` names the transitions by which its
+    assignments change (``checkers.promises.assignment_transitions``). ``conflicts``: the error
+    codes of a transaction that aborted because of a conflict with another. ``logs`` are the
+    patterns to search for in the nodes' logs; a system that declares any promises that its nodes
+    stay up, unless a fault ends them.
     """
 
     system: str
@@ -58,3 +59,4 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     forgets_without: int | msgspec.UnsetType = msgspec.UNSET
     keepers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    rebalance: str | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,423 @@
+"""What a store owes its partitions while it moves them, judged from what is written about them.
+
+From ``assignments`` and ``topology`` (``harness.protocols.changes``), and from the states of
+replicas: transitions are legal ones of the declared variant, an event triggers once, leaders act on
+no request of another term, every rebalance ends once all is quiet, replicas run where they are
+assigned and nowhere else. No store is known here but by its declaration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+
+from checkers.promises.assignment_transitions import SUPERSEDING, Assigned, Nodes, transition
+from checkers.promises.quiet import Calm, calm_of
+from harness.clock import NS_PER_S
+from harness.exit_codes import Outcome
+from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding
+from harness.protocols.verdict import Anomaly
+from harness.text import seconds
+
+Row = dict[str, Any]
+Found = Iterator[tuple[str, str]]  # the name and the sentence of each anomaly
+
+QUIET_S = 30.0  # after the last heal by which rebalances are over
+GRACE_S = 5.0  # for a replica to start where it is assigned, and to go where it is not
+RECOVERY_S = 5.0  # of a node that was cut off or down, before it acts on what it is told
+_SETS = (AssignmentKind.STABLE, AssignmentKind.PENDING, AssignmentKind.PLANNED, AssignmentKind.LOCK)
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """What one revision made of one partition. ``triggers`` are those that it wrote."""
+
+    revision: int
+    at_ns: int
+    before: Assigned
+    after: Assigned
+    event: bool
+    triggers: tuple[int, ...]
+    dropped: bool
+    lock_term: int | None
+
+
+@attrs.frozen
+class Assignments:
+    """Judges rebalances; not asked where a run has none of their changes."""
+
+    name: str = "assignments"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Return every anomaly of assignments, and what rebalances came to."""
+        topology, states = tables["topology"].to_pylist(), tables["states"]
+        rows = tables["assignments"].to_pylist()
+        if any(row["kind"] == TopologyKind.GAP for row in topology):
+            reason = "not every change of assignments was reported: rebalances were not judged"
+            return Part(outcome=Outcome.UNKNOWN, reasons=(reason,))
+        calm = calm_of(tables["faults"], setting)
+        steps = steps_of(rows)
+        variant = setting.declaration.rebalance
+        names: Counter[str] = Counter()
+        texts: dict[str, list[str]] = defaultdict(list)
+        checks: list[Found] = [
+            conflicting(rows),
+            repeated_triggers(steps),
+            stale_terms(rows),
+            redundant_replicas(steps, states, calm),
+            missing_replicas(steps, states, calm),
+        ]
+        if not isinstance(variant, msgspec.UnsetType):
+            checks.append(illegal_transitions(steps, variant, names))
+        left = list(unfinished(steps, topology, rows, states))
+        quiet = calm.quiet_for_s() >= QUIET_S
+        if quiet:
+            checks.append(iter(left))
+        for name, text in (found for check in checks for found in check):
+            texts[name].append(text)
+        short = bool(left) and not quiet
+        return Part(
+            outcome=Outcome.UNKNOWN if short else Outcome.VALID,
+            reasons=(_too_short(left, calm),) if short else (),
+            anomalies={name: _anomaly(found) for name, found in texts.items()},
+            statistics={"rebalance": _counts(rows, names)},
+        )
+
+
+def steps_of(rows: Iterable[Row]) -> dict[int, list[Step]]:
+    """Return the steps of each partition in the order of their revisions."""
+    keyed = (row for row in rows if row["kind"] not in OF_LEADERS)
+    ordered = sorted(keyed, key=itemgetter("partition", "revision"))
+    found: dict[int, list[Step]] = {}
+    for partition, of_partition in groupby(ordered, key=itemgetter("partition")):
+        held, steps = Assigned(), []
+        for revision, group in groupby(of_partition, key=itemgetter("revision")):
+            written = list(group)
+            after = _after(held, written)
+            triggers = [row for row in written if row["kind"] == AssignmentKind.TRIGGER]
+            numbers = tuple(row["number"] for row in triggers if row["number"] is not None)
+            terms = [row["term"] for row in written if row["kind"] == AssignmentKind.LOCK]
+            steps.append(
+                Step(
+                    revision=revision,
+                    at_ns=min(row["at_ns"] for row in written),
+                    before=held,
+                    after=after,
+                    event=bool(numbers),
+                    triggers=numbers,
+                    dropped=bool(triggers) and not numbers,
+                    lock_term=terms[-1] if terms else None,
+                )
+            )
+            held = after
+        found[partition] = steps
+    return found
+
+
+def conflicting(rows: Iterable[Row]) -> Found:
+    """Yield one sentence for each key and revision that two nodes report differently."""
+    keyed = [row for row in rows if row["kind"] not in OF_LEADERS]
+    order = itemgetter("revision", "partition", "kind")
+    for (revision, partition, kind), group in groupby(sorted(keyed, key=order), key=order):
+        told = list(group)
+        if len(told) > 1:
+            nodes = " and ".join(sorted(row["node"] for row in told))
+            yield (
+                "diverged-assignments",
+                f"diverged assignments: {nodes} report another {kind} of partition {partition} at "
+                f"revision {revision}",
+            )
+
+
+def illegal_transitions(steps: dict[int, list[Step]], variant: str, names: Counter[str]) -> Found:
+    """Yield one sentence for each step that the variant's table does not have; count the others
+    in ``names``.
+    """
+    for partition, of_partition in steps.items():
+        term = None
+        for step in of_partition:
+            if step.dropped and step.after == Assigned():
+                continue
+            name = transition(variant, step.before, step.after, event=step.event)
+            if name is not None:
+                names[name] += 1
+            else:
+                yield (
+                    "illegal-transition",
+                    f"illegal transition: partition {partition} went from {_text(step.before)} to "
+                    f"{_text(step.after)} at revision {step.revision} ({seconds(step.at_ns)}), "
+                    f"which the {variant} variant does not do",
+                )
+            held = step.before.lock is not None
+            if held and step.lock_term is not None and term is not None and step.lock_term < term:
+                yield (
+                    "stale-term",
+                    f"stale term: the lock of partition {partition} went from the leader of term "
+                    f"{term} to that of term {step.lock_term} at revision {step.revision}",
+                )
+            term = step.lock_term if step.lock_term is not None else term
+
+
+def repeated_triggers(steps: dict[int, list[Step]]) -> Found:
+    """Yield one sentence for each event that was handled again, or after a newer one."""
+    for partition, of_partition in steps.items():
+        newest = -1
+        for step in of_partition:
+            if step.dropped:
+                newest = -1
+            for number in step.triggers:
+                if number <= newest:
+                    yield (
+                        "repeated-trigger",
+                        f"repeated trigger: partition {partition} handled the event of revision "
+                        f"{number} at revision {step.revision} ({seconds(step.at_ns)}), after "
+                        f"that of revision {newest}",
+                    )
+                newest = max(newest, number)
+
+
+def stale_terms(rows: Iterable[Row]) -> Found:
+    """Yield one sentence for each change of peers that a leader accepted for another term."""
+    for row in rows:
+        if row["kind"] == AssignmentKind.CHANGE_PEERS and row["term"] != row["number"]:
+            yield (
+                "stale-term",
+                f"stale term: the leader of partition {row['partition']} in term {row['number']}, "
+                f"{row['node']}, accepted a change of peers to {_names(row['nodes'])} that was for "
+                f"term {row['term']} ({seconds(row['at_ns'])})",
+            )
+
+
+def redundant_replicas(steps: dict[int, list[Step]], states: pa.Table, calm: Calm) -> Found:
+    """Yield one sentence for each replica that runs where none is assigned, for longer than the
+    grace, and while nothing keeps its node from knowing it.
+    """
+    told: set[tuple[int, str]] = set()
+    for row in states.to_pylist():
+        of_partition = steps.get(row["partition"]) if row["partition"] is not None else None
+        if not of_partition or (row["partition"], row["node"]) in told:
+            continue
+        since_ns = row["asked_ns"] - int(GRACE_S * NS_PER_S)
+        if not calm.between(since_ns - int(RECOVERY_S * NS_PER_S), row["answered_ns"]):
+            continue
+        if of_partition[0].at_ns > since_ns:
+            continue
+        if any(
+            row["node"] in (_running(held) or ())
+            for held in _held_within(of_partition, since_ns, row["answered_ns"])
+        ):
+            continue
+        told.add((row["partition"], row["node"]))
+        yield (
+            "redundant-replica",
+            f"redundant replica: {row['node']} runs one of partition {row['partition']} at "
+            f"{seconds(row['asked_ns'])}, which has been in no stable or pending assignments for "
+            f"over {GRACE_S:g} s",
+        )
+
+
+def missing_replicas(steps: dict[int, list[Step]], states: pa.Table, calm: Calm) -> Found:
+    """Yield one sentence for each partition a majority of whose stable nodes are up and do not run
+    it, while nothing but the store itself keeps them from it.
+    """
+    told: set[int] = set()
+    for answers in _rounds(states):
+        asked_ns = min(row["asked_ns"] for row in answers)
+        answered_ns = max(row["answered_ns"] for row in answers)
+        since_ns = asked_ns - int(GRACE_S * NS_PER_S)
+        if not calm.between(since_ns - int(RECOVERY_S * NS_PER_S), answered_ns):
+            continue
+        up = {row["node"] for row in answers}
+        running: dict[int, set[str]] = defaultdict(set)
+        for row in answers:
+            if row["partition"] is not None:
+                running[row["partition"]].add(row["node"])
+        for partition, of_partition in steps.items():
+            if partition in told or of_partition[0].at_ns > since_ns:
+                continue
+            held = _held_within(of_partition, since_ns, answered_ns)
+            stable = {each.stable for each in held}
+            (nodes,) = stable if len(stable) == 1 else (None,)
+            if nodes is None:
+                continue
+            majority = len(nodes) // 2 + 1
+            if len(nodes & up) >= majority > len(nodes & running[partition]):
+                told.add(partition)
+                yield (
+                    "quorum-not-running",
+                    f"quorum not running: of {_names(nodes)}, which are to hold partition "
+                    f"{partition}, only {_names(running[partition]) or 'none'} run it at "
+                    f"{seconds(asked_ns)}, though {_names(nodes & up)} are up",
+                )
+
+
+def unfinished(
+    steps: dict[int, list[Step]], topology: list[Row], rows: list[Row], states: pa.Table
+) -> Found:
+    """Yield one sentence for each partition that is not where it should be at the end: something
+    is pending, planned or locked, the newest event was not handled, or its replicas differ.
+    """
+    events, zones = _newest_events(topology), _zones(rows)
+    contents = _contents(states)
+    for partition, of_partition in steps.items():
+        last = of_partition[-1].after
+        if last.stable is None:
+            continue
+        if last[1:] != (None, None, None):
+            yield (
+                "unfinished-rebalance",
+                f"unfinished rebalance: partition {partition} is left with {_text(last)} since "
+                f"revision {of_partition[-1].revision} ({seconds(of_partition[-1].at_ns)})",
+            )
+        handled = max((n for step in of_partition for n in step.triggers), default=0)
+        newest = events.get(zones.get(partition, ""), 0)
+        if handled < newest:
+            yield (
+                "event-not-handled",
+                f"event not handled: zone or data nodes of partition {partition} changed at "
+                f"revision {newest}, and its last trigger is of revision {handled}",
+            )
+        target = next((_aim(step) for step in reversed(of_partition) if step.event), None)
+        if last.pending is None and target is not None and last.stable != target:
+            yield (
+                "wrong-stable",
+                f"wrong stable: partition {partition} is on {_names(last.stable)} at the end, "
+                f"though {_names(target)} was asked for last",
+            )
+        found = {node: contents[partition, node] for node in sorted(last.stable)
+                 if (partition, node) in contents}  # fmt: skip
+        if len(set(found.values())) > 1:
+            yield (
+                "diverged-replicas",
+                f"diverged replicas: {_names(found)} hold different contents of partition "
+                f"{partition} at the end",
+            )
+
+
+def _after(held: Assigned, written: Iterable[Row]) -> Assigned:
+    sets = {
+        row["kind"]: None if row["nodes"] is None else frozenset(row["nodes"])
+        for row in written
+        if row["kind"] in _SETS
+    }
+    return held._replace(**sets)
+
+
+def _aim(step: Step) -> Nodes | None:
+    return step.after.planned or step.after.pending or step.after.stable
+
+
+def _running(held: Assigned) -> Nodes:
+    return (held.stable or frozenset()) | (held.pending or frozenset())
+
+
+def _held_within(steps: list[Step], start_ns: int, end_ns: int) -> list[Assigned]:
+    """Everything that was written at some time from ``start_ns`` to ``end_ns``."""
+    found = [steps[0].before]
+    for step in steps:
+        if step.at_ns > end_ns:
+            break
+        if step.at_ns <= start_ns:
+            found.clear()
+        found.append(step.after)
+    return found
+
+
+def _rounds(states: pa.Table) -> Iterator[list[Row]]:
+    """Yield the answers of each question to all nodes."""
+    rows = states.sort_by([("asked_ns", "ascending"), ("node", "ascending")]).to_pylist()
+    answers: list[Row] = []
+    seen: dict[str, int] = {}
+    for row in rows:
+        if seen.get(row["node"], row["asked_ns"]) != row["asked_ns"]:
+            yield answers
+            answers, seen = [], {}
+        seen[row["node"]] = row["asked_ns"]
+        answers.append(row)
+    if answers:
+        yield answers
+
+
+def _newest_events(topology: Iterable[Row]) -> dict[str, int]:
+    """The newest revision that changed a zone or its data nodes; none where it has none of these:
+    then there is nowhere to go.
+    """
+    found: dict[str, int] = {}
+    empty: set[str] = set()
+    for row in topology:
+        if row["kind"] in (TopologyKind.ZONE, TopologyKind.DATA_NODES):
+            found[row["zone"]] = max(found.get(row["zone"], 0), row["revision"])
+        if row["kind"] == TopologyKind.DATA_NODES:
+            (empty.discard if row["nodes"] else empty.add)(row["zone"])
+    return {zone: revision for zone, revision in found.items() if zone not in empty}
+
+
+def _zones(rows: Iterable[Row]) -> dict[int, str]:
+    return {row["partition"]: row["zone"] for row in rows if row["zone"]}
+
+
+def _contents(states: pa.Table) -> dict[tuple[int, str], int]:
+    return {
+        (row["partition"], row["node"]): row["content"]
+        for row in states.to_pylist()
+        if row["final"] and row["content"] is not None and row["partition"] is not None
+    }
+
+
+def _counts(rows: list[Row], names: Counter[str]) -> dict[str, int]:
+    """What rebalances came to, by kind; ``retried`` are changes of peers that were asked for again
+    by the same pending set.
+    """
+    accepted = Counter(
+        (row["partition"], row["revision"])
+        for row in rows
+        if row["kind"] == AssignmentKind.CHANGE_PEERS
+    )
+    failed = Counter(row["text"] for row in rows if row["kind"] == AssignmentKind.CHANGE_FAILED)
+    cancelled = Counter(row["number"] for row in rows if row["kind"] == AssignmentKind.CANCEL)
+    return {
+        "started": names["started"],
+        "completed": names["completed"] + names["continued"],
+        "superseded": sum(names[name] for name in SUPERSEDING - {"continued"}),
+        "retried": sum(accepted.values()) - len(accepted),
+        "busy": failed["busy"],
+        "failed": sum(failed.values()),
+        "cancelled-true": cancelled[1],
+        "cancelled-false": cancelled[0],
+    }
+
+
+def _too_short(left: list[tuple[str, str]], calm: Calm) -> str:
+    return (
+        f"{len(left)} partitions were not where they should be when the run ended, "
+        f"{calm.quiet_for_s():.0f} s after the last heal; that is a broken promise only after "
+        f"{QUIET_S:g} s "
+        f"({left[0][1]})"
+    )
+
+
+def _text(held: Assigned) -> str:
+    named = zip(("stable", "pending", "planned", "lock"), held, strict=True)
+    return ", ".join(f"{name} {_names(n)}" for name, n in named if n is not None) or "nothing"
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return " ".join(sorted(nodes))
+
+
+def _anomaly(texts: list[str]) -> Anomaly:
+    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
+    return Anomaly(count=len(texts), examples=examples)
+
+
+CHECKER = Assignments()

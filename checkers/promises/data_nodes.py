@@ -1,0 +1,437 @@
+"""Data nodes against a timer algebra: what the nodes of a zone should be, from the waits that it
+has, the nodes that pass its filter and when these came and went (IEP-101, "DATA_NODES_AUTO_ADJUST
+rules").
+
+* A join starts the scale-up timer anew, a leave the scale-down timer; the joint timer both.
+* A timer that is due adds, or removes, what still is so.
+* Another filter applies at once, and no timer survives it. Other waits leave timers their start.
+
+The algebra is written from the rules, and shares nothing with any store. A store handles a change a
+moment after it was written, and may have switched data nodes meanwhile: so a switch is right if it
+follows from the changes up to it, or from those up to a moment before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, groupby
+from operator import itemgetter
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.promises.quiet import Calm, calm_of
+from harness.clock import NS_PER_S
+from harness.exit_codes import Outcome
+from harness.history.records import EventKind
+from harness.protocols.changes import TopologyKind
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.fault_kinds import Effect
+from harness.protocols.finding import Finding
+from harness.protocols.verdict import Anomaly
+from harness.text import seconds
+
+Row = dict[str, Any]
+Nodes = frozenset[str]
+
+HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it
+EARLY_S = 0.3  # times are those at which nodes have applied a revision
+LATE_S = 1.5  # a switch is one write of a leader that serves
+TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
+# A node of these effects does not delay others.
+_ALONE = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
+
+
+@attrs.frozen(kw_only=True)
+class Timer:
+    """A timer that began at some time from ``since_ns`` to ``latest_ns``."""
+
+    since_ns: int
+    latest_ns: int
+    joined: Nodes = frozenset()
+    left: Nodes = frozenset()
+
+
+@attrs.frozen(kw_only=True)
+class Zone:
+    """A zone as the algebra has it. ``data`` is ``None`` before the first data nodes; ``at_once``:
+    they are to become the eligible ones without a wait.
+    """
+
+    up_s: float | None = None
+    down_s: float | None = None
+    joint_s: float | None = None
+    filter: str = ""
+    eligible: Nodes = frozenset()
+    data: Nodes | None = None
+    at_once: bool = True
+    up: Timer | None = None
+    down: Timer | None = None
+    joint: Timer | None = None
+
+    def running(self) -> Iterator[tuple[str, Timer, float]]:
+        """The timers that run, with their names and waits in seconds."""
+        for name in ("up", "down", "joint"):
+            timer, wait_s = getattr(self, name), getattr(self, f"{name}_s")
+            if timer is not None and wait_s is not None:
+                yield name, timer, wait_s
+
+
+@attrs.frozen(kw_only=True)
+class Input:
+    """What one revision wrote about a zone, apart from its data nodes."""
+
+    at_ns: int
+    zone: Row | None = None
+    eligible: Row | None = None
+    restart: bool = False
+
+
+@attrs.frozen
+class DataNodesChecker:
+    """Judges data nodes; not asked where a run has none of their changes."""
+
+    name: str = "data-nodes"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Return every switch that is wrong, early or late, and each that never came."""
+        rows = tables["topology"].to_pylist()
+        if any(row["kind"] == TopologyKind.GAP for row in rows):
+            reason = "not every change of the topology was reported: data nodes were not judged"
+            return Part(outcome=Outcome.UNKNOWN, reasons=(reason,))
+        calm = calm_of(tables["faults"], setting)
+        clock = Punctuality(
+            calm=calm,
+            voters=_voters(tables["states"]),
+            elected_ns=_elected(tables["events"]),
+        )
+        texts: dict[str, list[str]] = defaultdict(list)
+        switches = 0
+        for zone in sorted({row["zone"] for row in rows if row["zone"]}):
+            of_zone = [row for row in rows if row["zone"] == zone or _of_all(row)]
+            switches += sum(row["kind"] == TopologyKind.DATA_NODES for row in of_zone)
+            for name, text in judged(zone, of_zone, clock):
+                texts[name].append(text)
+        return Part(
+            anomalies={name: _anomaly(found) for name, found in texts.items()},
+            statistics={"data-nodes": {"switches": switches}},
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Punctuality:
+    """Whether a switch may be expected in time. ``voters``: nodes that faults must leave alone for
+    that; ``elected_ns``: when another of them began to write switches.
+    """
+
+    calm: Calm
+    voters: Nodes
+    elected_ns: tuple[int, ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether times can be compared at all: nodes that start with another clock may bring the
+        cluster's time forward.
+        """
+        return not any(Effect.CHANGES_CLOCK in d.effects for d in self.calm.disturbances)
+
+    def holds(self, due_ns: int, until_ns: int) -> bool:
+        """Whether nothing keeps the store from a switch that is due."""
+        since_ns = due_ns - int(TAKEOVER_S * NS_PER_S)
+        if any(since_ns <= at_ns <= until_ns for at_ns in self.elected_ns):
+            return False
+        return not any(
+            d.start_ns <= until_ns
+            and d.end_ns >= since_ns
+            and not d.moves
+            and (not d.effects <= _ALONE or not d.effects or not self.voters.isdisjoint(d.nodes))
+            for d in self.calm.disturbances
+        )
+
+
+def judged(zone: str, rows: Sequence[Row], clock: Punctuality) -> Iterator[tuple[str, str]]:
+    """Yield the name and the sentence of each wrong switch of ``zone``. After one that follows from
+    nothing the zone is judged no further.
+    """
+    state, waiting = Zone(), list[Input]()
+    for inputs, switch in _revisions(rows):
+        if inputs is not None:
+            if clock.told:
+                yield from _late(zone, state, waiting, inputs.at_ns, clock)
+            waiting.append(inputs)
+        if switch is None:
+            continue
+        if clock.told:
+            yield from _late(zone, state, waiting, switch["at_ns"], clock)
+        after, early = _explained(state, waiting, switch, clock)
+        if after is None:
+            expected = applied(state, waiting)
+            yield (
+                "wrong-data-nodes",
+                f"wrong data nodes: those of {zone} became {_names(switch['nodes'])} at "
+                f"{seconds(switch['at_ns'])} (revision {switch['revision']}), which follows from "
+                f"nothing: they were {_names(expected.data or ())}, {_names(expected.eligible)} "
+                f"pass the filter, {_waiting(expected)}",
+            )
+            return
+        if early:
+            yield (
+                "early-data-nodes",
+                f"early data nodes: those of {zone} became {_names(switch['nodes'])} at "
+                f"{seconds(switch['at_ns'])} (revision {switch['revision']}), {early:.1f} s before "
+                f"the wait was over",
+            )
+        state, waiting = after, []
+    if clock.told:
+        yield from _late(zone, state, waiting, clock.calm.end_ns, clock)
+
+
+def applied(state: Zone, inputs: Iterable[Input]) -> Zone:
+    """``state`` after ``inputs``, one by one."""
+    for each in inputs:
+        if each.zone is not None:
+            state = _altered(state, each.zone)
+        if each.eligible is not None:
+            state = _moved(state, each.eligible, each.at_ns)
+        if each.restart:
+            state = _restarted(state, each.at_ns)
+    return state
+
+
+def _altered(state: Zone, row: Row) -> Zone:
+    waits = {name: row[name] for name in ("up_s", "down_s", "joint_s")}
+    if row["text"] != state.filter:
+        state = attrs.evolve(
+            state, filter=row["text"], at_once=True, up=None, down=None, joint=None
+        )
+    elif waits["joint_s"] is None and state.joint is not None:
+        joint = state.joint
+        up = _timer(attrs.evolve(joint, left=frozenset()))
+        down = _timer(attrs.evolve(joint, joined=frozenset()))
+        state = attrs.evolve(state, up=up, down=down, joint=None)
+    elif waits["joint_s"] is not None and (state.up or state.down):
+        both = [timer for timer in (state.up, state.down) if timer is not None]
+        joint = Timer(
+            since_ns=max(timer.since_ns for timer in both),
+            latest_ns=max(timer.latest_ns for timer in both),
+            joined=frozenset().union(*(timer.joined for timer in both)),
+            left=frozenset().union(*(timer.left for timer in both)),
+        )
+        state = attrs.evolve(state, up=None, down=None, joint=joint)
+    return attrs.evolve(state, **waits)
+
+
+def _moved(state: Zone, row: Row, at_ns: int) -> Zone:
+    """The state after other nodes passed the filter, since they came or went."""
+    before, now = state.eligible, frozenset(row["nodes"])
+    state = attrs.evolve(state, eligible=now)
+    if state.data is None or state.at_once:
+        return state
+    others = frozenset(row["text"].split())
+    joined, absent = (now - before) | others, state.data - now
+    if state.joint_s is not None:
+        again = now != before or bool(others)
+        joint = _anew(state.joint, at_ns, again=again, joined=joined, left=absent, now=now)
+        return attrs.evolve(state, joint=joint)
+    gone = absent - (frozenset() if state.down is None else state.down.left)
+    up = _anew(state.up, at_ns, again=bool(joined), joined=joined, left=frozenset(), now=now)
+    down = _anew(state.down, at_ns, again=bool(gone), joined=frozenset(), left=absent, now=now)
+    return attrs.evolve(state, up=up, down=down)
+
+
+def _anew(
+    timer: Timer | None, at_ns: int, *, again: bool, joined: Nodes, left: Nodes, now: Nodes
+) -> Timer | None:
+    kept = frozenset() if timer is None else timer.joined & now
+    if timer is None or again:
+        return _timer(Timer(since_ns=at_ns, latest_ns=at_ns, joined=kept | joined, left=left))
+    return _timer(attrs.evolve(timer, joined=kept | joined, left=left))
+
+
+def _timer(timer: Timer) -> Timer | None:
+    return timer if timer.joined or timer.left else None
+
+
+def _restarted(state: Zone, at_ns: int) -> Zone:
+    """The whole cluster was down: timers wait longer by as much, which is not told."""
+
+    def later(timer: Timer | None) -> Timer | None:
+        if timer is None:
+            return None
+        return attrs.evolve(timer, latest_ns=max(timer.latest_ns, at_ns))
+
+    return attrs.evolve(state, up=later(state.up), down=later(state.down), joint=later(state.joint))
+
+
+def _explained(
+    state: Zone, waiting: Sequence[Input], switch: Row, clock: Punctuality
+) -> tuple[Zone | None, float]:
+    """The state after ``switch``, and by how many seconds it was early; ``None`` where it follows
+    from nothing.
+    """
+    at_ns, told = switch["at_ns"], frozenset(switch["nodes"])
+    early: tuple[Zone | None, float] = None, 0.0
+    for seen, unseen in _orders(waiting, at_ns):
+        before = applied(state, seen)
+        if before.at_once or before.data is None:
+            if told == before.eligible:
+                return applied(attrs.evolve(before, data=told, at_once=False), unseen), 0.0
+            continue
+        for timers in _subsets(list(before.running())):
+            if _fired(before.data, timers) != told:
+                continue
+            after = applied(_without(before, told, {name for name, *_ in timers}), unseen)
+            ahead_s = max(
+                ((timer.since_ns - at_ns) / NS_PER_S + wait_s for _, timer, wait_s in timers),
+                default=0.0,
+            )
+            if not clock.told or ahead_s <= EARLY_S:
+                return after, 0.0
+            if early[0] is None or ahead_s < early[1]:
+                early = after, ahead_s
+        # Written again as they were, as for a node that was away: nothing has changed.
+        if told == before.data:
+            return applied(before, unseen), 0.0
+    return early
+
+
+def _without(state: Zone, data: Nodes, fired: set[str]) -> Zone:
+    return attrs.evolve(
+        state,
+        data=data,
+        up=None if "up" in fired else state.up,
+        down=None if "down" in fired else state.down,
+        joint=None if "joint" in fired else state.joint,
+    )
+
+
+def _orders(
+    waiting: Sequence[Input], at_ns: int
+) -> Iterator[tuple[Sequence[Input], Sequence[Input]]]:
+    """Yield what a switch at ``at_ns`` may have seen, and what it may not: changes of nodes that
+    come one after the other may be handled as one.
+    """
+    since_ns = at_ns - int(HANDLED_S * NS_PER_S)
+    for number in range(len(waiting), -1, -1):
+        if number < len(waiting) and waiting[number].at_ns < since_ns:
+            return
+        seen, unseen = waiting[:number], waiting[number:]
+        yield seen, unseen
+        as_one = _as_one(seen)
+        if len(as_one) < len(seen):
+            yield as_one, unseen
+
+
+def _as_one(inputs: Sequence[Input]) -> list[Input]:
+    found: list[Input] = []
+    for each in inputs:
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and each.eligible is not None
+            and before.eligible is not None
+            and before.zone is None
+            and each.zone is None
+            and each.at_ns - before.at_ns < HANDLED_S * NS_PER_S
+        ):
+            found.pop()
+        found.append(each)
+    return found
+
+
+def _subsets(
+    timers: Sequence[tuple[str, Timer, float]],
+) -> Iterator[tuple[tuple[str, Timer, float], ...]]:
+    for count in range(len(timers), 0, -1):
+        yield from combinations(timers, count)
+
+
+def _fired(data: Nodes, timers: Iterable[tuple[str, Timer, float]]) -> Nodes:
+    for _, timer, _ in timers:
+        data = (data | timer.joined) - timer.left
+    return data
+
+
+def _late(
+    zone: str, state: Zone, waiting: Sequence[Input], until_ns: int, clock: Punctuality
+) -> Iterator[tuple[str, str]]:
+    """Yield one sentence for each timer that was due long before ``until_ns``, of the changes that
+    were known by then.
+    """
+    for name, timer, wait_s in applied(state, waiting).running():
+        due_ns = timer.latest_ns + int(min(wait_s, 1e9) * NS_PER_S)
+        late_ns = due_ns + int(LATE_S * NS_PER_S)
+        # What was said before this change or switch is not said again with the next.
+        before_ns = waiting[-1].at_ns if waiting else 0
+        if before_ns <= late_ns < until_ns and clock.holds(due_ns, late_ns):
+            yield (
+                "late-data-nodes",
+                f"late data nodes: of {zone} a timer ({name}) was due at {seconds(due_ns)}, that "
+                f"adds {_names(timer.joined) or 'none'} and removes "
+                f"{_names(timer.left) or 'none'}, and had not switched them {LATE_S:g} s later",
+            )
+
+
+def _revisions(rows: Sequence[Row]) -> Iterator[tuple[Input | None, Row | None]]:
+    """Yield what each revision wrote: first what is given, then the data nodes."""
+    ordered = sorted(rows, key=itemgetter("revision"))
+    for _, group in groupby(ordered, key=itemgetter("revision")):
+        written = {row["kind"]: row for row in group}
+        given = [k for k in (TopologyKind.ZONE, TopologyKind.ELIGIBLE) if k in written]
+        restart = TopologyKind.RESTART in written
+        inputs = None
+        if given or restart:
+            inputs = Input(
+                at_ns=min(row["at_ns"] for row in written.values()),
+                zone=written.get(TopologyKind.ZONE),
+                eligible=written.get(TopologyKind.ELIGIBLE),
+                restart=restart,
+            )
+        switch = written.get(TopologyKind.DATA_NODES)
+        if inputs is not None or switch is not None:
+            yield inputs, switch
+
+
+def _of_all(row: Row) -> bool:
+    return bool(row["kind"] == TopologyKind.RESTART)
+
+
+def _voters(states: pa.Table) -> Nodes:
+    """The nodes that vote in the group of no partition, which writes switches."""
+    chosen = pc.and_(pc.is_null(states["partition"]), states["voter"])
+    return frozenset(states.filter(chosen)["node"].to_pylist())
+
+
+def _elected(events: pa.Table) -> tuple[int, ...]:
+    chosen = pc.and_(
+        pc.is_null(events["partition"]), pc.equal(events["kind"], EventKind.LEADER_ELECTED.value)
+    )
+    return tuple(events.filter(chosen)["at_ns"].to_pylist())
+
+
+def _waiting(state: Zone) -> str:
+    return (
+        "; ".join(
+            f"a timer ({name}) adds {_names(timer.joined) or 'none'} and removes "
+            f"{_names(timer.left) or 'none'} at "
+            f"{seconds(timer.since_ns + int(min(wait_s, 1e9) * NS_PER_S))}"
+            for name, timer, wait_s in state.running()
+        )
+        or "no timer runs"
+    )
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return " ".join(sorted(nodes))
+
+
+def _anomaly(texts: list[str]) -> Anomaly:
+    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
+    return Anomaly(count=len(texts), examples=examples)
+
+
+CHECKER = DataNodesChecker()

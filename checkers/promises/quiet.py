@@ -1,0 +1,74 @@
+"""When a run was calm: the time in which no fault could keep a store from what it owes."""
+
+from __future__ import annotations
+
+import attrs
+import pyarrow as pa
+
+from harness.clock import NS_PER_S
+from harness.protocols.checker import Setting
+from harness.protocols.fault_kinds import Effect, by_name
+from harness.protocols.fault_spans import FaultSpan, fault_spans
+
+_PLACEMENT = frozenset({Effect.CHANGES_PLACEMENT})
+
+
+@attrs.frozen(kw_only=True)
+class Disturbance:
+    """A fault that was in force, and on which nodes. ``moves``: it only asked the store to move
+    data, and is over for others once it was asked back.
+    """
+
+    start_ns: int
+    end_ns: int
+    nodes: frozenset[str]
+    effects: frozenset[Effect]
+    moves: bool
+
+
+@attrs.frozen(kw_only=True)
+class Calm:
+    """The disturbances of a run that was looked at until ``end_ns``."""
+
+    disturbances: tuple[Disturbance, ...]
+    end_ns: int
+
+    def between(self, start_ns: int, end_ns: int) -> bool:
+        """Whether no fault was in force from ``start_ns`` to ``end_ns``, but for such as move
+        data.
+        """
+        return not any(
+            d.start_ns <= end_ns and start_ns <= d.end_ns for d in self.disturbances if not d.moves
+        )
+
+    def quiet_for_s(self) -> float:
+        """How long nothing was done to the store before the end of the run."""
+        last_ns = max((d.end_ns for d in self.disturbances), default=0)
+        return max(self.end_ns - last_ns, 0) / NS_PER_S
+
+
+def calm_of(faults: pa.Table, setting: Setting) -> Calm:
+    """The calm of a run, whose end is when its states and changes were asked for last."""
+    phases = dict(setting.phases)
+    end_ns = phases.get("collect", max(phases.values(), default=0))
+    known = by_name(setting.fault_kinds)
+    found = []
+    for span in fault_spans(faults.to_pylist()):
+        kind = known.get(span.kind)
+        effects = frozenset() if kind is None else frozenset(kind.effects)
+        moves = effects == _PLACEMENT
+        found.append(
+            Disturbance(
+                start_ns=span.begin_ns,
+                end_ns=_asked_back_ns(span, end_ns) if moves else span.end_ns(end_ns),
+                nodes=frozenset(span.nodes),
+                effects=effects,
+                moves=moves,
+            )
+        )
+    return Calm(disturbances=tuple(found), end_ns=end_ns)
+
+
+def _asked_back_ns(span: FaultSpan, end_ns: int) -> int:
+    # That it is not healed may be the very promise that was broken.
+    return span.end_ns(end_ns) if span.healing_ns is None else span.healing_ns
