@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.history.records import OpType
 from harness.text import inert
-from results.drawing import role_lanes, series
+from results.drawing import partitions, role_lanes, series
 from results.drawing.axis import SECONDS, Scale, in_lanes
 from results.drawing.roles import RolesOverTime
 from results.drawing.series import Outcomes
@@ -62,16 +62,22 @@ class FaultWindow:
 
 @attrs.frozen(kw_only=True)
 class Picture:
-    """An SVG for the page, and the notes beside it."""
+    """An SVG for the page, and the notes beside it. ``left`` and ``right`` are the shares of its
+    width at which the times ``start_s`` and ``end_s`` are.
+    """
 
     svg: str
     notes: tuple[str, ...] = ()
+    left: float = 0.0
+    right: float = 1.0
+    start_s: float = 0.0
+    end_s: float = 1.0
 
 
 @attrs.frozen(kw_only=True)
 class Scene:
     """The content of the plot: operations by type, fault windows, and (name, start)
-    of the phases.
+    of the phases. ``conflicts`` are operations that gave way to another, and of no type.
     """
 
     operations: dict[OpType, Outcomes]
@@ -80,6 +86,8 @@ class Scene:
     scale: Scale = SECONDS
     since: str = "the run began"
     roles: RolesOverTime | None = None
+    touches: partitions.Touches | None = None
+    conflicts: Outcomes | None = None
 
     @property
     def per_s(self) -> float:
@@ -97,6 +105,19 @@ class Scene:
         return start, max(end, start + 1.0 / self.per_s)
 
 
+@attrs.frozen
+class _Look:
+    """How the points of one kind are drawn; ``front``: as large marks where they are few."""
+
+    name: str
+    marker: str
+    colour: str
+    front: bool = True
+
+
+CONFLICT = _Look("conflict", "+", "#8A949E")
+
+
 def latency_scale(scale: Scale) -> Scale:
     """Return the unit of latencies: milliseconds, or less where the history's times are less."""
     return scale if scale.per_unit < MILLISECONDS.per_unit else MILLISECONDS
@@ -111,32 +132,40 @@ def draw(scene: Scene) -> Picture:
     lanes = in_lanes([(f.start_s, f.end_s) for f in scene.faults], LANES_MAX)
     strip_in = 0.2 + 0.2 * max(1, max(lanes, default=0) + 1)
     with matplotlib.rc_context(_style()):
+        start, end = scene.span_s()
+        served = () if scene.touches is None else partitions.lanes(scene.touches, start, end)
         heights = [strip_in, 3.2, 2.0]
+        if served:
+            heights.append(partitions.height_in(served))
         if scene.roles is not None and scene.roles.told:
             heights.append(role_lanes.height_in(scene.roles))
         size = (WIDTH_IN, sum(heights) + 0.4)
         figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
         # Not by pyplot, which keeps every figure in a state of the whole process.
         FigureCanvasSVG(figure)
-        strip, latency, rate, *nodes = figure.subplots(
+        strip, latency, rate, *others = figure.subplots(
             len(heights), 1, sharex=True, height_ratios=heights
         )
-        start, end = scene.span_s()
+        lowest = others[-1] if others else rate
         for axes in (latency, rate):
             _shade(axes, scene.faults)
         _draw_strip(strip, scene, lanes, end - start)
         notes = _draw_latency(latency, scene, start, end)
         _draw_rate(rate, scene, start, end)
         _mark_phases((latency, rate), scene.phases, start, end)
-        label = "Faults, latency and rate over time"
-        if nodes and scene.roles is not None:
-            notes += role_lanes.draw(nodes[0], scene.roles, start, end)
-            label = "Faults, latency, rate and the nodes' roles over time"
-        lowest = nodes[0] if nodes else rate
+        named = ["Faults", "latency", "rate"]
+        if served:
+            notes += partitions.draw(others.pop(0), served)
+            named.append("the partitions' availability")
+        if others and scene.roles is not None:
+            notes += role_lanes.draw(others[0], scene.roles, start, end)
+            named.append("the nodes' roles")
         lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
         lowest.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
         lowest.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")
-        return Picture(svg=_svg(figure, label), notes=notes)
+        svg = _svg(figure, f"{', '.join(named[:-1])} and {named[-1]} over time")
+        box, (first, last) = lowest.get_position(), lowest.get_xlim()
+        return Picture(svg=svg, notes=notes, left=box.x0, right=box.x1, start_s=first, end_s=last)
 
 
 def _style() -> Any:  # noqa: ANN401 (matplotlib's stubs name three hundred literal keys)
@@ -254,7 +283,12 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
         every = max(1, -(-outcomes.invoke_s.size // POINTS_MAX))
         if every > 1:
             notes.append(f"Of the {kind} operations one in {every} is drawn; the lines count all.")
-        _points(axes, kind, outcomes, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
+        look = _Look(kind.value, MARKERS[kind], COLOURS[kind], front=kind is not OpType.OK)
+        _points(axes, look, outcomes, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
+    if (gave_way := scene.conflicts) is not None and gave_way.invoke_s.size:
+        every = max(1, -(-gave_way.invoke_s.size // POINTS_MAX))
+        total += gave_way.invoke_s.size
+        _points(axes, CONFLICT, gave_way, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
     for quantile, line in series.quantiles(ok, start, end).items():
         style = QUANTILE_STYLES[quantile]
         label = f"p{quantile * 100:g} of ok"
@@ -267,25 +301,25 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
 
 
 def _points(
-    axes: Axes, kind: OpType, outcomes: Outcomes, every: int, per_s: float, *, rasterized: bool
+    axes: Axes, look: _Look, outcomes: Outcomes, every: int, per_s: float, *, rasterized: bool
 ) -> None:
     """Draw smaller and paler points where there are many, so that one type does not bury the
     others.
     """
     size = outcomes.invoke_s.size
     few = size <= MARKS_MAX
-    large, small = (2.6, 2.6) if kind is OpType.OK else (4.5, 2.4)
+    large, small = (4.5, 2.4) if look.front else (2.6, 2.6)
     axes.plot(
         outcomes.invoke_s[::every],
         outcomes.latency_s[::every] * per_s,
-        MARKERS[kind],
-        color=COLOURS[kind],
+        look.marker,
+        color=look.colour,
         markersize=large if few else small,
-        markeredgewidth=0.0 if kind is OpType.OK else 0.8 if few else 0.5,
+        markeredgewidth=(0.8 if few else 0.5) if look.front else 0.0,
         alpha=0.9 if few else 0.5,
-        label=f"{kind.value} ({size:,})",
+        label=f"{look.name} ({size:,})",
         rasterized=rasterized,
-        zorder=2 if kind is OpType.OK or not few else 3,
+        zorder=3 if look.front and few else 2,
     )
 
 
@@ -306,6 +340,12 @@ def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
                 line.at_s, line.value / scene.per_s, where="mid", color=COLOURS[kind],
                 linewidth=1.2, label=kind.value,
             )  # fmt: skip
+    if scene.conflicts is not None and scene.conflicts.invoke_s.size:
+        line = series.rate(scene.conflicts, start, end)
+        axes.step(
+            line.at_s, line.value / scene.per_s, where="mid", color=CONFLICT.colour,
+            linewidth=0.9, label=CONFLICT.name,
+        )  # fmt: skip
     axes.set_ylabel(f"completions per {UNIT_NAMES[scene.scale.unit]}")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")

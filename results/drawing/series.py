@@ -6,6 +6,8 @@ start, so that an open-loop client's queueing shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +44,22 @@ class Line:
     value: Floats
 
 
-def by_type(transactions: pa.Table) -> dict[OpType, Outcomes]:
-    """Return the transactions of each type; every type is there, maybe empty."""
-    return {kind: _outcomes(transactions, kind) for kind in OpType}
+def by_type(transactions: pa.Table, without: Sequence[str] = ()) -> dict[OpType, Outcomes]:
+    """Return the transactions of each type; every type is there, maybe empty. Those with the error
+    codes ``without`` are left out.
+    """
+    kept = transactions.filter(pc.invert(_with_code(transactions, without)))
+    return {kind: _outcomes(kept, pc.equal(kept["type"], kind.value)) for kind in OpType}
+
+
+def with_codes(transactions: pa.Table, codes: Sequence[str]) -> Outcomes:
+    """Return the transactions with these error codes."""
+    return _outcomes(transactions, _with_code(transactions, codes))
+
+
+def _with_code(transactions: pa.Table, codes: Sequence[str]) -> pa.ChunkedArray:
+    # ``is_in`` of a null is false.
+    return pc.is_in(transactions["error"].cast(pa.string()), value_set=pa.array(codes, pa.string()))
 
 
 def window_s(span_s: float) -> float:
@@ -96,8 +111,8 @@ def overall(outcomes: Outcomes) -> dict[float, float]:
     return dict(zip((*QUANTILES, 1.0), (float(value) for value in found), strict=True))
 
 
-def _outcomes(transactions: pa.Table, kind: OpType) -> Outcomes:
-    chosen = transactions.filter(pc.equal(transactions["type"], kind.value))
+def _outcomes(transactions: pa.Table, which: pa.ChunkedArray) -> Outcomes:
+    chosen = transactions.filter(which)
     invoke, complete, intended = (
         chosen[name].to_numpy().astype(np.float64) / NS_PER_S
         for name in ("invoke_ns", "complete_ns", "intended_ns")

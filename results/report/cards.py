@@ -18,7 +18,8 @@ from harness.protocols.verdict import Anomaly
 from harness.text import in_seconds
 from results.drawing import cycle, lanes
 from results.drawing.axis import Scale
-from results.report import event_context
+from results.report import event_context, key_history
+from results.report.key_history import KeyHistory
 from results.report.missed import Missed
 from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
@@ -69,7 +70,8 @@ class Event:
 class Example:
     """One proven anomaly. ``clauses`` are the steps of a cycle, ``facts`` the checker's other
     figures. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to draw, or no
-    room left on the page (``undrawn``). ``quotes`` are lines of a node's log.
+    room left on the page (``undrawn``). ``quotes`` are lines of a node's log, ``keys`` the other
+    operations on its keys, of the first examples.
     """
 
     text: str
@@ -83,6 +85,7 @@ class Example:
     lanes: Markup | None = None
     undrawn: bool = False
     quotes: tuple[str, ...] = ()
+    keys: tuple[KeyHistory, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -141,6 +144,7 @@ class _Shown:
     finding: Finding
     txns: tuple[int, ...]
     missed: tuple[Missed, ...] = ()
+    first: bool = False
 
     @classmethod
     def of(cls, material: RunData, name: str, finding: Finding, place: int) -> _Shown:
@@ -148,7 +152,7 @@ class _Shown:
         missed = () if place else tuple(_missed(material, name, finding))
         more = (txn for each in missed for txn in (each.writer, each.reader))
         txns = dict.fromkeys([*_some(finding.txns), *more]) if missed else finding.txns
-        return cls(name=name, finding=finding, txns=tuple(txns), missed=missed)
+        return cls(name=name, finding=finding, txns=tuple(txns), missed=missed, first=not place)
 
 
 def _missed(material: RunData, name: str, finding: Finding) -> Iterator[Missed]:
@@ -306,6 +310,9 @@ def _example(
         cycle=ring,
         lanes=timeline,
         quotes=finding.log[:QUOTES_MAX],
+        keys=tuple(key_history.histories(material, finding.keys, given.txns, telling))
+        if given.first
+        else (),
     )
 
 

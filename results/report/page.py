@@ -22,7 +22,16 @@ from harness.run.directory import Origin
 from harness.text import inert
 from results.drawing import plots, series
 from results.drawing.roles import RolesOverTime, roles_over_time
-from results.report import cards, event_context, fault_rows, harness_actions, sections, tabulate
+from results.report import (
+    cards,
+    event_context,
+    fault_rows,
+    harness_actions,
+    plot_data,
+    recovery,
+    sections,
+    tabulate,
+)
 from results.report.cards import Card, Event
 from results.report.fault_rows import FaultRow
 from results.report.harness_actions import HarnessActions
@@ -78,11 +87,13 @@ class Page:
     cards_more: int
     picture: Markup | None
     picture_notes: tuple[str, ...]
+    plot_data: Markup | None
     latency: Grid | None
     faults: tuple[FaultRow, ...]
     faults_more: int
     doings: HarnessActions
     coverage: sections.Coverage | None
+    recoveries: tuple[sections.RecoveryRow, ...]
     availability: tuple[Grid, ...]
     statistics: tuple[Grid, ...]
     events: tuple[Event, ...]
@@ -104,7 +115,7 @@ def page(material: RunData) -> Page:
     """
     verdict, manifest = material.verdict, material.manifest
     outcome = verdict.outcome if verdict else None
-    picture, notes = _picture(material)
+    picture, notes, figures = _picture(material)
     events, _ = cards.event_rows(event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
     kinds = Counter(material.events["kind"].to_pylist())
     lines = material.plan_text.splitlines()
@@ -127,11 +138,13 @@ def page(material: RunData) -> Page:
         cards_more=max(0, _named_anomalies(verdict) - cards.CARDS_MAX),
         picture=picture,
         picture_notes=notes,
+        plot_data=figures,
         latency=_latency(material),
         faults=fault_rows.rows(material),
         faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),
         doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
+        recoveries=sections.recovery_rows(recovery.recoveries(material)),
         availability=sections.availability(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
@@ -187,6 +200,7 @@ def _tested(material: RunData) -> tuple[str, ...]:
     promised = ", ".join(_promises(declared)) or "nothing"
     where = f"{cluster.get('nodes', len(material.nodes))} nodes ({cluster.get('provider', '?')})"
     load = f"{drive.get('concurrency', '?')} clients for {_plain(drive.get('duration_s'))} s"
+    load += _rate(material, drive)
     begun = begun_at(manifest.run_id)
     when = "" if begun is None else f" on {begun:%Y-%m-%d at %H:%M} UTC"
     first = (
@@ -194,6 +208,18 @@ def _tested(material: RunData) -> tuple[str, ...]:
         f" {promised}: {where}, {load}, seed {plan.get('seed', '?')}{when}."
     )
     return first, f"{_happened(material)} {_broken(material)}"
+
+
+def _rate(material: RunData, drive: dict[str, Any]) -> str:
+    """Tell what load an open loop was asked for, and what it came to."""
+    asked, marks = drive.get("rate_per_s"), dict(material.manifest.phases)
+    if not isinstance(asked, int | float) or not {"drive", "heal"} <= marks.keys():
+        return ""
+    start_ns, end_ns = marks["drive"], marks["heal"]
+    invoked = material.transactions["invoke_ns"]
+    inside = pc.and_(pc.greater_equal(invoked, start_ns), pc.less(invoked, end_ns))
+    begun = (pc.sum(inside).as_py() or 0) * NS_PER_S / max(1, end_ns - start_ns)
+    return f" at {asked:,g} transactions a second, of which {begun:,.4g} were begun"
 
 
 def _promises(declared: Declaration) -> list[str]:
@@ -247,26 +273,27 @@ def _recorded(material: RunData) -> str:
 
 
 def _happened(material: RunData) -> str:
-    counts = Counter(material.transactions["type"].to_pylist())
-    total = material.transactions.num_rows
-    final = _final_reads(material)
-    told = {kind: f"{counts[kind.value]:,} {kind.value}" for kind in OpType}
-    if final:
-        told[OpType.OK] += f" ({final:,} of them final reads)"
-    if refused := _refused(material):
-        told[OpType.FAIL] += f" ({refused})"
-    return f"{total:,} transactions: {', '.join(told.values())}."
-
-
-def _refused(material: RunData) -> str:
-    """Name the commonest errors of what failed: a conflict of two transactions is no trouble."""
     table = material.transactions
+    counts = Counter(table["type"].to_pylist())
+    final = _final_reads(material)
     failed = table.filter(pc.equal(table["type"].cast("string"), OpType.FAIL.value))
-    counted = pc.value_counts(failed["error"].cast("string").drop_null()).to_pylist()
-    ordered = sorted(counted, key=lambda row: (-row["counts"], row["values"]))
-    shown = [f"{inert(row['values'])} {row['counts']:,}" for row in ordered[:ERRORS_SHOWN]]
+    errors = Counter(failed["error"].cast("string").drop_null().to_pylist())
+    conflicts = sum(errors.pop(code, 0) for code in recovery.conflicts_of(material))
+    told = [f"{counts[OpType.OK]:,} ok{f' ({final:,} of them final reads)' if final else ''}"]
+    if conflicts:
+        told.append(f"{conflicts:,} refused by conflict")
+    told.append(f"{counts[OpType.FAIL] - conflicts:,} fail{_commonest(errors)}")
+    told.append(f"{counts[OpType.INFO]:,} info")
+    return f"{table.num_rows:,} transactions: {', '.join(told)}."
+
+
+def _commonest(errors: Counter[str]) -> str:
+    """Name the commonest of ``errors`` with their counts."""
+    ordered = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{inert(code)} {count:,}" for code, count in ordered[:ERRORS_SHOWN]]
     rest = len(ordered) - ERRORS_SHOWN
-    return ", ".join([*shown, *([f"{rest} other codes"] if rest > 0 else [])])
+    shown += [f"{rest} other codes"] if rest > 0 else []
+    return f" ({', '.join(shown)})" if shown else ""
 
 
 def _final_reads(material: RunData) -> int:
@@ -294,23 +321,31 @@ def _broken(material: RunData) -> str:
     return f"{count} fault{'s' * (count != 1)} ({named}), {proven}."
 
 
-def _picture(material: RunData) -> tuple[Markup | None, tuple[str, ...]]:
-    """Return the plot, or a note on why there is none: a broken plot must never cost a verdict."""
+def _picture(
+    material: RunData,
+) -> tuple[Markup | None, tuple[str, ...], Markup | None]:
+    """Return the plot, its notes and its figures for the page's script, or a note on why there is
+    no plot: a broken one must never cost a verdict.
+    """
     if not material.scale.timed:
-        return None, ("The history tells no times: there is nothing to plot over them.",)
+        return None, ("The history tells no times: there is nothing to plot over them.",), None
     try:
+        gave_way = recovery.conflicts_of(material)
         scene = plots.Scene(
-            operations=series.by_type(material.transactions),
+            operations=series.by_type(material.transactions, without=gave_way),
+            conflicts=series.with_codes(material.transactions, gave_way),
             faults=tuple(_windows(material)),
             phases=tuple((name, at_ns / NS_PER_S) for name, at_ns in material.manifest.phases),
             scale=material.scale,
             since="the run began" if material.origin is None else "the history's own zero",
             roles=_roles(material),
+            touches=material.touches(),
         )
         drawn = plots.draw(scene)
+        figures = plot_data.of(scene, drawn)
     except Exception as error:
-        return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",)
-    return Markup(drawn.svg), drawn.notes  # noqa: S704 (our own SVG; texts in it are escaped)
+        return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",), None
+    return Markup(drawn.svg), drawn.notes, figures  # noqa: S704 (our own SVG; its texts are escaped)
 
 
 def _roles(material: RunData) -> RolesOverTime | None:
@@ -343,11 +378,15 @@ def _latency(material: RunData) -> Grid | None:
     rows = []
     scale = plots.latency_scale(material.scale)
     per_s = NS_PER_S / scale.per_unit
-    for kind, outcomes in series.by_type(material.transactions).items():
+    gave_way = recovery.conflicts_of(material)
+    by_type = series.by_type(material.transactions, without=gave_way)
+    every = {kind.value: outcomes for kind, outcomes in by_type.items()}
+    every["conflict"] = series.with_codes(material.transactions, gave_way)
+    for kind, outcomes in every.items():
         found = series.overall(outcomes)
         if found:
             values = (f"{value * per_s:,.1f}" for value in found.values())
-            rows.append((kind.value, f"{outcomes.invoke_s.size:,}", *values))
+            rows.append((kind, f"{outcomes.invoke_s.size:,}", *values))
     if not rows:
         return None
     columns = (

@@ -1,8 +1,9 @@
-"""The report of a run: one HTML file without dependencies and without active content.
+"""The report of a run: one HTML file without dependencies, whole without a script.
 
-There is no script in it. Its content security policy forbids everything but its one style sheet (by
+Its content security policy forbids everything but its one style sheet and its one script (each by
 hash) and pictures that are inside it, and every text passes ``harness.text.inert`` and is escaped,
-so that a node's output is shown and never executed.
+so that a node's output is shown and never executed. The script adds convenience alone: it reads
+figures of ours, and copies, hides or shows what the page holds.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _fewer_drawings(content: Page) -> Page:
 
 def _no_picture(content: Page) -> Page:
     told = "The plot is left out: it would make this page larger than a page should be."
-    return attrs.evolve(content, picture=None, picture_notes=(told,))
+    return attrs.evolve(content, picture=None, picture_notes=(told,), plot_data=None)
 
 
 def _no_lists(content: Page) -> Page:
@@ -120,13 +121,21 @@ def render(content: Page) -> str:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    style = resources.files("results").joinpath("templates", "report.css").read_text("utf-8")
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; img-src data:"
+    style, script = (_own(f"report.{kind}") for kind in ("css", "js"))
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:"
+    )
     return environment.get_template("report.html").render(
         page=content,
         style=Markup(style),  # noqa: S704 (our own file)
+        script=Markup(script),  # noqa: S704 (likewise)
         policy=policy,
     )
+
+
+def _own(name: str) -> str:
+    return resources.files("results").joinpath("templates", name).read_text("utf-8")
 
 
 def _finalize(value: object) -> object:

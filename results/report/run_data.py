@@ -8,12 +8,15 @@ from typing import Any
 
 import attrs
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory
 from harness.history.files import is_regular, read_small
 from harness.history.load import History, load
+from harness.history.records import OpType
 from harness.history.schema import split_of
 from harness.plan.planfile import MAX_PLAN_BYTES
 from harness.protocols.fault_spans import fault_spans
@@ -21,6 +24,7 @@ from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import Manifest, Origin, RunDirectory
 from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
 from results.drawing.lanes import Window
+from results.drawing.partitions import Touches
 from results.report.missed import Missed, first_missed
 from results.report.steps import key_names
 
@@ -103,6 +107,36 @@ class RunData:
         for row in found.values():
             row["ops"].sort(key=lambda step: step["pos"])
         return found
+
+    def on_key(self, key: int) -> list[dict[str, Any]]:
+        """Return the transactions that touched ``key``, in the order of invocation, each with
+        ``ops``: its micro-operations on that key. Reads the key's split.
+        """
+        table = self.history.micro_ops(split_of(key, self.manifest.splits))
+        steps = table.filter(pc.equal(table["key"], key)).to_pylist()
+        ops: dict[int, list[dict[str, Any]]] = {}
+        for step in sorted(steps, key=lambda step: (step["txn"], step["pos"])):
+            ops.setdefault(step["txn"], []).append(step)
+        chosen = pc.is_in(self.transactions["txn"], value_set=pa.array(ops, pa.int64()))
+        rows = self.transactions.filter(chosen).to_pylist()
+        return [row | {"ops": ops[row["txn"]]} for row in rows]
+
+    def touches(self) -> Touches:
+        """Return which transactions touched which partitions; nothing where those are unknown."""
+        found: list[tuple[Any, Any]] = []
+        for split in range(self.manifest.splits):
+            table = self.history.micro_ops(split).select(["txn", "partition"])
+            table = table.filter(pc.is_valid(table["partition"]))
+            found.append((table["txn"].to_numpy(), table["partition"].to_numpy()))
+        txn, partition = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        pairs = np.unique(np.stack([txn.astype(np.int64), partition.astype(np.int64)]), axis=1)
+        rows = self.transactions.take(pa.array(pairs[0]))
+        return Touches(
+            partition=pairs[1],
+            begun_s=rows["invoke_ns"].to_numpy() / NS_PER_S,
+            ended_s=rows["complete_ns"].to_numpy() / NS_PER_S,
+            ok=np.asarray(pc.equal(rows["type"].cast(pa.string()), OpType.OK.value)),
+        )
 
     def missed(self, key: int, reader: int | None = None) -> Missed | None:
         """Return the first transaction (or ``reader`` alone) that missed an acknowledged write of

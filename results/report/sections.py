@@ -16,8 +16,10 @@ from harness.protocols.verdict import (
     Window,
 )
 from results.report import tabulate
+from results.report.recovery import Recovery, Stretch
 from results.report.tabulate import DASH, Grid, cell
 
+RECOVERIES_MAX = 60
 CELLS_MAX = 60  # kinds of faults shown
 LOG_ROWS_MAX = 200
 _COLUMNS = (
@@ -112,6 +114,60 @@ def _memory(resident: Memory | None) -> str:
         return ""
     first, most, last = (n / 2**20 for n in (resident.first, resident.most, resident.last))
     return f" Its memory went from {first:,.0f} to {last:,.0f} MiB, {most:,.0f} at most."
+
+
+@attrs.frozen(kw_only=True)
+class RecoveryRow:
+    """A fault's recovery as text: its stretches as (name, from, to, ok/s, p99, errors, conflicts),
+    and the times to 90 % of the rate before.
+    """
+
+    name: str
+    hit: str
+    stretches: tuple[tuple[str, ...], ...]
+    lowest: str
+    from_begin: str
+    from_end: str
+    bad: bool
+
+
+def recovery_rows(found: tuple[Recovery, ...]) -> tuple[RecoveryRow, ...]:
+    """Return the rows of the first faults."""
+    return tuple(_recovery(each) for each in found[:RECOVERIES_MAX])
+
+
+def _recovery(each: Recovery) -> RecoveryRow:
+    told = (("before", each.before), ("during", each.during), ("after", each.after))
+    known = each.before is not None and each.before.ok > 0
+    never = "never lower" if known and not each.fell else DASH
+    not_yet = "not in this time" if known else DASH
+    return RecoveryRow(
+        name=f"{each.fault} {each.kind}",
+        hit=each.hit,
+        stretches=tuple(_stretch(name, stretch) for name, stretch in told),
+        lowest=DASH if each.lowest is None else f"{each.lowest:,}",
+        from_begin=_again(each.from_begin_ns, not_yet if each.fell else never),
+        from_end=_again(each.from_end_ns, not_yet if each.after else DASH),
+        bad=known and each.after is not None and each.from_end_ns is None,
+    )
+
+
+def _again(time_ns: int | None, otherwise: str) -> str:
+    return otherwise if time_ns is None else f"{time_ns / 1e9:.1f}"
+
+
+def _stretch(name: str, stretch: Stretch | None) -> tuple[str, ...]:
+    if stretch is None:
+        return (name, *[DASH] * 6)
+    return (
+        name,
+        cell("at_ns", stretch.start_ns),
+        cell("at_ns", stretch.end_ns),
+        f"{stretch.ok_per_s:,.1f}",
+        DASH if stretch.p99_ns is None else f"{stretch.p99_ns / 1e6:,.1f}",
+        f"{stretch.errors:,}",
+        f"{stretch.conflicts:,}",
+    )
 
 
 def availability(part: Availability) -> tuple[Grid, ...]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import attrs
@@ -41,6 +42,7 @@ from results.report.run_data import gather
 HOSTILE = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>\x1b[31m\u202e\0'
 SMALL = {"duration_s": 30.0, "rate_per_s": 20.0, "breaks": BREAKS[:2]}
 LIMIT_BYTES = 2 << 20
+SCRIPT = resources.files("results").joinpath("templates", "report.js").read_text()
 
 
 class Elements(HTMLParser):
@@ -50,13 +52,24 @@ class Elements(HTMLParser):
         super().__init__()
         self.found: list[tuple[str, dict[str, str]]] = []
         self.text = ""
+        self.scripts: list[str] = []  # that run; a block of data is none
+        self._within = ""
         self.feed(content)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, {name: value or "" for name, value in attrs}))
+        self._within = tag
+        if tag == "script" and "type" not in self.found[-1][1]:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self._within != "script":
+            self.text += data
+        elif "type" not in self.found[-1][1]:
+            self.scripts[-1] += data
 
     def named(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.found if name == tag]
@@ -71,7 +84,8 @@ def report(run: RunDirectory, verdict: Verdict | None = None) -> Elements:
 def assert_inert(page: Elements) -> None:
     """Nothing in the page runs, loads or styles but what the policy names."""
     tags = {tag for tag, _ in page.found}
-    assert not tags & {"script", "iframe", "object", "embed", "link", "base", "form", "img"}
+    assert page.scripts == [SCRIPT]
+    assert not tags & {"iframe", "object", "embed", "link", "base", "form", "img"}
     for tag, attributes in page.found:
         assert "style" not in attributes, tag
         assert not [name for name in attributes if name.startswith("on")], tag
@@ -162,7 +176,9 @@ def bank_of_one(root: Path, found: int) -> RunDirectory:
     return run
 
 
-def test_the_policy_allows_the_one_style_sheet_and_nothing_else(tmp_path: Path) -> None:
+def test_the_policy_allows_the_one_style_sheet_the_one_script_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     run = build(tmp_path / "run", **SMALL)
 
     content = write_report(run).read_text()
@@ -170,7 +186,10 @@ def test_the_policy_allows_the_one_style_sheet_and_nothing_else(tmp_path: Path) 
     (style,) = re.findall(r"<style>(.*?)</style>", content, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', content)
-    expected = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:"
+    ran = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    expected = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; script-src 'sha256-{ran}'; img-src data:"
+    )
     assert policy.replace("&#39;", "'") == expected
 
 

@@ -1,0 +1,202 @@
+"""What each fault cost: rate, latency and errors before it, while it was in force, and after it,
+and the time to 90 % of the rate before.
+
+All counts are of completions, so that anybody can repeat them from ``transactions.parquet``:
+
+``before``  up to ``AROUND_S`` that ended with the fault's begin, and held no other fault
+``during``  from its begin to the proof of its healing
+``after``   up to ``AROUND_S`` from there on, until the next fault begins
+
+The rate has recovered at the beginning of the first second with at least 90 % of the rate before;
+seconds are tried every ``STEP_S``, and none counts before the rate was lower for a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.clock import NS_PER_S
+from harness.history.records import OpType
+from harness.protocols.fault_spans import FaultSpan, fault_spans
+from results.report.run_data import RunData
+
+AROUND_S = 10.0
+LEAST_S = 1.0  # a stretch before that is shorter says no rate
+STEP_S = 0.1
+WINDOW_S = 1.0
+SHARE = 0.9
+FAULTS_MAX = 100
+
+Ints = npt.NDArray[np.int64]
+
+
+@attrs.frozen(kw_only=True)
+class Stretch:
+    """What completed from ``start_ns`` to ``end_ns``: ``errors`` without conflicts, which are
+    transactions that gave way to another. ``p99_ns`` is of ok transactions, from their intended
+    start; ``None`` where there was none.
+    """
+
+    start_ns: int
+    end_ns: int
+    ok: int
+    errors: int
+    conflicts: int
+    p99_ns: int | None
+
+    @property
+    def ok_per_s(self) -> float:
+        """Acknowledged transactions a second."""
+        return self.ok * NS_PER_S / max(1, self.end_ns - self.start_ns)
+
+
+@attrs.frozen(kw_only=True)
+class Recovery:
+    """One fault. ``before`` and ``after`` are ``None`` where another fault leaves no room.
+    ``lowest`` is the least number of acknowledgements in any second from its begin to the end of
+    ``after``. ``from_begin_ns`` and ``from_end_ns`` are times until the rate was back, ``None``
+    where it was not until the next fault, or nothing is known of the rate before; ``fell`` is
+    whether it ever was lower for a second.
+    """
+
+    fault: int
+    kind: str
+    hit: str
+    before: Stretch | None
+    during: Stretch
+    after: Stretch | None
+    lowest: int | None
+    fell: bool
+    from_begin_ns: int | None
+    from_end_ns: int | None
+
+
+def recoveries(material: RunData) -> tuple[Recovery, ...]:
+    """Return the figures of each fault that began in the drive phase, in the order of their begin;
+    nothing of a history without times.
+    """
+    marks = dict(material.manifest.phases)
+    spans = fault_spans(material.faults)
+    if not material.scale.timed or not spans or not material.transactions.num_rows:
+        return ()
+    start_ns = marks.get("drive", int(pc.min(material.transactions["invoke_ns"]).as_py()))
+    end_ns = marks.get("heal", material.last_ns)
+    done = _Completions.of(material.transactions, conflicts_of(material))
+    driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
+    return tuple(_recovery(span, spans, done, start_ns, end_ns) for span in driven[:FAULTS_MAX])
+
+
+def conflicts_of(material: RunData) -> tuple[str, ...]:
+    """Return the error codes of transactions that gave way to another, as the system declares."""
+    declared = material.manifest.declaration.conflicts
+    return () if isinstance(declared, msgspec.UnsetType) else declared
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Completions:
+    """Sorted times of completion by how they ended, and the latencies of the ok ones."""
+
+    ok_ns: Ints
+    latency_ns: Ints
+    errors_ns: Ints
+    conflicts_ns: Ints
+
+    @classmethod
+    def of(cls, table: pa.Table, conflicts: Sequence[str]) -> _Completions:
+        done = table["complete_ns"].to_numpy()
+        ok = pc.equal(table["type"].cast(pa.string()), OpType.OK.value).to_numpy()
+        gave_way = pc.is_in(
+            table["error"].cast(pa.string()), value_set=pa.array(conflicts, pa.string())
+        ).to_numpy()
+        order = np.argsort(done[ok], kind="stable")
+        return cls(
+            ok_ns=done[ok][order],
+            latency_ns=(done - table["intended_ns"].to_numpy())[ok][order],
+            errors_ns=np.sort(done[~ok & ~gave_way]),
+            conflicts_ns=np.sort(done[~ok & gave_way]),
+        )
+
+    def stretch(self, start_ns: int, end_ns: int) -> Stretch:
+        """Count what completed at or after ``start_ns`` and before ``end_ns``."""
+        low, high = np.searchsorted(self.ok_ns, [start_ns, end_ns])
+        inside = self.latency_ns[low:high]
+        return Stretch(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            ok=int(high - low),
+            errors=_count(self.errors_ns, start_ns, end_ns),
+            conflicts=_count(self.conflicts_ns, start_ns, end_ns),
+            p99_ns=int(np.quantile(inside, 0.99)) if len(inside) else None,
+        )
+
+    def each_second(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
+        """Return the begins of the seconds within, every ``STEP_S``, and the ok in each."""
+        step, window = int(STEP_S * NS_PER_S), int(WINDOW_S * NS_PER_S)
+        begins = np.arange(start_ns, end_ns - window + 1, step, dtype=np.int64)
+        counts = np.searchsorted(self.ok_ns, begins + window) - np.searchsorted(self.ok_ns, begins)
+        return begins, counts.astype(np.int64)
+
+
+def _count(times: Ints, start_ns: int, end_ns: int) -> int:
+    low, high = np.searchsorted(times, [start_ns, end_ns])
+    return int(high - low)
+
+
+def _recovery(
+    span: FaultSpan,
+    spans: Sequence[FaultSpan],
+    done: _Completions,
+    drive_ns: int,
+    over_ns: int,
+) -> Recovery:
+    around = int(AROUND_S * NS_PER_S)
+    begin_ns, end_ns = span.begin_ns, min(span.end_ns(over_ns), over_ns)
+    others = [other for other in spans if other.fault != span.fault]
+    earlier = [o.end_ns(over_ns) for o in others if o.begin_ns <= begin_ns]
+    calm_ns = max([drive_ns, begin_ns - around, *earlier])
+    later = [o.begin_ns for o in others if o.begin_ns >= begin_ns]
+    free = all(o.end_ns(over_ns) <= end_ns for o in others if o.begin_ns < end_ns)
+    limit_ns = min([over_ns, *(at_ns for at_ns in later if at_ns >= end_ns)])
+    before = done.stretch(calm_ns, begin_ns) if begin_ns - calm_ns >= LEAST_S * NS_PER_S else None
+    after_ns = min(limit_ns, end_ns + around)
+    healed = span.healed_ns is not None and free and after_ns > end_ns
+    begins, counts = done.each_second(begin_ns, limit_ns if free else end_ns)
+    enough = np.zeros(0, np.bool_)
+    if before is not None and before.ok:
+        enough = counts >= SHARE * before.ok_per_s * WINDOW_S
+    fell = bool(len(enough) and not enough.all())
+    return Recovery(
+        fault=span.fault,
+        kind=span.kind,
+        hit=", ".join(span.nodes) or span.target,
+        before=before,
+        during=done.stretch(begin_ns, end_ns),
+        after=done.stretch(end_ns, after_ns) if healed else None,
+        lowest=int(counts.min()) if len(counts) else None,
+        fell=fell,
+        from_begin_ns=_again(begins, enough, begin_ns) if fell else None,
+        from_end_ns=_healed(done, before, end_ns, limit_ns) if healed else None,
+    )
+
+
+def _again(begins: Ints, enough: npt.NDArray[np.bool_], since_ns: int) -> int | None:
+    """Return the time from ``since_ns`` to the first second with enough after one without."""
+    low = int(np.argmin(enough))
+    back = np.flatnonzero(enough[low:])
+    return int(begins[low + int(back[0])]) - since_ns if len(back) else None
+
+
+def _healed(done: _Completions, before: Stretch | None, end_ns: int, limit_ns: int) -> int | None:
+    """Return the time from ``end_ns`` to the first second with enough; ``None`` without one."""
+    if before is None or not before.ok:
+        return None
+    begins, counts = done.each_second(end_ns, limit_ns)
+    found = np.flatnonzero(counts >= SHARE * before.ok_per_s * WINDOW_S)
+    return int(begins[found[0]]) - end_ns if len(found) else None

@@ -1,0 +1,119 @@
+"use strict";
+// What a browser adds to the page: a reader over the plot, zoom, filters, copy buttons. Without it
+// the page is whole.
+(() => {
+  const make = (name, text, className) => {
+    const element = document.createElement(name);
+    element.textContent = text;
+    if (className) element.className = className;
+    return element;
+  };
+
+  const copied = (button, text) => {
+    const done = () => {
+      button.textContent = "copied";
+      setTimeout(() => { button.textContent = "copy"; }, 1500);
+    };
+    const byHand = () => {
+      const area = document.body.appendChild(make("textarea", text));
+      area.select();
+      if (document.execCommand("copy")) done();
+      area.remove();
+    };
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, byHand);
+    else byHand();
+  };
+  for (const code of document.querySelectorAll("code.command")) {
+    const button = make("button", "copy", "tool");
+    button.type = "button";
+    button.addEventListener("click", () => copied(button, code.textContent));
+    code.after(" ", button);
+  }
+
+  const FILTERED_ROWS = 8;
+  for (const table of document.querySelectorAll("table.filter")) {
+    const rows = [...table.tBodies[0].rows];
+    if (rows.length < FILTERED_ROWS) continue;
+    const input = make("input", "", "tool");
+    input.type = "search";
+    input.placeholder = `filter ${rows.length} rows`;
+    input.setAttribute("aria-label", "filter the rows of this table");
+    input.addEventListener("input", () => {
+      const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let lead = null;
+      for (const row of rows) {
+        if (row.className === "detail" && lead) { row.hidden = lead.hidden; continue; }
+        const next = row.nextElementSibling;
+        const more = next && next.className === "detail" ? next.textContent : "";
+        const text = (row.textContent + " " + more).toLowerCase();
+        row.hidden = !wanted.every((word) => text.includes(word));
+        lead = row;
+      }
+    });
+    table.parentElement.before(input);
+  }
+
+  const opened = () => {
+    let element = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (; element; element = element.parentElement) {
+      if (element.tagName === "DETAILS") element.open = true;
+    }
+  };
+  addEventListener("hashchange", opened);
+  opened();
+
+  const figure = document.querySelector("figure.time");
+  const held = document.getElementById("plot-data");
+  const svg = figure && figure.querySelector("svg");
+  if (!svg || !held) return;
+  const data = JSON.parse(held.textContent);
+  const tools = make("div", "", "tools");
+  const reading = make("output", "Point at the plot to read it.", "reading");
+  const cursor = make("div", "", "cursor");
+  const layer = make("div", "", "layer");
+  cursor.hidden = true;
+  svg.replaceWith(layer);
+  layer.append(svg, cursor);
+  let factor = 1;
+  const zoom = (to, share) => {
+    const at = share === undefined ? 0.5 : share;
+    const kept = figure.scrollLeft + at * figure.clientWidth;
+    const next = Math.min(16, Math.max(1, to));
+    layer.style.width = `${100 * next}%`;
+    figure.scrollLeft = kept * next / factor - at * figure.clientWidth;
+    factor = next;
+  };
+  for (const [label, name, to] of [["\u2212", "zoom out", () => factor / 2],
+    ["+", "zoom in", () => factor * 2], ["whole", "show the whole run", () => 1]]) {
+    const button = make("button", label, "tool");
+    button.type = "button";
+    button.setAttribute("aria-label", name);
+    button.addEventListener("click", () => zoom(to()));
+    tools.append(button);
+  }
+  tools.append(reading);
+  figure.before(tools);
+  figure.addEventListener("dblclick", (event) => {
+    const box = figure.getBoundingClientRect();
+    zoom(factor * 2, (event.clientX - box.left) / box.width);
+  });
+  const number = (value) => value === null ? "\u2013" : value >= 100 ? value.toFixed(0)
+    : value.toPrecision(3).replace(/\.?0+$/, "");
+  layer.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const share = (event.clientX - box.left) / box.width;
+    const inside = (share - data.left) / (data.right - data.left);
+    cursor.hidden = inside < 0 || inside > 1;
+    if (cursor.hidden) return;
+    cursor.style.left = `${100 * share}%`;
+    const at = data.start + inside * (data.end - data.start);
+    const place = Math.floor((at - data.first) / data.step);
+    const faults = data.faults.filter(([, from, to]) => from <= at && at <= to);
+    const parts = [`${number(at * data.per_s)} ${data.unit}`];
+    for (const [name, values, unit] of data.lines) {
+      if (place >= 0 && place < values.length) parts.push(`${name} ${number(values[place])}${unit}`);
+    }
+    parts.push(...faults.map(([name]) => name));
+    reading.textContent = parts.join(" \u00b7 ");
+  });
+})();

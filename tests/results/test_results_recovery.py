@@ -1,0 +1,120 @@
+"""What a fault cost: figures that a count by hand of the tables gives as well."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_run import BREAKS, build, valid, violation, write_verdict
+
+from harness.clock import NS_PER_S
+from harness.run.directory import RunDirectory
+from results.drawing.partitions import Touches, lanes
+from results.report import recovery
+from results.report.recovery import Recovery, recoveries
+from results.report.render import write_report
+from results.report.run_data import RunData, gather
+
+TENTH_NS = NS_PER_S // 10
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    root = tmp_path_factory.mktemp("recovery") / "run"
+    return gather(build(root, duration_s=40.0, rate_per_s=60.0, breaks=BREAKS[:2]))
+
+
+@pytest.fixture(scope="module")
+def found(material: RunData) -> tuple[Recovery, ...]:
+    return recoveries(material)
+
+
+def acknowledged(material: RunData, start_ns: int, end_ns: int) -> int:
+    rows = material.transactions.select(["type", "complete_ns"]).to_pylist()
+    return sum(r["type"] == "ok" and start_ns <= r["complete_ns"] < end_ns for r in rows)
+
+
+def test_each_stretch_counts_what_completed_in_it(
+    material: RunData, found: tuple[Recovery, ...]
+) -> None:
+    assert [each.kind for each in found] == ["kill", "partition"]
+    for each in found:
+        for stretch in (each.before, each.during, each.after):
+            assert stretch is not None
+            assert stretch.ok == acknowledged(material, stretch.start_ns, stretch.end_ns)
+            assert stretch.end_ns - stretch.start_ns <= recovery.AROUND_S * NS_PER_S
+    first, second = found
+    assert first.after is not None
+    assert second.before is not None
+    assert first.after.end_ns == second.during.start_ns, "until the next fault begins"
+    assert second.before.start_ns == first.during.end_ns, "and none of the fault before"
+
+
+def test_the_rate_is_back_at_the_first_second_with_nine_tenths_of_it(
+    material: RunData, found: tuple[Recovery, ...]
+) -> None:
+    for each in found:
+        assert each.before is not None
+        wanted = 0.9 * each.before.ok_per_s
+        end_ns = each.during.end_ns
+        assert each.from_end_ns is not None
+        at_ns = end_ns
+        while acknowledged(material, at_ns, at_ns + NS_PER_S) < wanted:
+            at_ns += TENTH_NS
+        assert each.from_end_ns == at_ns - end_ns
+
+
+def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
+    overlapping = (BREAKS[1], BREAKS[2])  # from 20 to 27 s, and from 24 to 29.5 s
+    material = gather(build(tmp_path / "run", duration_s=40.0, rate_per_s=20.0, breaks=overlapping))
+
+    outer, inner = recoveries(material)
+
+    assert outer.after is None
+    assert outer.from_end_ns is None
+    assert inner.before is None, "no rate is known that was no fault's"
+    assert inner.after is not None
+
+
+def test_the_page_has_the_figures_a_strip_a_partition_and_a_script_that_finds_its_numbers(
+    tmp_path: Path,
+) -> None:
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=60.0, breaks=BREAKS[:1])
+    write_verdict(run, valid())
+
+    content = write_report(run).read_text()
+
+    assert "Before, during and after each fault" in content
+    assert "the partitions&#x27; availability" in content or "partitions' availability" in content
+    assert re.search(r'<script type="application/json" id="plot-data">\{"left":0\.\d+', content)
+
+
+def test_all_operations_on_the_key_of_an_anomaly_are_folded_below_it(tmp_path: Path) -> None:
+    run: RunDirectory = build(tmp_path / "run", duration_s=30.0, rate_per_s=60.0, breaks=())
+    (key, *_) = next(iter(violation().anomalies.values())).examples[0].keys
+    on_key = [row["txn"] for row in gather(run).on_key(key)]
+    write_verdict(run, violation(txns=on_key[20:22]))
+
+    content = write_report(run).read_text()
+
+    (shown, count) = re.findall(r"the operations on it around these, (\d+) of (\d+)", content)[0]
+    assert (int(shown), int(count)) == (22, len(on_key)), "ten before them, ten after"
+    assert content.count('<tr class="proof">') >= 1
+
+
+def test_a_partition_serves_where_it_acknowledged_and_is_silent_where_it_was_only_asked() -> None:
+    touches = Touches(
+        partition=np.array([0, 0, 1, 1]),
+        begun_s=np.array([0.1, 5.1, 0.2, 2.2]),
+        ended_s=np.array([0.2, 5.2, 0.4, 4.4]),
+        ok=np.array([True, True, True, False]),
+    )
+
+    first, second = lanes(touches, 0.0, 10.0)
+
+    assert first.served == ((0.0, 1.0), (5.0, 6.0))
+    assert first.silent == ()
+    assert second.served == ((0.0, 1.0),)
+    assert second.silent == ((2.0, 5.0),)
