@@ -7,26 +7,37 @@ would be asked at every call of every library, and made a drill five times as lo
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import count
 
 import msgspec
 
 from harness.mutation.loading import load_code
 
-# Module -> its lines that were executed.
-Lines = Mapping[str, frozenset[int]]
+# Module -> its lines that were executed, and how often.
+Lines = Mapping[str, Mapping[int, int]]
 _NOTE = "__note_line__"  # in each module that is counted
 
 
-def count_lines(sources: Mapping[str, tuple[str, str]]) -> dict[str, set[int]]:
-    """Let the modules of ``sources`` (name -> text and path) note the lines that they execute, once
-    they are imported; return where they note them. Raises ``HarnessBug`` where one is imported.
+# Each call returns how many there were before it.
+Counter = Callable[[], int]
+
+
+class _Counters(dict[int, Counter]):
+    def __missing__(self, line: int) -> Counter:
+        made = self[line] = count().__next__
+        return made
+
+
+def count_lines(sources: Mapping[str, tuple[str, str]]) -> Mapping[str, Mapping[int, Counter]]:
+    """Let the modules of ``sources`` (name -> text and path) count the lines that they execute,
+    once they are imported; return the counters. Raises ``HarnessBug`` where one is imported.
     """
-    found: dict[str, set[int]] = {}
+    found: dict[str, _Counters] = {}
     for module, (text, _) in sources.items():
-        lines = found[module] = set()
-        # The method of the set itself: a note costs one call, and needs no import.
-        load_code(module, counted(text), {_NOTE: lines.add})
+        counters = found[module] = _Counters()
+        # The counter is the interpreter's own: a note costs a look-up and a call without a frame.
+        load_code(module, counted(text), {_NOTE: counters})
     return found
 
 
@@ -43,14 +54,18 @@ def counted(source: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def encode(lines: Mapping[str, set[int]]) -> bytes:
-    """Encode ``lines`` for a campaign's ledger."""
-    return msgspec.json.encode({module: sorted(found) for module, found in sorted(lines.items())})
+def encode(counters: Mapping[str, Mapping[int, Counter]]) -> bytes:
+    """Encode what ``counters`` have counted, for a campaign's ledger; this ends the counting."""
+    lines = {
+        module: {line: found[line]() for line in sorted(found)}
+        for module, found in sorted(counters.items())
+    }
+    return msgspec.json.encode(lines)
 
 
 def decode(content: bytes) -> Lines:
     """Decode what ``encode`` returned; of nothing, no lines."""
-    return msgspec.json.decode(content, type=dict[str, frozenset[int]]) if content else {}
+    return msgspec.json.decode(content, type=dict[str, dict[int, int]]) if content else {}
 
 
 def _count_below(statement: ast.AST) -> None:
@@ -70,6 +85,8 @@ def _count_below(statement: ast.AST) -> None:
 def _noted(block: list[ast.stmt]) -> list[ast.stmt]:
     noted: list[ast.stmt] = []
     for statement in block:
-        call = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(statement.lineno)], [])
+        line = ast.Constant(statement.lineno)
+        counter = ast.Subscript(ast.Name(_NOTE, ast.Load()), line, ast.Load())
+        call = ast.Call(counter, [], [])
         noted += [ast.copy_location(ast.Expr(call), statement), statement]
     return noted

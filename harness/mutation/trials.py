@@ -1,13 +1,15 @@
 """Tries mutants in drills: which drill comes next, and what the results say of a mutant.
 
 Every mutant is tried in one drill after the other until one kills it: of the drills that execute
-its lines first those that kill most for their time. Which cells are chosen depends on their results
-alone, in their order, so that a campaign that goes on from its ledger makes the same choices.
+its lines first those that execute them most and kill most for their time, kills of mutants of the
+same module above all. Which cells are chosen depends on their results alone, in their order, so
+that a campaign that goes on from its ledger makes the same choices.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
@@ -29,6 +31,8 @@ HANG_CPU_S, HANG_TIMES = 15.0, 5.0
 WALL_LIMIT_S = 600.0
 # Under a tenth of a drill the figures of its CPU time are noise.
 _LEAST_COST_S = 0.1
+# What a result says of mutants of the same module, beside what it says of all.
+_OF_MODULE = 4
 
 
 class Fate(enum.StrEnum):
@@ -81,12 +85,17 @@ class Drill:
     cost_s: float = _LEAST_COST_S
     digest: str = ""
 
+    def times(self, mutant: Mutant) -> int:
+        """How often it executes a line of the statement of ``mutant``; 1 where that is unknown."""
+        if self.lines is None:
+            return 1
+        first, last = mutant.lines
+        counts = self.lines.get(mutant.module, {})
+        return max((counts.get(line, 0) for line in range(first, last + 1)), default=0)
+
     def reaches(self, mutant: Mutant) -> bool:
         """Whether it executes a line of the statement of ``mutant``."""
-        if self.lines is None:
-            return True
-        first, last = mutant.lines
-        return not self.lines.get(mutant.module, frozenset()).isdisjoint(range(first, last + 1))
+        return self.times(mutant) > 0
 
 
 def fate_of(result: CellResult) -> Fate | None:
@@ -141,8 +150,9 @@ class Trials:
         self._drills, self._abreast, self._limit_cpu_s = tuple(drills), abreast, limit_cpu_s
         self._open: deque[_Trial] = deque()  # begun, in no cell
         self._by_cell: dict[str, _Trial] = {}
-        self._tries: Counter[str] = Counter()
-        self._kills: Counter[str] = Counter()
+        # By drill, and by drill and module of the mutant.
+        self._tries: Counter[tuple[str, ...]] = Counter()
+        self._kills: Counter[tuple[str, ...]] = Counter()
         self.results: list[MutantResult] = []
 
     def choose(self) -> Cell | None:
@@ -172,8 +182,9 @@ class Trials:
         fate = fate_of(result)
         if fate is Fate.HANG and not trial.may_hang:
             fate = None
-        self._tries[drill.name] += 1
-        self._kills[drill.name] += fate is not None
+        for key in ((drill.name,), (drill.name, trial.mutant.module)):
+            self._tries[key] += 1
+            self._kills[key] += fate is not None
         if fate is None:
             # Ahead of mutants that wait, so no more than ``abreast`` are ever under way.
             self._open.append(trial)
@@ -182,8 +193,8 @@ class Trials:
 
     def kills(self) -> dict[str, tuple[int, int]]:
         """Return kills and tries of each drill, most kills first."""
-        order = sorted(self._drills, key=lambda drill: -self._kills[drill.name])
-        return {each.name: (self._kills[each.name], self._tries[each.name]) for each in order}
+        order = sorted(self._drills, key=lambda drill: -self._kills[drill.name,])
+        return {each.name: (self._kills[each.name,], self._tries[each.name,]) for each in order}
 
     def _begin(self, mutant: Mutant) -> _Trial:
         return _Trial(mutant, [drill for drill in self._drills if drill.reaches(mutant)])
@@ -193,13 +204,20 @@ class Trials:
         fitting = [drill for drill in trial.drills if drill.cost_s <= left]
         if not fitting:
             return None
-        best = max(fitting, key=self._promise)  # of equals the first in the list
+        # Of equals the first in the list.
+        best = max(fitting, key=lambda drill: self._promise(drill, trial.mutant))
         trial.drills.remove(best)
         return best
 
-    def _promise(self, drill: Drill) -> float:
-        """Kills that a second of a core is likely to bring; one untried is worth a half."""
-        share = (self._kills[drill.name] + 0.5) / (self._tries[drill.name] + 1)
+    def _promise(self, drill: Drill, mutant: Mutant) -> float:
+        """Kills of ``mutant`` that a second of a core is likely to bring; a drill that was not
+        tried is worth half a kill. The more often it executes the statement, the likelier one of
+        these times matters.
+        """
+        every, same = (drill.name,), (drill.name, mutant.module)
+        kills = self._kills[every] + _OF_MODULE * self._kills[same]
+        tries = self._tries[every] + _OF_MODULE * self._tries[same]
+        share = (kills + 0.5) / (tries + 1) * math.log2(1 + drill.times(mutant))
         return share / max(drill.cost_s, _LEAST_COST_S)
 
     def _enter(self, trial: _Trial, drill: Drill) -> Cell:

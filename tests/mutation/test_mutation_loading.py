@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.mutation.coverage import counted, decode, encode
+from harness.mutation.coverage import counted, decode
 
 SOURCE = '''"""A shop."""
 from __future__ import annotations
@@ -111,6 +111,15 @@ def test_a_counted_module_keeps_its_first_lines() -> None:
     assert [type(node).__name__ for node in tree.body] == ["Expr", "ImportFrom", "FunctionDef"]
 
 
-def test_lines_come_back_from_the_ledger() -> None:
-    assert decode(encode({"a": {3, 1}, "b": set()})) == {"a": {1, 3}, "b": set()}
+def test_lines_come_back_from_the_ledger_with_how_often_they_ran(shop: Path) -> None:
+    said = run(
+        shop,
+        "from harness.mutation.coverage import count_lines, decode, encode\n"
+        "found = count_lines({'shop': source_of('shop')})\n"
+        "import shop\n"
+        "for _ in range(3):\n    shop.price(10)\n"
+        "print(decode(encode(found)))",
+    )
+
+    assert said.strip() == "{'shop': {5: 3, 6: 3, 7: 3}}"
     assert decode(b"") == {}

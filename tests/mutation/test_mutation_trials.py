@@ -109,10 +109,32 @@ def test_a_mutant_that_no_drill_kills_survives_with_what_it_showed() -> None:
     assert (survivor.tried, survivor.unlike, survivor.unknown) == (2, 1, 1)
 
 
+def test_the_drill_that_executes_the_statement_most_comes_first() -> None:
+    often = drill("often", lines={"m": {2: 100, 5: 1}})
+    seldom = drill("seldom", lines={"m": {2: 3, 5: 40}})
+    tried = trials(MUTANTS, [seldom, often], abreast=2)
+
+    assert [chosen(tried).plan.name, chosen(tried).plan.name] == ["often", "seldom"]
+
+
+def test_kills_in_the_same_module_count_more_than_kills_elsewhere() -> None:
+    (elsewhere,) = [m for m in mutants_of("other", SOURCE) if m.rule == "bound-shifted"][:1]
+    tried = trials([*MUTANTS, elsewhere], [drill("a"), drill("b")])
+    tried.take(valid(chosen(tried)))  # in a
+    tried.take(violation(chosen(tried)))  # in b
+    assert chosen(tried).plan.name == "b"
+
+    by_module = trials([elsewhere, *MUTANTS], [drill("a"), drill("b")])
+    by_module.take(violation(chosen(by_module)))
+    by_module.take(valid(chosen(by_module)))
+    by_module.take(violation(chosen(by_module)))  # in b
+    assert chosen(by_module).plan.name == "b"  # though a has killed as many of all
+
+
 def test_only_drills_that_come_there_are_tried() -> None:
     in_f, in_g = MUTANTS
     tried = trials(
-        [in_f, in_g], [drill("g", lines={"m": frozenset({5})}), drill("no", lines={})], abreast=2
+        [in_f, in_g], [drill("g", lines={"m": {5: 1}}), drill("no", lines={})], abreast=2
     )
     cell = chosen(tried)
     assert cell.options[MUTANT] == in_g.key
