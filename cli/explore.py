@@ -12,6 +12,7 @@ from pathlib import Path
 
 import attrs
 import click
+from msgspec.structs import replace
 
 from cli import duration
 from cli.campaign import GOES_ON, Announcer, conclude
@@ -38,7 +39,7 @@ from harness.protocols.coverage import Features
 from harness.protocols.fault_kinds import BUILT_IN
 from harness.protocols.moments import Moment
 from harness.run.directory import RunDirectory
-from results.store.store import RunStore, slug
+from results.store.store import RunStore
 
 USUAL_BUDGET_S = 600.0
 SHRINK_BUDGET = "2m"  # of each failure
@@ -47,6 +48,8 @@ MAX_UNKNOWN_RUNS = 0.25  # a schedule of a variation may come to nothing
 TELL_FROM = 40  # plans in the corpus on: before that every run reaches something
 TOLD_NEW = 3  # of what a run reached first
 TOLD_RAREST = 10
+RANDOM = "explore-random"  # with a number, the name of a random plan
+SLUGS = re.compile(rf"{RANDOM}-\d+|{CHILD}")  # of all plans of searches
 FROM_CORPUS = "the same command searches on from the corpus as it is now"
 
 
@@ -114,7 +117,7 @@ def explore(
     end_s = math.inf if budget_s is None else began_s + budget_s
     ledger = Ledger.read(store.root / RESULTS_FILE, code_digest())
     store.root.mkdir(parents=True, exist_ok=True)
-    if gone := store.sweep(source.slugs(), {result.run for result in ledger.known.values()}):
+    if gone := store.sweep(SLUGS, {result.run for result in ledger.known.values()}):
         say(f"removed {gone} runs that were broken off")
     guided = search(source, corpus, runs=runs, limit_s=limit_s, kinds=_kinds(given))
     if aside := len(corpus.entries) - len(guided.parents):
@@ -166,14 +169,9 @@ class Source:
         # Not beside those of another search's seed: two searches are to share no plan.
         seed = (self.seed * 1_000_003 + number) % MAX_SEED
         [plan] = make(self.path, self.given, self.workloads, [seed])
+        # Named for the search: a run that it leaves is none of a campaign's, whose plan it may be.
+        plan = replace(plan, name=f"{RANDOM}-{seed}")
         return resolved(plan, schedule_of(plan))
-
-    def slugs(self) -> re.Pattern[str]:
-        """Return what matches the slugs of a search's plans: of its random ones, and of children.
-        Raises ``PlanError``.
-        """
-        stem = slug(self.fresh(0).name.rpartition("-")[0])
-        return re.compile(rf"{re.escape(stem)}-\d+|{CHILD}")
 
 
 @attrs.define
