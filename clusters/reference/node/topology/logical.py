@@ -51,6 +51,9 @@ from clusters.reference.node.zones.data_nodes import Topology
 
 PHYSICAL, LOGICAL = "topology/physical", "topology/logical"
 LIVES = "topology/lives/"  # and a node's name: the life of its directory that joined last
+# The ceiling of the last renewal by a start that was in the topology: new starts take leases up,
+# and a snapshot holds the last one of each node alone.
+ALIVE = "topology/alive"
 RESUMED = "topology/resumed"  # the starts with which the whole cluster last started again
 WRITE_TIMEOUT_S = 1.0
 JOIN_TIMEOUT_S = 1.5
@@ -271,6 +274,7 @@ class TopologyService:
         ):
             self.settled = True
             return
+        alive = await self._last_alive([o for origins in known.values() for o in origins])
         fresh = [
             member
             for name, member in self._joining.items()
@@ -280,18 +284,29 @@ class TopologyService:
             return
         reached("whole cluster started again")
         starts = tuple(sorted(member.origin for member in fresh))
-        earlier = [o for origins in known.values() for o in origins]
-        self.settled = await self._resumed(starts, earlier, marker)
+        self.settled = await self._resumed(starts, alive, marker)
+
+    async def _last_alive(self, earlier: Sequence[str]) -> int | None:
+        """The ceiling of the last renewal by one of the starts that were there ``earlier``, written
+        before it may be forgotten: this leader may be lost, too, before it knows.
+        """
+        held = self._view.get(ALIVE)
+        written = None if held is None else int.from_bytes(held.value, "big")
+        ceilings = [self._alive[origin] for origin in earlier if origin in self._alive]
+        last = max(ceilings, default=written)
+        if last is not None and (written is None or last > written):
+            operation = Operation(ALIVE, last.to_bytes(8, "big"))
+            await self._propose(Invoke((unchanged(ALIVE, held),), (operation,)))
+        return last if written is None or last is None else max(last, written)
 
     async def _resumed(
-        self, starts: tuple[str, ...], earlier: Sequence[str], marker: Versioned | None
+        self, starts: tuple[str, ...], alive: int | None, marker: Versioned | None
     ) -> bool:
-        """Write that the cluster goes on with ``starts``, after those that were there ``earlier``
-        have ended.
+        """Write that the cluster goes on with ``starts``; ``alive``: the ceiling of the last
+        renewal before.
         """
-        before = [self._alive[origin] for origin in earlier if origin in self._alive]
         # A ceiling lies CEILING_S ahead of its renewal: so this is when the last one was sent.
-        invokes = self._resume(max(before) - span(CEILING_S)) if before else ()
+        invokes = () if alive is None else self._resume(alive - span(CEILING_S))
         invoke = Invoke(
             # One revision for all zones and the marker: another leader does all of it or nothing.
             (unchanged(RESUMED, marker), *(c for each in invokes for c in each.conditions)),
