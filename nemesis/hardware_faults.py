@@ -85,7 +85,7 @@ class HardwareFault:
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Break all targets."""
         if self.kind.destroys:
-            await _spare_majorities(scene, victims)
+            await spare_majorities(scene, victims)
         await together(map(self.verbs.inject, self._hits(scene, victims)))
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
@@ -144,8 +144,10 @@ class HardwareFault:
         ]
 
 
-async def _spare_majorities(scene: Scene, victims: Victims) -> None:
-    """Wait until the victims may lose their data. Raises ``HarnessError``."""
+async def spare_majorities(scene: Scene, victims: Victims) -> None:
+    """Wait until a majority of every group is left without the victims, up and whole. Raises
+    ``HarnessError``.
+    """
     reason = ""
     try:
         async with asyncio.timeout(SPARED_LIMIT_S):
@@ -155,22 +157,24 @@ async def _spare_majorities(scene: Scene, victims: Victims) -> None:
                     return
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        raise HarnessError(f"it would destroy a majority: {reason}") from None
+        raise HarnessError(f"it would take a majority: {reason}") from None
 
 
 async def _endangered(scene: Scene, victims: Victims) -> str:
     """Why the victims must keep their data; empty where they need not."""
     looks = await together(scene.provider.probe(node) for node in scene.cluster.nodes)
-    away = [look.node for look in looks if not look.running or look.paused or look.frozen]
+    up = [look.node for look in looks if look.running and not (look.paused or look.frozen)]
     # Up again is not whole again: a wiped node votes only once it has caught up.
-    away.extend(scene.damaged())
+    taken = (*scene.damaged(), *victims.nodes)
     roles = await scene.system.roles(scene.cluster)
     if not roles.voters:
         return "nobody tells who votes"
-    for partition, voters in sorted(roles.voters.items()):
-        left = [node for node in voters if node not in victims.nodes and node not in away]
-        if len(left) <= len(voters) // 2:
-            return f"of partition {partition} only {', '.join(left) or 'nobody'} would be left"
+    groups = [(f"partition {number}", voters) for number, voters in sorted(roles.voters.items())]
+    for group, voters in (("metastorage", roles.metastorage_voters), *groups):
+        left = [node for node in voters if node in up and node not in taken]
+        touched = any(node in victims.nodes for node in voters)
+        if touched and len(left) <= len(voters) // 2:
+            return f"of {group} only {', '.join(left) or 'nobody'} would be left"
     # Replicas that lag behind hold no copy of what the victims would lose.
     return "; ".join(await _lacking(scene))
 

@@ -29,6 +29,7 @@ from harness.protocols.faults import (
     Victims,
     WaitsForPoint,
     configured,
+    resolved,
 )
 from harness.protocols.moments import Happening, RolesHeard, WatchesMoments, moment_of
 from harness.tasks import together
@@ -230,7 +231,7 @@ class Nemesis:
         roles = _roles_now(scene) or await self._roles(scene)
         draw = self._streams[number].getrandbits(63)
         whole = self._fault(planned)
-        meant = whole.resolve(planned.target, roles, scene.cluster.nodes, draw)
+        meant = resolved(whole, planned.target, roles, scene.cluster, draw)
         if meant is None:
             text = f"target {planned.target!r} is nobody"
             self._record(scene, number, planned, FaultState.SKIPPED, text=text)
@@ -239,7 +240,7 @@ class Nemesis:
         # Called in the middle of a node's step: it can't await, and has to claim at once.
         def claim(node: str) -> bool:
             now = _roles_now(scene) or roles
-            victims = whole.resolve(node, now, scene.cluster.nodes, draw)
+            victims = resolved(whole, node, now, scene.cluster, draw)
             if victims is None or self._in_the_way(whole, victims):
                 return False
             self._active[number] = Active(
@@ -290,7 +291,7 @@ class Nemesis:
         # A draw of its own for every try: a target that hit a busy node may hit a free one next.
         draw = self._streams[number].getrandbits(63)
         try:
-            victims = fault.resolve(planned.target, roles, scene.cluster.nodes, draw)
+            victims = resolved(fault, planned.target, roles, scene.cluster, draw)
         # A kind may be a plugin's: its error skips this row, and must not end the others.
         except Exception as error:
             return None, f"resolving {planned.target!r} failed: {reason(error)}"
@@ -347,10 +348,12 @@ class Nemesis:
         await call("inject", self._strike(scene, active), self._limits.verb_s)
 
     async def _strike(self, scene: Scene, active: Active) -> None:
-        """Inject, one destroying fault at a time: two at once would each find the other's victims
-        whole.
+        """Inject, one at a time of those that take replicas away: two at once would each find the
+        other's victims whole.
         """
-        async with self._destroying if active.fault.kind.destroys else contextlib.nullcontext():
+        async with (
+            self._destroying if active.fault.kind.takes_replicas else contextlib.nullcontext()
+        ):
             # Before the call: an injection that fails half-way may have destroyed data, too.
             active.struck = True
             await active.fault.inject(self._among(scene, active), active.victims)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.protocols.fault_kinds import FaultKind
+from harness.protocols.fault_kinds import EVERY_NODE, FaultKind
 from harness.protocols.faults import Fault, PlannedFault, configured
 from nemesis.aims import check_aim
 
@@ -218,6 +218,6 @@ def _groups(
 
 def _exclude(one: FaultKind | None, other: FaultKind | None) -> bool:
     """Whether two kinds can't be in force together, on any targets."""
-    if one is None or other is None or (one.of_nodes and other.of_nodes):
+    if one is None or other is None or EVERY_NODE not in (one.aims, other.aims):
         return False
     return bool(one.mechanisms & other.mechanisms)

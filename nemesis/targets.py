@@ -22,6 +22,7 @@ ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
     "metastorage leader, management leader, leader of partition P, leader of any partition "
     "(and so primary, follower, other voter, learner, majority, minority of one); "
+    "spare, spares (only where the fault is for them); "
     "where the fault has a strength, with it (n1 at 30 %, one at 100 ms)"
 )
 TARGET_CHARS = 4_200  # 64 nodes by their longest names, and a strength
@@ -30,7 +31,10 @@ _OF_PARTITION = re.compile(
     r"(leader|primary|follower|other voter|learner|majority|minority)"
     r" of (?:partition (\d{1,9})|any partition)"
 )
-_SYNONYMS = {"its majority": "majority of any partition"}
+_SYNONYMS = {
+    "its majority": "majority of any partition",
+    "leader of metastorage": "metastorage leader",
+}
 _MOST = {"%": 100.0, "ms": 60_000.0}
 
 
@@ -52,8 +56,11 @@ class Form(enum.StrEnum):
     VOTERS_MINORITY = "minority of voters"
     METASTORAGE_LEADER = "metastorage leader"
     MANAGEMENT_LEADER = "management leader"
+    SPARE = "spare"
+    SPARES = "spares"
 
 
+OF_SPARES = (Form.SPARE, Form.SPARES)
 _WORDS = {
     form.value: form
     for form in (
@@ -65,6 +72,7 @@ _WORDS = {
         Form.ALL,
         Form.METASTORAGE_LEADER,
         Form.MANAGEMENT_LEADER,
+        *OF_SPARES,
     )
 }
 _PARTITION_FORMS = {
@@ -150,9 +158,10 @@ def parse(text: str, path: str = "target") -> Target:
 
 
 def _parse_who(words: str) -> Target | None:
+    words = _SYNONYMS.get(words, words)
     if words in _WORDS:
         return Target(form=_WORDS[words])
-    if match := _OF_PARTITION.fullmatch(_SYNONYMS.get(words, words)):
+    if match := _OF_PARTITION.fullmatch(words):
         number = None if match[2] is None else int(match[2])
         return Target(form=_PARTITION_FORMS[match[1]], partition=number)
     names = tuple(part.strip() for part in words.split(","))
@@ -211,13 +220,23 @@ def strength_of(target: Target, has: Strength | None) -> float:
 
 
 def checked(
-    text: str, has: Strength | None, nodes: tuple[str, ...], partitions: int | None, path: str
+    text: str,
+    has: Strength | None,
+    nodes: tuple[str, ...],
+    partitions: int | None,
+    path: str,
+    *,
+    of_spares: bool = False,
 ) -> Target:
-    """The target that ``text`` denotes, for a kind that ``has`` a strength, or none. Raises
-    ``PlanError`` for a text that is no target here, and for a strength that the fault does not
-    have.
+    """The target that ``text`` denotes, for a kind that ``has`` a strength, or none, and that is
+    for members or ``of_spares``. Raises ``PlanError`` for a text that is no target here, and for a
+    strength that the fault does not have.
     """
     target = parse(text, path)
+    if of_spares and target.form not in (Form.NAMED, *OF_SPARES):
+        raise PlanError(path, f"target must be spare, spares or names of nodes (got {text!r})")
+    if not of_spares and target.form in OF_SPARES:
+        raise PlanError(path, f"target must be members of the cluster (got {text!r})")
     check(target, nodes, partitions, path)
     check_strength(target, has, path)
     return target
@@ -317,6 +336,7 @@ def _how_many(form: Form, nodes: int) -> int:
         Form.PRIMARY: min(1, nodes),
         Form.FOLLOWER: min(1, nodes),
         Form.LEARNER: min(1, nodes),
+        Form.SPARE: min(1, nodes),
         Form.MINORITY: minority,
         Form.VOTERS_MINORITY: minority,
         Form.HALF: nodes // 2,

@@ -77,8 +77,12 @@ from clusters.reference.zones import (
     Table,
     Zones,
     alteration,
+    announced,
+    attributes_text,
     differing,
+    keeping,
     unplaced,
+    unsettled,
     zones_of,
 )
 from harness.clock import RunClock
@@ -97,6 +101,7 @@ from harness.protocols.cluster import (
     Roles,
 )
 from harness.protocols.fail_or_info import ErrorMeaning
+from harness.protocols.membership import AttributeValue
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.statements import StatementAnswer
@@ -324,6 +329,9 @@ class ReferenceSystem:
 
     def program(self, node: str, cluster: Cluster) -> Program:
         """One node process, configured for its place in ``cluster``."""
+        return self._program(node, cluster, None)
+
+    def _program(self, node: str, cluster: Cluster, attributes: Attributes | None) -> Program:
         options = self._options
         config = Config(
             node=node,
@@ -345,7 +353,7 @@ class ReferenceSystem:
             appends_ahead=options.appends_ahead,
             power_loss=options.power_loss,
             tuning=options.tuning,
-            zoned=None if self._zones is None else self._zones.of(node),
+            zoned=None if self._zones is None else self._zones.of(node, attributes),
         )
         # Before any node starts, so that a plan's mistake is named here and not in a node's log.
         check(config)
@@ -507,6 +515,38 @@ class ReferenceSystem:
             return [self.fixed()]
         views = await self._views(cluster, ("ZONES",))
         return differing(alteration(self._zones, text), views["ZONES"])
+
+    def fixed_members(self) -> str:
+        """See ``harness.protocols.membership.ChangesMembers``."""
+        return self.fixed()
+
+    def keeps_members(self) -> str:
+        """See ``harness.protocols.membership.ChangesMembers``."""
+        return self.fixed() if self._zones is None else keeping(self._zones)
+
+    def announcing(
+        self, node: str, cluster: Cluster, attributes: Mapping[str, AttributeValue] | None
+    ) -> Program:
+        """See ``harness.protocols.membership.ChangesMembers``."""
+        return self._program(node, cluster, None if attributes is None else dict(attributes))
+
+    def announcement(self, node: str, attributes: Mapping[str, AttributeValue] | None) -> str:
+        """See ``harness.protocols.membership.ChangesMembers``."""
+        if self._zones is None:
+            return ""
+        given = None if attributes is None else dict(attributes)
+        return attributes_text(self._zones.of(node, given).attributes)
+
+    async def announced(self, cluster: Cluster) -> dict[str, str]:
+        """See ``harness.protocols.membership.ChangesMembers``."""
+        views = await self._views(cluster, ("LOGICAL_TOPOLOGY",))
+        return announced(views["LOGICAL_TOPOLOGY"])
+
+    async def unsettled(self, cluster: Cluster, nodes: Sequence[str]) -> list[str]:
+        """See ``harness.protocols.membership.ChangesMembers``."""
+        if self._zones is None:
+            return []
+        return unsettled(self._zones, await self._views(cluster, tuple(VIEWS)), nodes)
 
     async def unplaced(self, cluster: Cluster) -> list[str]:
         """See ``harness.protocols.statements.AlteredByStatements``."""

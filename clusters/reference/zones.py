@@ -12,7 +12,7 @@ from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.filters import filtered
 from clusters.reference.node.catalog.grammar import parse
-from clusters.reference.node.catalog.nodes import DEFAULT_PROFILE, Node
+from clusters.reference.node.catalog.nodes import DEFAULT_PROFILE, AttributeValue, Node, text
 from clusters.reference.node.catalog.options import (
     AFFINITY,
     AFFINITY_FUNCTIONS,
@@ -22,6 +22,7 @@ from clusters.reference.node.catalog.options import (
     REPLICAS,
     SCALE_DOWN,
     SCALE_UP,
+    Joint,
     seconds,
     values_of,
 )
@@ -84,6 +85,7 @@ VIEWS = {
     "ASSIGNMENTS": "SELECT * FROM SYSTEM.ASSIGNMENTS",
 }
 WAITS = (JOINT, SCALE_UP, SCALE_DOWN)
+OFF = seconds(None)
 
 
 @attrs.frozen
@@ -163,11 +165,16 @@ class Zones:
         zoned = self.of(name)
         return Node(name=name, attributes=zoned.attributes, profiles=zoned.profiles)
 
-    def of(self, node: str) -> Zoned:
-        """What ``node`` is told."""
+    def announcing(self, name: str, attributes: Attributes) -> Node:
+        """The node ``name`` as filters see it, with ``attributes`` in place of the plan's."""
+        return Node(name=name, attributes=attributes, profiles=self.of(name).profiles)
+
+    def of(self, node: str, attributes: Attributes | None = None) -> Zoned:
+        """What ``node`` is told; ``attributes`` take the place of the plan's."""
+        given = self.attributes.get(node, {}) if attributes is None else attributes
         return Zoned(
             system_nodes=self.system_nodes,
-            attributes=self.attributes.get(node, {}),
+            attributes=given,
             profiles=self.profiles.get(node, (DEFAULT_PROFILE,)),
             detection_s=self.detection_s,
             rebalance=self.rebalance,
@@ -223,12 +230,7 @@ def alteration(zones: Zones, text: str) -> AlterZone | AlterTableGroup:
     statement = parse(text)
     if not isinstance(statement, AlterZone | AlterTableGroup):
         raise ValueError(f"expected ALTER ZONE or ALTER TABLE GROUP (got {text[:40]!r})")
-    catalog = Catalog()
-    for before in zones.ddl:
-        made = parse(before)
-        if not isinstance(made, Describe | Select):
-            catalog = catalog.apply(made)
-    catalog.apply(statement)
+    _catalog(zones.ddl).apply(statement)
     return statement
 
 
@@ -253,7 +255,7 @@ def unplaced(zones: Zones, views: Mapping[str, Table]) -> list[str]:
     """Which partitions are not where ``views``, all of ``VIEWS`` by name, want them, or are on
     their way.
     """
-    joined = [zones.node(str(name)) for name in views["LOGICAL_TOPOLOGY"].of("NODE_NAME")]
+    joined = _joined(zones, views)
     configured = views["ZONES"].of("ZONE_NAME")
     found: list[str] = []
     aims: dict[tuple[Cell, int], str] = {}
@@ -285,6 +287,96 @@ def unplaced(zones: Zones, views: Mapping[str, Table]) -> list[str]:
     return found
 
 
+def unsettled(zones: Zones, views: Mapping[str, Table], nodes: Sequence[str]) -> list[str]:
+    """``unplaced``, and for which of ``nodes`` timers of zones still run: a node that has joined is
+    to be among the data nodes of what it passes the filter of, one that has left among none.
+    """
+    joined = _joined(zones, views)
+    configured = views["ZONES"].of("ZONE_NAME")
+    found: list[str] = []
+    for table, row in views["TABLES"].of("TABLE_NAME").items():
+        zone = configured.get(row["PRIMARY_ZONE"])
+        if zone is None:
+            continue  # ``unplaced`` names it
+        there = str(row["DATA_NODES"] or "").split(",")
+        able = _able(row, zone, joined)
+        up, down = _waits(zone)
+        late = sorted(able & set(nodes) - set(there)) if up != OFF else []
+        gone = sorted(set(nodes) & set(there) - able) if down != OFF else []
+        found += [f"table {table}: {name} waits to be among its data nodes" for name in late]
+        found += [f"table {table}: {name} waits to be out of its data nodes" for name in gone]
+    return found + unplaced(zones, views)
+
+
+def keeping(zones: Zones) -> str:
+    """Why a table's data stays assigned to a node that has left; empty where all of it moves."""
+    catalog = _catalog(zones.ddl)
+    for table in catalog.tables.values():
+        zone = catalog.zones[table.zone]
+        wait = zone.waits.wait_s if isinstance(zone.waits, Joint) else zone.waits.down_s
+        if seconds(wait) == OFF:
+            return f"zone {zone.name} keeps nodes that are gone: {SCALE_DOWN} is {OFF}"
+    return ""
+
+
+def announced(topology: Table) -> dict[str, str]:
+    """The attributes that each node in ``topology``, the rows of LOGICAL_TOPOLOGY, has announced,
+    as the view has them.
+    """
+    return {str(row["NODE_NAME"]): str(row.get("ATTRIBUTES") or "") for row in topology.named()}
+
+
+def attributes_text(attributes: Attributes) -> str:
+    """``attributes`` as LOGICAL_TOPOLOGY has them."""
+    return ",".join(n if v is None else f"{n}={text(v)}" for n, v in attributes.items())
+
+
+def _joined(zones: Zones, views: Mapping[str, Table]) -> list[Node]:
+    """The nodes in the logical topology as filters see them."""
+    found = []
+    for name, told in announced(views["LOGICAL_TOPOLOGY"]).items():
+        planned = zones.of(name).attributes
+        # The view's text names no types: those of the plan are known.
+        same = attributes_text(planned) == told
+        found.append(zones.announcing(name, planned if same else _attributes(told)))
+    return found
+
+
+def _attributes(told: str) -> Attributes:
+    """The attributes in a text of LOGICAL_TOPOLOGY."""
+    found: Attributes = {}
+    for pair in filter(None, told.split(",")):
+        name, equals, value = pair.partition("=")
+        found[name] = _value(value) if equals else None
+    return found
+
+
+def _value(told: str) -> AttributeValue:
+    if told in ("true", "false"):
+        return told == "true"
+    for kind in (int, float):
+        try:
+            return kind(told)
+        except ValueError:
+            continue
+    return told
+
+
+def _able(
+    row: Mapping[str, Cell], zone: Mapping[str, Cell], joined: Sequence[Node]
+) -> frozenset[str]:
+    """The nodes among ``joined`` that may be data nodes of the table of ``row``."""
+    passing = {node.name for node in filtered(str(zone[FILTER]), joined)}
+    profiled = {node.name for node in of_profile(joined, str(row["STORAGE_PROFILE"]))}
+    return frozenset(passing & profiled)
+
+
+def _waits(zone: Mapping[str, Cell]) -> tuple[Cell, Cell]:
+    """What a join and a leave wait for, as the view has it."""
+    joint = zone[JOINT]
+    return (zone[SCALE_UP], zone[SCALE_DOWN]) if joint is None else (joint, joint)
+
+
 def _unswitched(
     table: Cell,
     row: Mapping[str, Cell],
@@ -297,7 +389,7 @@ def _unswitched(
     """
     passing = {node.name for node in filtered(str(zone[FILTER]), joined)}
     there = {node.name for node in joined}
-    able = {node.name for node in of_profile(joined, str(row["STORAGE_PROFILE"]))} & passing
+    able = _able(row, zone, joined)
     late = sorted(able - set(nodes)) if zone[SCALE_UP] == seconds(0) else []
     wrong = sorted((set(nodes) & there) - passing)
     told = [f"{name} is not yet among its data nodes" for name in late]
@@ -327,9 +419,9 @@ def _ddl(options: Options, given: Mapping[str, object], holders: int) -> tuple[s
 def _catalog(ddl: Sequence[str]) -> Catalog:
     """What ``ddl`` makes of an empty catalog."""
     catalog = Catalog()
-    for number, text in enumerate(ddl, 1):
+    for number, told in enumerate(ddl, 1):
         try:
-            statement = parse(text)
+            statement = parse(told)
             if isinstance(statement, Describe | Select):
                 raise PlanError("system.ddl", f"statement {number}: no query")
             catalog = catalog.apply(statement)

@@ -405,10 +405,12 @@ class Capability(enum.StrEnum):
     DISK = "disk"
     CRASH_POINTS = "crash-points"
     MESSAGES = "messages"  # are chosen one by one
+    WIPE = "wipe"  # of the data of one node
     STATEMENTS = "statements"  # move data: an ability of the system, under every provider
+    MEMBERS = "members"  # join and leave while it serves: of the system as well
 
 
-OF_SYSTEMS = frozenset({Capability.STATEMENTS})
+OF_SYSTEMS = frozenset({Capability.STATEMENTS, Capability.MEMBERS})
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import msgspec
 from harness.protocols.cluster import Capability
 
 EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
+OF_SPARES = ("spare",)  # of one that only ever takes nodes which are no members
 
 
 class Mechanism(enum.StrEnum):
@@ -41,6 +42,7 @@ class Effect(enum.StrEnum):
     LOSES_DATA = "loses-data"  # that the node had acknowledged
     CHANGES_CLOCK = "changes-clock"
     CHANGES_PLACEMENT = "changes-placement"  # which nodes hold which data
+    CHANGES_MEMBERS = "changes-members"  # of the cluster, or what they announce
 
 
 EVERY_MECHANISM = frozenset(Mechanism)
@@ -62,6 +64,8 @@ _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
     Effect.LOSES_DATA: EVERY_MECHANISM,
     Effect.CHANGES_CLOCK: frozenset({Mechanism.CLOCK}),
     Effect.CHANGES_PLACEMENT: frozenset({Mechanism.PLACEMENT}),
+    # By starts and stops of programs. Data that moves for it may also move for a statement.
+    Effect.CHANGES_MEMBERS: frozenset({Mechanism.PROGRAM}),
 }
 
 # These leave a target answering; under any other the rest may take it for gone.
@@ -111,7 +115,12 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_nodes(self) -> bool:
         """Whether its target is a node that has a role, so that every role is worth trying."""
-        return self.aims != EVERY_NODE
+        return self.aims not in (EVERY_NODE, OF_SPARES)
+
+    @property
+    def of_spares(self) -> bool:
+        """Whether its target is a node that is no member yet."""
+        return self.aims == OF_SPARES
 
     @property
     def ends_program(self) -> bool:
@@ -137,6 +146,13 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     def destroys(self) -> bool:
         """Whether a target loses data that it had acknowledged."""
         return Effect.LOSES_DATA in self.effects
+
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether a target loses its data or goes with it: one that does finds out by observation
+        whom it may take, and none else may do so at that moment.
+        """
+        return self.destroys or Effect.CHANGES_MEMBERS in self.effects
 
     @property
     def may_be_missed(self) -> bool:
@@ -289,7 +305,7 @@ BIT_FLIP = FaultKind(
 WIPE = FaultKind(
     name="wipe",
     effects=_of(Effect.ENDS_PROGRAM, Effect.LOSES_DATA),
-    needs=_DISK_AND_KILL,
+    needs=_needs(Capability.WIPE, Capability.KILL),
     aims=_ONE_AT_A_TIME,
 )
 
@@ -315,6 +331,26 @@ DDL = FaultKind(
     aims=EVERY_NODE,
 )
 
+_CHANGES_MEMBERS, _MEMBERS = _of(Effect.CHANGES_MEMBERS), _needs(Capability.MEMBERS)
+JOIN = FaultKind(name="join", effects=_CHANGES_MEMBERS, needs=_MEMBERS, aims=OF_SPARES)
+LEAVE = FaultKind(
+    name="leave",
+    effects=_of(Effect.ENDS_PROGRAM, Effect.CHANGES_MEMBERS),
+    needs=_MEMBERS,
+    aims=_ONE_AT_A_TIME,
+)
+# Programs end and start within their injections and heals alone.
+REPLACE, ATTRIBUTES = (
+    FaultKind(name=name, effects=_CHANGES_MEMBERS, needs=_MEMBERS, aims=_ONE_AT_A_TIME)
+    for name in ("replace", "attributes")
+)
+CUT = FaultKind(
+    name="cut",
+    effects=_CUTS,
+    needs=_ONE_WAY,
+    aims=("leader of any partition>follower of any partition",),
+)
+
 BUILT_IN: Mapping[str, FaultKind] = {
     kind.name: kind
     for kind in (
@@ -323,6 +359,6 @@ BUILT_IN: Mapping[str, FaultKind] = {
         *(DROP_MESSAGES, HOLD_MESSAGES, DOUBLE_MESSAGES, REORDER_MESSAGES),
         *(DISK_SLOW, DISK_FULL, DISK_ERROR, BIT_FLIP, WIPE),
         *(CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW),
-        DDL,
+        *(DDL, JOIN, LEAVE, REPLACE, ATTRIBUTES, CUT),
     )
 }

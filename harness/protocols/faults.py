@@ -16,6 +16,7 @@ from harness.protocols.cluster import (
     Cluster,
     Grudge,
     LinkShape,
+    Program,
     Provider,
     Roles,
     System,
@@ -88,7 +89,7 @@ class Scene:
     """Everything that a fault may observe and act through. ``damaged`` returns the nodes whose data
     other active faults than the one being injected destroy at that moment, ``burdens`` the
     mechanisms through which others act on a node: what those hide or show says nothing about the
-    fault at hand.
+    fault at hand. ``altered`` is what becomes of a program before it is installed.
     """
 
     provider: Provider
@@ -97,6 +98,7 @@ class Scene:
     clock: RunClock
     damaged: Callable[[], tuple[str, ...]] = tuple
     burdens: Callable[[str], frozenset[Mechanism]] = lambda node: frozenset()
+    altered: Callable[[Program], Program] = lambda program: program
 
     @property
     def cluster(self) -> Cluster:
@@ -179,6 +181,27 @@ class WaitsForPoint(Protocol):
         """Return once a node has come to the point, and was struck there. ``claim`` is asked for
         the node at that instant: it makes the fault active, or refuses.
         """
+
+
+@runtime_checkable
+class AimsAtSpares(Protocol):
+    """A ``Fault`` whose victims are nodes that are no members, or such nodes too."""
+
+    def resolve_among(
+        self, target: str, roles: Roles, cluster: Cluster, draw: int
+    ) -> Victims | None:
+        """See ``Fault.resolve``, among all machines of ``cluster``."""
+
+
+def resolved(
+    fault: Fault, target: str, roles: Roles, cluster: Cluster, draw: int
+) -> Victims | None:
+    """Return the victims of ``fault`` in ``cluster`` as its members are now; ``None`` where the
+    target can't be resolved.
+    """
+    if isinstance(fault, AimsAtSpares):
+        return fault.resolve_among(target, roles, cluster, draw)
+    return fault.resolve(target, roles, cluster.nodes, draw)
 
 
 @runtime_checkable

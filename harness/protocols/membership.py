@@ -7,13 +7,15 @@ tell the ``Membership`` of the run; all others read the ``Cluster`` that it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import attrs
 
 from harness.errors import HarnessBug
-from harness.protocols.cluster import Cluster
+from harness.protocols.cluster import Cluster, Program, System
 
+AttributeValue = str | bool | int | float | None
 Observer = Callable[[tuple[str, ...]], None]
 
 
@@ -55,3 +57,35 @@ class Membership:
         self._cluster = attrs.evolve(self._cluster, nodes=nodes, spares=spares)
         for observer in self._observers:
             observer(nodes)
+
+
+@runtime_checkable
+class ChangesMembers(System, Protocol):
+    """A ``System`` of which nodes join, leave and announce other attributes while it serves."""
+
+    def fixed_members(self) -> str:
+        """Return why no node can do that in this cluster; empty where some can."""
+
+    def keeps_members(self) -> str:
+        """Return why data stays assigned to a node that has left for good; empty where it moves
+        off.
+        """
+
+    def announcing(
+        self, node: str, cluster: Cluster, attributes: Mapping[str, AttributeValue] | None
+    ) -> Program:
+        """Return the program of ``node`` with ``attributes``; ``None`` are those of the plan."""
+
+    def announcement(self, node: str, attributes: Mapping[str, AttributeValue] | None) -> str:
+        """Return what ``announced`` tells of ``node`` with ``attributes``."""
+
+    async def announced(self, cluster: Cluster) -> dict[str, str]:
+        """Return the nodes that have joined, and what each announced of its attributes. Raises
+        ``HarnessError`` where no member answers.
+        """
+
+    async def unsettled(self, cluster: Cluster, nodes: Sequence[str]) -> list[str]:
+        """Return which data is not yet where the configuration wants it, and which of ``nodes``,
+        that have joined or left, have yet to be taken into account for that. Raises
+        ``HarnessError`` where no member answers.
+        """

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from harness.protocols.cluster import Capability, Cluster, System
+from harness.protocols.membership import ChangesMembers
 
 
 class StatementAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,5 +57,9 @@ class AlteredByStatements(TakesStatements, Protocol):
 
 def of_system(system: System) -> frozenset[Capability]:
     """Return the capabilities that the system itself has."""
-    able = isinstance(system, AlteredByStatements) and not system.fixed()
-    return frozenset({Capability.STATEMENTS} if able else ())
+    able: set[Capability] = set()
+    if isinstance(system, AlteredByStatements) and not system.fixed():
+        able.add(Capability.STATEMENTS)
+    if isinstance(system, ChangesMembers) and not system.fixed_members():
+        able.add(Capability.MEMBERS)
+    return frozenset(able)

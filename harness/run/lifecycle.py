@@ -289,7 +289,11 @@ class Life:
         case.
         """
         scene = Scene(
-            provider=self.provider, system=self.system, membership=membership, clock=self.clock
+            provider=self.provider,
+            system=self.system,
+            membership=membership,
+            clock=self.clock,
+            altered=self.altered or (lambda program: program),
         )
         machines = membership.cluster.machines
         # Made before the watches, which ask it for its statistics.
