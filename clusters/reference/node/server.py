@@ -8,6 +8,7 @@ import logging
 from clusters.reference.node import bugs, events
 from clusters.reference.node.composition import Components
 from clusters.reference.node.config import Config, check
+from clusters.reference.node.groups.group import Group
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
 from clusters.reference.node.placement.assignments import ZONE, assignments
@@ -23,6 +24,7 @@ from clusters.reference.node.topology.logical import JoinRefused
 from clusters.reference.node.tx.finisher import FINISH_EVERY_S
 
 HAND_OVER_TIMEOUT_S = 0.5  # for a graceful stop to release the grants of its partitions
+LEAD_TIMEOUT_S = 0.25  # and before that, and behind it, for others to lead in its place
 
 log = logging.getLogger("node")
 
@@ -122,8 +124,12 @@ class Life:
             await asyncio.gather(work, return_exceptions=True)
 
     async def _hand_over(self) -> None:
-        """Release every grant, so that successors need not wait for the lease to expire."""
-        primaries = tuple(replica.primary for replica in self._node.replicas.replicas.values())
+        """Let others lead, and release every grant, so that successors need wait neither for an
+        election nor for the lease to expire. Metastorage comes last: grants are released in it.
+        """
+        replicas = tuple(self._node.replicas.replicas.values())
+        primaries = tuple(replica.primary for replica in replicas)
+        await self._let_others_lead(tuple(replica.group for replica in replicas))
         try:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
                 await self._node.lease_manager.release_all(primaries)
@@ -132,6 +138,17 @@ class Life:
         except TimeoutError:
             reached("stopped before all was handed over")
             log.info("stopped before every partition was handed over")
+        metastorage = self._node.host.groups.get(METASTORAGE)
+        if metastorage is not None:
+            await self._let_others_lead((metastorage,))
+
+    async def _let_others_lead(self, groups: tuple[Group, ...]) -> None:
+        try:
+            async with asyncio.timeout(LEAD_TIMEOUT_S):
+                await self._node.host.hand_over(groups)
+        except TimeoutError:
+            reached("stopped while it led")
+            log.info("stopped while nobody led in its place")
 
     async def _run_groups(self) -> None:
         """Wait until the founders of the cluster are known, then run the groups."""

@@ -60,6 +60,7 @@ MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead
 MAX_UNWRITTEN = 4096
 LATE_TICKS = 3  # where a simulation lets a tick come late: less than an election's patience
 READ_POLL_S = 0.01  # of a read index: a quorum answers within a tick and its way there
+HAND_OVER_POLL_S = 0.005  # all that a hand-over takes are a few round trips
 
 log = logging.getLogger("node.groups")
 
@@ -323,6 +324,21 @@ class RaftHost:
         await together(
             self._tick_forever(ticked), self.commits.run(self._after_batch), self._failure.future
         )
+
+    async def hand_over(self, groups: Iterable[Group]) -> None:
+        """Hand the leadership of those of ``groups`` over that this node leads, each to a voter
+        that answers; return once none is led here, or would be given to anybody.
+        """
+        asked = []
+        for group in groups:
+            raft = group.raft
+            there = [n for n in raft.configuration.voters if n != raft.node and raft.is_there(n)]
+            if group.leading and there:
+                raft.hand_over(there[0])
+                self.mark_ready(group)
+                asked.append(group)
+        while any(group.leading for group in asked):  # noqa: ASYNC110 (a few round trips)
+            await asyncio.sleep(HAND_OVER_POLL_S)
 
     def step_down(self) -> None:
         """Lead nothing, until the next tick at least."""
