@@ -133,15 +133,15 @@ class Wipe:
     async def inject(self, hit: Hit) -> None:
         """Kill and wipe."""
         await hit.scene.provider.kill(hit.node)
-        await hit.hardware.wipe(hit.node)
+        await hit.storage.wipe(hit.node)
 
     async def effective(self, hit: Hit) -> Proof:
         """Nothing is on the disk, and nothing runs."""
-        look = await hit.hardware.try_disk(hit.node)
+        size_bytes = await hit.storage.data_bytes(hit.node)
         status = await hit.scene.provider.probe(hit.node)
         runs = "runs" if status.running else "does not run"
-        text = f"{look.size_bytes} bytes are on the disk of {hit.node}, which {runs}"
-        return Proof(holds=look.size_bytes == 0 and not status.running, text=text)
+        text = f"{size_bytes} bytes are on the disk of {hit.node}, which {runs}"
+        return Proof(holds=size_bytes == 0 and not status.running, text=text)
 
     async def heal(self, hit: Hit) -> None:
         """Start on the empty disk."""
@@ -149,6 +149,5 @@ class Wipe:
 
     async def healed(self, hit: Hit) -> Proof:
         """Something is on the disk again."""
-        look = await hit.hardware.try_disk(hit.node)
-        text = f"{look.size_bytes} bytes are on the disk of {hit.node}"
-        return Proof(holds=look.size_bytes > 0, text=text)
+        size_bytes = await hit.storage.data_bytes(hit.node)
+        return Proof(holds=size_bytes > 0, text=f"{size_bytes} bytes are on the disk of {hit.node}")

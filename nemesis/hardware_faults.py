@@ -17,7 +17,7 @@ from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
-from harness.protocols.hardware import Hardware, Replicas
+from harness.protocols.hardware import Hardware, Replicas, Wipes
 from harness.tasks import together
 from nemesis import node_faults, targets
 
@@ -33,10 +33,24 @@ class Hit:
     """
 
     scene: Scene
-    hardware: Hardware
+    kind: FaultKind
     node: str
     strength: float
     draw: int
+
+    @property
+    def hardware(self) -> Hardware:
+        """The disks and clocks of the provider. Raises ``MissingCapability``."""
+        if not isinstance(self.scene.provider, Hardware):
+            raise MissingCapability(self.kind.name, min(self.kind.needs))
+        return self.scene.provider
+
+    @property
+    def storage(self) -> Wipes:
+        """The provider that can take data away. Raises ``MissingCapability``."""
+        if not isinstance(self.scene.provider, Wipes):
+            raise MissingCapability(self.kind.name, min(self.kind.needs))
+        return self.scene.provider
 
 
 class Verbs(Protocol):
@@ -129,13 +143,10 @@ class HardwareFault:
         return Proof(holds=not wrong, text=text, boots=dict(boots))
 
     def _hits(self, scene: Scene, victims: Victims) -> list[Hit]:
-        provider = scene.provider
-        if not isinstance(provider, Hardware):
-            raise MissingCapability(self.kind.name, min(self.kind.needs))
         return [
             Hit(
                 scene=scene,
-                hardware=provider,
+                kind=self.kind,
                 node=node,
                 strength=victims.strength,
                 draw=victims.draw,

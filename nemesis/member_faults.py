@@ -35,18 +35,28 @@ Text = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With ``stays`` the change is for good: the heal leaves it, and waits for its data."""
+    """The options of a change of members."""
 
-    stays: bool = False
+    stays: Annotated[
+        bool,
+        Meta(
+            description="The change is for good: the heal leaves it, and is proven once the data "
+            "that moves for it has moved."
+        ),
+    ] = False
 
 
 class AttributesOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``attributes`` take the place of the node's own: values by name, or names without value."""
+    """The options of a change of attributes."""
 
-    attributes: (
-        Annotated[dict[Text, Text | bool | int | float], Meta(max_length=MAX_ATTRIBUTES)]
-        | Annotated[list[Text], Meta(max_length=MAX_ATTRIBUTES)]
-    )
+    attributes: Annotated[
+        dict[Text, Text | bool | int | float] | list[Text],
+        Meta(
+            description="They take the place of the node's own: values by name, or a list of "
+            "attributes without value.",
+            max_length=MAX_ATTRIBUTES,
+        ),
+    ]
 
     @property
     def by_name(self) -> dict[str, str | bool | int | float | None]:

@@ -1,6 +1,7 @@
 """Disks and clocks of machines, as values and as the protocol of a provider that can impair them.
 
-A provider that offers ``Capability.DISK`` or ``Capability.CLOCK`` is also a ``Hardware``.
+A provider that offers ``Capability.DISK`` or ``Capability.CLOCK`` is also a ``Hardware``; one that
+offers ``Capability.WIPE`` alone is a ``Wipes``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,20 @@ class ClockLook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Hardware(Protocol):
+class Wipes(Protocol):
+    """A provider that can take the data of a program away (``Capability.WIPE``)."""
+
+    async def wipe(self, node: str) -> None:
+        """Remove all that the program has written, but for its log; called while no program runs on
+        the node. Idempotent.
+        """
+
+    async def data_bytes(self, node: str) -> int:
+        """Return how much of that there is, found by another way than ``wipe`` removes it."""
+
+
+@runtime_checkable
+class Hardware(Wipes, Protocol):
     """Disks and clocks of the nodes. All verbs are idempotent but ``flip`` and a clock's jump."""
 
     async def set_disk(self, node: str, trouble: DiskTrouble) -> None:
@@ -65,9 +79,6 @@ class Hardware(Protocol):
         """Flip one bit, chosen by ``draw``, of data that was synced some writes ago. Returns a text
         that names the bit, empty where there is none to flip.
         """
-
-    async def wipe(self, node: str) -> None:
-        """Empty the disk; called while no program runs on the node."""
 
     async def set_clock(self, node: str, trouble: ClockTrouble) -> None:
         """Impair the clocks; ``rate`` 1 ends a drift, a jump is undone by its opposite."""

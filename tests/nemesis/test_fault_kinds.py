@@ -19,6 +19,7 @@ from harness.protocols.fault_kinds import (
     DISK_FULL,
     DISK_SLOW,
     FREEZE,
+    JOIN,
     KILL,
     MAJORITIES_RING,
     PARTITION,
@@ -47,7 +48,7 @@ def test_every_aim_of_a_kind_is_a_target_that_its_fault_accepts(kind: FaultKind)
     nodes = tuple(f"n{number}" for number in range(1, 6))
     for aim in kind.aims:
         build_fault(kind.name).check(aim, nodes, 4, "target")
-        assert targets.parse(aim).strength is None
+        assert all(targets.parse(end).strength is None for end in aim.split(">"))
 
 
 @pytest.mark.parametrize("kind", BUILT_IN.values(), ids=lambda kind: kind.name)
@@ -104,7 +105,8 @@ def test_each_effect_acts_through_some_mechanism_and_an_unknown_one_through_all(
 
 def test_a_kind_that_takes_the_whole_cluster_is_of_no_role() -> None:
     whole = [kind.name for kind in BUILT_IN.values() if not kind.of_nodes]
-    assert whole == [MAJORITIES_RING.name, DDL.name]
+    assert whole == [MAJORITIES_RING.name, DDL.name, JOIN.name]
+    assert [kind for kind in BUILT_IN.values() if kind.of_spares] == [JOIN]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ iptables -w 5 -N FIREDRILL && iptables -w 5 -A FIREDRILL -s 198.18.0.9/32 -j DRO
 sleep 30 & pid=$!
 kill -STOP $pid && kill -CONT $pid && echo signals
 kill -KILL $pid
+mkdir -p /var/tmp/trial/a && rm -rf -- /var/tmp/trial && [ ! -e /var/tmp/trial ] && echo files
 ip link set lo up
 iptables -w 5 -I INPUT 1 -i lo -m statistic --mode random --probability 0.5 -j DROP \\
   && python3 -I -c "$1" loss
@@ -64,6 +65,7 @@ if sys.argv[1] == "delay" and trips and min(trips) >= 0.03:
 _CAN = {
     "rules": (Capability.PARTITION, Capability.ONE_WAY_PARTITION),
     "signals": (Capability.KILL, Capability.PAUSE),
+    "files": (Capability.WIPE,),
     "loss": (Capability.PACKET_LOSS,),
     "delay": (Capability.DELAY,),
     "freezer": (Capability.FREEZE,),
@@ -128,6 +130,17 @@ def look(
     last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
     gone = program.status(node, process, "", f"ended{_killed_for_memory(machines, node)}")
     return msgspec.structs.replace(gone, last_words=last_words(last))
+
+
+def data_bytes(machines: Machines, node: str, launch: program.Launch) -> int:
+    """The size of the data of the program on ``node``, asked for through the daemon. Raises
+    ``HarnessError``.
+    """
+    code, told = machines.execute(node, program.sizes_command(launch))
+    sizes = told.split()
+    if code != 0 or not all(size.isdigit() for size in sizes):
+        raise HarnessError(f"{node}: the size of its data can't be told (got {told[:80]!r})")
+    return sum(map(int, sizes))
 
 
 def last_words(log_end: bytes) -> str:

@@ -332,6 +332,27 @@ class DockerProvider:
             at.lost,
         )
 
+    async def wipe(self, node: str) -> None:
+        """See ``harness.protocols.hardware.Wipes``."""
+        at = self._node(node)
+        if at.launch is None:
+            raise HarnessBug(f"{node}: wipe before install")
+        await at.hand.call("wiping its data", ACT_LIMIT_S, program.wipe, at.session, at.launch)
+
+    async def data_bytes(self, node: str) -> int:
+        """See ``harness.protocols.hardware.Wipes``."""
+        at = self._node(node)
+        if at.launch is None:
+            raise HarnessBug(f"{node}: its data before install")
+        return await at.lane.call(
+            "measuring its data",
+            LOOK_LIMIT_S,
+            daemon_tasks.data_bytes,
+            self._ours,
+            node,
+            at.launch,
+        )
+
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
         """See ``harness.protocols.cluster.ReadsLogs``."""
         at = self._node(node)

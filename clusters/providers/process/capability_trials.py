@@ -17,7 +17,8 @@ async def found_capabilities() -> frozenset[Capability]:
     """Those that work on a process and on a link that are gone on return."""
     found: list[Capability] = []
     if await _signals_work():
-        found += [Capability.KILL, Capability.PAUSE]
+        # Data of nodes are files of this user, in a directory that this process has made.
+        found += [Capability.KILL, Capability.PAUSE, Capability.WIPE]
     if await _cuts_work():
         found += [Capability.PARTITION, Capability.ONE_WAY_PARTITION]
     if await _delays_work():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -54,6 +55,32 @@ def place(layout: Layout, program: Program) -> None:
         shutil.rmtree(layout.python)
     for tree in program.python:
         _link(layout.python, tree)
+
+
+def wipe(layout: Layout, program: Program) -> None:
+    """Remove all below the working directory that ``program`` has written. Idempotent."""
+    for path in _data(layout, program):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def data_bytes(layout: Layout, program: Program) -> int:
+    """The size of all that ``wipe`` would remove."""
+    found = 0
+    for path in _data(layout, program):
+        files = path.rglob("*") if path.is_dir() else (path,)
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # a running program replaces its files
+                found += file.lstat().st_size if file.is_file() else 0
+    return found
+
+
+def _data(layout: Layout, program: Program) -> list[Path]:
+    """What stands in the working directory beside the program's own files."""
+    own = {Path(name).parts[0] for name in program.files}
+    return sorted(path for path in layout.work.iterdir() if path.name not in own)
 
 
 def lacking(lock: Path) -> list[str]:

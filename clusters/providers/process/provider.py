@@ -30,9 +30,11 @@ from clusters.providers.process.node_files import (
     argument_vector,
     copy_log,
     cut_log,
+    data_bytes,
     lacking,
     place,
     read_piece,
+    wipe,
 )
 from clusters.providers.process.proxy import LOOPBACK, Mesh
 from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
@@ -286,6 +288,22 @@ class ProcessProvider:
         self._known(node)
         if program := self._programs.get(node):
             await asyncio.to_thread(copy_log, self._layout(node).log(program), into)
+
+    async def wipe(self, node: str) -> None:
+        """See ``harness.protocols.hardware.Wipes``."""
+        self._known(node)
+        async with self._acting[node]:
+            if self._status(node).running:
+                raise HarnessError(f"{node}: runs, so its data can't be wiped")
+            try:
+                await asyncio.to_thread(wipe, self._layout(node), self._programs[node])
+            except OSError as error:
+                raise HarnessError(f"{node}: can't wipe its data: {error}") from error
+
+    async def data_bytes(self, node: str) -> int:
+        """See ``harness.protocols.hardware.Wipes``."""
+        self._known(node)
+        return await asyncio.to_thread(data_bytes, self._layout(node), self._programs[node])
 
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
         """See ``harness.protocols.cluster.ReadsLogs``."""

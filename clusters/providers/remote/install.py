@@ -54,6 +54,7 @@ def install(session: Session, program: Program, places: Places) -> Launch:
         work_dir=places.work,
         log=str(Path(places.work, safe_path(program.log))),
         pid_file=places.pid_file,
+        own=tuple(sorted({PurePosixPath(n).parts[0] for n in (*program.files, program.log)})),
     )
 
 

@@ -102,6 +102,7 @@ class Launch:
     work_dir: str
     log: str
     pid_file: str
+    own: tuple[str, ...] = ()  # names in ``work_dir`` that are no data: its files and its log
 
 
 @attrs.frozen(kw_only=True)
@@ -191,6 +192,34 @@ def act(session: Session, process: Process, action: str) -> str:
         name=f"{action} of pid {process.pid}",
     )
     return said.decode("utf-8", "replace")
+
+
+# Names as arguments, so that none is taken for a pattern or a command.
+_EACH_DATUM = """
+set -eu
+cd -- "$1"; shift
+for name in * .[!.]* ..?*; do
+  [ -e "$name" ] || [ -L "$name" ] || continue
+  for own; do [ "$name" != "$own" ] || continue 2; done
+  %s
+done
+"""
+_WIPE = _EACH_DATUM % 'rm -rf -- "$name"'
+_SIZES = _EACH_DATUM % 'find "./$name" -type f -printf "%s\\n" 2>/dev/null || true'
+
+
+def wipe(session: Session, launch: Launch) -> None:
+    """Remove all below the working directory that is not the program's own. Blocking."""
+    session.run(
+        ["sh", "-c", _WIPE, "sh", launch.work_dir, *launch.own],
+        limit_s=ACT_LIMIT_S,
+        name="wiping its data",
+    )
+
+
+def sizes_command(launch: Launch) -> list[str]:
+    """The command that prints the size of each file that ``wipe`` would remove."""
+    return ["sh", "-c", _SIZES, "sh", launch.work_dir, *launch.own]
 
 
 def read_log(session: Session, launch: Launch, offset: int, limit_bytes: int) -> LogPiece:

@@ -337,8 +337,12 @@ class SimProvider:
         return self._machines[node].platter.flip(draw)
 
     async def wipe(self, node: str) -> None:
-        """See ``harness.protocols.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Wipes``."""
         await self._machines[node].wipe()
+
+    async def data_bytes(self, node: str) -> int:
+        """See ``harness.protocols.hardware.Wipes``."""
+        return (await self.try_disk(node)).size_bytes
 
     async def set_clock(self, node: str, trouble: ClockTrouble) -> None:
         """See ``harness.protocols.hardware.Hardware``."""
