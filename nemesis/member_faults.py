@@ -32,6 +32,8 @@ MAX_ATTRIBUTES = 16
 
 Given = Mapping[str, AttributeValue] | None  # ``None``: the attributes of the plan
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
+Values = Annotated[dict[Text, Text | bool | int | float], Meta(max_length=MAX_ATTRIBUTES)]
+Names = Annotated[list[Text], Meta(max_length=MAX_ATTRIBUTES)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,11 +52,10 @@ class AttributesOptions(Options, frozen=True, kw_only=True, forbid_unknown_field
     """The options of a change of attributes."""
 
     attributes: Annotated[
-        dict[Text, Text | bool | int | float] | list[Text],
+        Values | Names,
         Meta(
             description="They take the place of the node's own: values by name, or a list of "
-            "attributes without value.",
-            max_length=MAX_ATTRIBUTES,
+            "attributes without value."
         ),
     ]
 

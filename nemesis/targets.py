@@ -106,6 +106,8 @@ MEANINGS: Mapping[Form, tuple[str, str]] = {
         "management leader",
         "the leader of the group that manages the cluster, where a store has one",
     ),
+    Form.SPARE: ("spare", "a machine that is no member, drawn from the seed; for `join`"),
+    Form.SPARES: ("spares", "every machine that is no member; for `join`"),
 }
 """How each form is written, and its meaning; ``AT_STRENGTH`` may follow."""
 AT_STRENGTH = (
