@@ -35,7 +35,7 @@ from checkers.engine import output
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
 from checkers.lists.checker import CHECKER, INFERENCE
-from checkers.lists.ops import list_ops
+from checkers.lists.list_ops import list_ops
 from checkers.lists.versions import versions_of
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema

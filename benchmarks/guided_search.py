@@ -28,7 +28,7 @@ from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.corpus import Corpus
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Pool
-from harness.campaigns.statistics import until_found
+from harness.campaigns.rates import until_found
 
 # Those that six seeds of ``firedrill sim`` did not find, the oracles off.
 HARD = (

@@ -13,7 +13,7 @@ import click
 
 from cli.cells import code_digest
 from harness.campaigns.ledger import Ledger
-from harness.campaigns.markers import always_reached
+from harness.campaigns.marker_counts import always_reached
 
 CHANCE = 1e-6
 

@@ -67,7 +67,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     if request.history is not None:
         tell(Reply(note=_import(request.history, run), imported=True))
     if request.judge is not None:
-        from cli.findings import findings_of
+        from cli.verdict_lines import findings_of
 
         verdict = judging.judge_here(run, request.judge, note, request.crashed)
         tell(Reply(verdict=verdict, findings=findings_of(run, verdict)))

@@ -19,7 +19,7 @@ import msgspec
 import harness
 from harness import plugins
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
-from harness.campaigns.coverage import CoverageLog
+from harness.campaigns.coverage_log import CoverageLog
 from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
 from harness.exit_codes import Outcome

@@ -12,7 +12,7 @@ from cli.importing import is_history, opened
 from cli.judging_limits import LimitsAsked
 from cli.session import Session, executor_option, limits_options, runs_option
 from harness.errors import UsageError
-from harness.importers.jepsen.limits import MAX_MONEY
+from harness.importers.jepsen.import_limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
 from harness.protocols.models import canonical
 from harness.run.directory import BankRules

@@ -20,7 +20,7 @@ from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
-from harness.campaigns.points import (
+from harness.campaigns.point_census import (
     NodePoint,
     every_point,
     point_totals,

@@ -22,10 +22,10 @@ from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, CRASHES, Cell, CellResult
 from harness.campaigns.corpus import Corpus, Entry
-from harness.campaigns.coverage import CoverageLog
+from harness.campaigns.coverage_log import CoverageLog
 from harness.campaigns.guided import CHILD, GUIDED_AHEAD, Guided, rarest
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
-from harness.campaigns.markers import table
+from harness.campaigns.marker_counts import table
 from harness.campaigns.pool import Pool, RunStarted
 from harness.campaigns.summary import overall, totals
 from harness.campaigns.variation import Repertoire, Variation

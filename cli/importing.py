@@ -14,7 +14,7 @@ from cli.analysis import Foreign
 from harness import plugins
 from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
-from harness.importers.jepsen.limits import MAX_EXPANDED_BYTES
+from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
 from harness.run.directory import BankRules, RunDirectory
 from results.store.store import RunStore
 

@@ -13,7 +13,7 @@ from cli.duration import words
 from cli.session import Session, say
 from harness.campaigns.cell import Cell, CellResult, result_of
 from harness.campaigns.pool import RunStarted, in_this_process
-from harness.campaigns.statistics import METHOD, between
+from harness.campaigns.rates import METHOD, between
 from harness.campaigns.summary import outcome_counts
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError

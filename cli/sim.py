@@ -25,7 +25,7 @@ from cli.served import Comparison
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
-from harness.campaigns.markers import MustReach, load_must_reach, table
+from harness.campaigns.marker_counts import MustReach, load_must_reach, table
 from harness.campaigns.pool import in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.errors import PlanError, UsageError

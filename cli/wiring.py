@@ -22,7 +22,7 @@ from cli.environment import SIMULATED, prepare
 from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
-from harness.campaigns.coverage import CoverageLog
+from harness.campaigns.coverage_log import CoverageLog
 from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.history.files import locked
 from harness.history.records import FaultTransition, Record

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.cycles.components import cyclic
-from checkers.cycles.core import Core, Details
+from checkers.cycles.cyclic_core import Core, Details
 from checkers.cycles.graph import Edges, Kind, dependencies_of, tails_of
 from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, REVERSES, Class, allowed
 from checkers.cycles.search import SIMPLE_MAX, Step, shortest_cycle

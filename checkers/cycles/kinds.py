@@ -25,7 +25,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from checkers.cycles.core import HELPER, Core
+from checkers.cycles.cyclic_core import HELPER, Core
 from checkers.cycles.graph import Kind
 from checkers.engine.arrays import Bools
 from checkers.engine.transactions import Transactions

@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from checkers.cycles.components import cyclic
-from checkers.cycles.core import HELPER, Core
+from checkers.cycles.cyclic_core import HELPER, Core
 from checkers.cycles.graph import Edges, Kind
 from checkers.cycles.kinds import G_NONADJACENT, G_SINGLE, REALTIME, Class, allowed
 from checkers.cycles.simple import Simple, Steps

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from checkers.cycles.core import HELPER, Core, Details, core_of, joined
+from checkers.cycles.cyclic_core import HELPER, Core, Details, core_of, joined
 from checkers.cycles.graph import Edges, Tails, graph_of
 from checkers.engine.arrays import OK, Bools, Ints, group_starts
 from checkers.engine.transactions import Transactions

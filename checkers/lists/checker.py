@@ -17,11 +17,11 @@ from checkers.explain.attribution import explain_operations
 from checkers.explain.words import of_finding
 from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
+from checkers.lists.list_ops import list_ops
 from checkers.lists.lost import lost_writes
-from checkers.lists.ops import list_ops
 from checkers.lists.snapshot_reads import SNAPSHOTS, snapshots
-from checkers.lists.transactions import internal, lost_updates, own_operations
 from checkers.lists.versions import versions_of
+from checkers.lists.within_transaction import internal, lost_updates, own_operations
 from checkers.lists.witness import WITNESSES
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import FAIL, Ints, group_starts
-from checkers.lists.ops import ListOps
+from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import Versions
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, spread
 from checkers.engine.transactions import NOBODY
-from checkers.lists.ops import ListOps
+from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import NEVER, Versions
 
 FINDINGS = pa.schema(

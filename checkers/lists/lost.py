@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, Bools, Ints, batches, group_starts, spread
-from checkers.lists.ops import ListOps
+from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import CHUNK
 from harness.protocols.checker import Setting, Tables
 

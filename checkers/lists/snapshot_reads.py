@@ -17,7 +17,7 @@ import pyarrow as pa
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, batches, codes, group_starts, ints, spread
 from checkers.engine.transactions import Transactions, transactions_of
 from checkers.lists.findings import FINDINGS, rows
-from checkers.lists.ops import ListOps
+from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import NEVER, Versions
 from harness.clock import NS_PER_S
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import Bools, Ints, batches, group_starts, spread
-from checkers.lists.ops import ListOps
+from checkers.lists.list_ops import ListOps
 
 # The number of list elements compared at once: some 100 MB of temporaries.
 CHUNK = 4_000_000

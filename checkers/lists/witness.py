@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import INFO, TYPES, Ints, codes, ints, spread
 from checkers.engine.transactions import NOBODY, OBSERVED, transactions_of
 from checkers.lists.findings import Seen, suspects
-from checkers.lists.ops import ListOps, list_ops
+from checkers.lists.list_ops import ListOps, list_ops
 from checkers.lists.versions import Versions, versions_of
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 

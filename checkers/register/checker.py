@@ -12,6 +12,13 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, group_starts
 from checkers.explain.attribution import explain_operations
+from checkers.register.linearization_search import (
+    CONFIGURATIONS_EACH,
+    Contradiction,
+    Op,
+    SearchExhausted,
+    search,
+)
 from checkers.register.ops import (
     CAS,
     FINDINGS,
@@ -23,8 +30,7 @@ from checkers.register.ops import (
     register_ops,
     searched_keys,
 )
-from checkers.register.search import CONFIGURATIONS_EACH, Contradiction, Op, SearchExhausted, search
-from checkers.register.zones import judge_by_zones
+from checkers.register.value_zones import judge_by_zones
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation

@@ -16,7 +16,7 @@ from cli.session import say
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials
 from harness.campaigns.cell import CRASHES
-from harness.campaigns.statistics import METHOD, between
+from harness.campaigns.rates import METHOD, between
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
 from harness.history.files import write_atomically
 from harness.plan.plan import Plan, dumps, load

@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from harness.campaigns.cell import Cell, key_of
-from harness.campaigns.coverage import decode, encode
+from harness.campaigns.coverage_log import decode, encode
 from harness.errors import PlanError
 from harness.history.files import disk_failure, write_atomically
 from harness.plan.plan import Plan, dumps, loads

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.corpus import Corpus, Entry, reach_counts
-from harness.campaigns.coverage import decode
+from harness.campaigns.coverage_log import decode
 from harness.campaigns.variation import Variation
 from harness.clock import substream
 from harness.errors import PlanError

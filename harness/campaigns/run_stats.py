@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.campaigns.cell import CalmCounts, RunStats
-from harness.campaigns.markers import read_markers
+from harness.campaigns.marker_counts import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind, OpType

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from harness.conform.append_ledger import Ledger, load
 from harness.conform.bench import OP_LIMIT_S, READ, WRITE, Bench, CheckFailure, NotTried
-from harness.conform.ledger import Ledger, load
 from harness.errors import MissingCapability
 from harness.history.records import MicroOp
 from harness.protocols.client import Client, StoreError

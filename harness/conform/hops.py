@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from harness.conform.append_ledger import Ledger
 from harness.conform.bench import OP_LIMIT_S, POLL_S, AttemptResult, Bench, NotTried
-from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
 from harness.history.records import OpType
 from harness.protocols.client import READ_WRITE, Client, StoreError, Tx

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
+from harness.conform.append_ledger import Ledger, load
 from harness.conform.bench import (
     APPEND,
     CANCEL_LIMIT_S,
@@ -18,7 +19,6 @@ from harness.conform.bench import (
     on_time,
     perform,
 )
-from harness.conform.ledger import Ledger, load
 from harness.conform.relay import Relay, relayed
 from harness.errors import HarnessError
 from harness.history.records import MicroOp, OpType

@@ -30,9 +30,9 @@ from harness.history.records import Complete, Invoke, MicroOp, OpType, Phase
 from harness.history.seal import no_search_for_cycles
 from harness.history.tables import BATCH_ROWS, Contradiction, Tabulator
 from harness.importers.jepsen.edn import Number, Unordered
+from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.imported_history import KEYS_FILE
 from harness.importers.jepsen.imported_tables import KEYS
-from harness.importers.jepsen.limits import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.reader import Clock, beginning, forms
 from harness.run import controller_health
 from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.campaigns.cell import CellResult
-from harness.campaigns.statistics import between, bounds, cells_per_finding, until_found
+from harness.campaigns.rates import between, bounds, cells_per_finding, until_found
 from harness.campaigns.summary import outcome_counts
 from harness.exit_codes import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
 

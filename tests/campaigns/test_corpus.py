@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.campaigns.corpus import SUFFIX, Corpus, Entry, fewest_for_all
-from harness.campaigns.coverage import decode, encode
+from harness.campaigns.coverage_log import decode, encode
 from harness.plan.plan import load
 
 

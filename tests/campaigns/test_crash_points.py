@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from harness.campaigns.cell import CellResult
-from harness.campaigns.points import NodePoint, every_point, point_totals, sampled
+from harness.campaigns.point_census import NodePoint, every_point, point_totals, sampled
 from harness.exit_codes import Outcome
 from harness.protocols.points import CrashPoint, MessageClass, Operation, When
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from cli.explore import Failures, Source, read_corpus, search, under
 from harness.campaigns.cell import CellResult, result_of
 from harness.campaigns.corpus import Corpus, Entry
-from harness.campaigns.coverage import encode
+from harness.campaigns.coverage_log import encode
 from harness.campaigns.guided import Guided
 from harness.errors import PlanError
 from harness.exit_codes import Outcome

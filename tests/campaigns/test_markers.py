@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.campaigns.markers import (
+from harness.campaigns.marker_counts import (
     MARKERS_FILE,
     MustReach,
     always_reached,

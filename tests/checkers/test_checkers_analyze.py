@@ -10,7 +10,7 @@ import pytest
 from checker_histories import Fault, a, fail, info, ok, r, verdict, write_run
 
 from checkers.engine.analyze import analyze
-from cli.findings import findings_of
+from cli.verdict_lines import findings_of
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import MicroOp

@@ -9,7 +9,7 @@ import pytest
 from checker_generator import generate
 from checker_histories import setting, source
 
-from checkers.cycles.core import Core, Details
+from checkers.cycles.cyclic_core import Core, Details
 from checkers.cycles.graph import dependencies_of, tails_of
 from checkers.cycles.stretches import core_by_stretches, readers_before
 from checkers.engine import output

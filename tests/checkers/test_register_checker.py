@@ -10,7 +10,7 @@ from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
 
 from checkers.engine.analyze import analyze
-from checkers.register import search
+from checkers.register import linearization_search
 from harness.history.records import MicroOp
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, encode
@@ -164,7 +164,7 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Never silently ok: the verdict is unknown, and a violation of another key still stands."""
-    monkeypatch.setattr(search, "CONFIGURATIONS_EACH", 0)
+    monkeypatch.setattr(linearization_search, "CONFIGURATIONS_EACH", 0)
     hard = many_open_writes(2)
 
     found = verdict([*GOOD, *hard], "register", search_limit=100)
@@ -181,7 +181,7 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
 def test_a_long_history_of_a_key_is_no_harder_than_a_short_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search, "CONFIGURATIONS_EACH", 2)
+    monkeypatch.setattr(linearization_search, "CONFIGURATIONS_EACH", 2)
     turns = [w(at % 3, 2 * at, 2 * at + 1) for at in range(2000)] + [r(1, 4500, 4501)]
 
     assert verdict(turns, "register", search_limit=100).outcome == "valid"

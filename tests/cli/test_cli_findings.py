@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli import findings
+from cli import verdict_lines
 from cli.main import execute
 from harness.protocols.verdict import read_verdict
 from harness.run.directory import RunDirectory
@@ -54,10 +54,10 @@ def test_a_sentence_is_told_whole_up_to_its_bound(tmp_path: Path) -> None:
     verdict = read_verdict(run)
     assert verdict is not None
     ((name, anomaly),) = verdict.anomalies.items()
-    for size, cut in ((findings.LINE_CHARS, False), (findings.LINE_CHARS + 1, True)):
+    for size, cut in ((verdict_lines.LINE_CHARS, False), (verdict_lines.LINE_CHARS + 1, True)):
         long = msgspec.structs.replace(anomaly.examples[0], text="x" * size)
         lengthened = msgspec.structs.replace(anomaly, examples=(long,))
         changed = msgspec.structs.replace(verdict, anomalies={name: lengthened})
-        lines = findings.findings_of(run, changed)
-        assert ("  " + "x" * findings.LINE_CHARS in lines) is not cut
+        lines = verdict_lines.findings_of(run, changed)
+        assert ("  " + "x" * verdict_lines.LINE_CHARS in lines) is not cut
         assert any("… (1 more characters)" in line for line in lines) is cut

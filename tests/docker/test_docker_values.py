@@ -13,7 +13,7 @@ from clusters.providers.docker import daemon_tasks, images, subnets
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
-from clusters.providers.remote import delays, install, links, program, rules, ssh_session
+from clusters.providers.remote import delays, install, links, packet_rules, program, ssh_session
 from clusters.providers.remote.requirements import Interpreter
 from harness.errors import PlanError, UsageError
 from harness.protocols.cluster import LinkShape, PortSpec, PythonTree
@@ -25,9 +25,9 @@ STAT = "24 (a) b) {state} 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 {ticks} 
 def test_a_cut_is_a_chain_that_drops_by_source_and_spares_the_control_port() -> None:
     grudge = (("n1", "n3"), ("n2", "n1"), ("n2", "n3"))
 
-    at_n3 = rules.drops_at("n3", grudge, (), ADDRESSES)
-    assert at_n3 == (rules.Drop("198.18.7.10"), rules.Drop("198.18.7.11"))
-    assert rules.chain(rules.drops_at("n1", grudge, (), ADDRESSES), 22) == (
+    at_n3 = packet_rules.drops_at("n3", grudge, (), ADDRESSES)
+    assert at_n3 == (packet_rules.Drop("198.18.7.10"), packet_rules.Drop("198.18.7.11"))
+    assert packet_rules.chain(packet_rules.drops_at("n1", grudge, (), ADDRESSES), 22) == (
         "*filter\n"
         ":FIREDRILL - [0:0]\n"
         "-A FIREDRILL -p tcp -m tcp --dport 22 -j RETURN\n"
@@ -35,7 +35,7 @@ def test_a_cut_is_a_chain_that_drops_by_source_and_spares_the_control_port() -> 
         "-A FIREDRILL -s 198.18.7.11/32 -j DROP\n"
         "COMMIT\n"
     )
-    assert rules.drops_at("n1", (), (), ADDRESSES) == ()
+    assert packet_rules.drops_at("n1", (), (), ADDRESSES) == ()
 
 
 def test_a_loss_is_a_chance_in_the_chain_behind_the_cuts() -> None:
@@ -44,13 +44,15 @@ def test_a_loss_is_a_chance_in_the_chain_behind_the_cuts() -> None:
         LinkShape(link=("n1", "n2"), loss=0.5),
         LinkShape(link=("n3", "n2"), delay_s=0.1),
     )
-    at_n1 = rules.drops_at("n1", (("n3", "n1"),), shapes, ADDRESSES)
+    at_n1 = packet_rules.drops_at("n1", (("n3", "n1"),), shapes, ADDRESSES)
 
-    assert rules.chain(at_n1, 22).splitlines()[4:6] == [
+    assert packet_rules.chain(at_n1, 22).splitlines()[4:6] == [
         "-A FIREDRILL -s 198.18.7.12/32 -j DROP",
         "-A FIREDRILL -s 198.18.7.11/32 -m statistic --mode random --probability 0.250000 -j DROP",
     ]
-    assert rules.drops_at("n2", (), shapes, ADDRESSES) == (rules.Drop("198.18.7.10", 0.5),)
+    assert packet_rules.drops_at("n2", (), shapes, ADDRESSES) == (
+        packet_rules.Drop("198.18.7.10", 0.5),
+    )
 
 
 def test_a_delay_is_a_branch_for_each_peer_and_nothing_without_one() -> None:

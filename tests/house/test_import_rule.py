@@ -74,7 +74,7 @@ def test_the_rule_sees_an_offence(where: str, source: str) -> None:
 
 
 def test_the_rule_lets_the_wiring_wire() -> None:
-    source = "import nemesis.node_faults\nfrom checkers.lists import ops\nfrom cli import main"
+    source = "import nemesis.node_faults\nfrom checkers.lists import list_ops\nfrom cli import main"
 
     assert offences(ROOT / "cli/run.py", source) == []
 

@@ -15,7 +15,7 @@ from jepsen_files import edn_lines, generated, json_lines, small
 from harness.importers.jepsen import quick
 from harness.importers.jepsen.edn import Notation
 from harness.importers.jepsen.exact import EdnForms, Forms, JsonForms
-from harness.importers.jepsen.operations import Names, Refused, normalize
+from harness.importers.jepsen.operation_forms import Names, Refused, normalize
 
 INTS = st.integers(-3, 12) | st.sampled_from([2**63 - 1, -(2**63), 2**63, 10**30])
 NAMES = st.sampled_from(

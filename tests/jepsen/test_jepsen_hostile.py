@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from jepsen_files import LAYOUTS, edn_lines, generated, json_array, json_lines, small, txn, write
 
 from harness.errors import MalformedHistory
-from harness.importers.jepsen import limits
+from harness.importers.jepsen import import_limits
 from harness.importers.jepsen.imported_history import read_jepsen
 
 EDN_OP = "{:type :invoke, :f :txn, :process 0, :value [[:append 1 %s]]}\n"
@@ -223,7 +223,9 @@ def test_a_field_that_is_not_known_is_passed_over_whatever_it_holds(tmp_path: Pa
     found = read_jepsen(write(tmp_path, json_lines(odd)))
 
     assert found.micro_ops().equals(plain.micro_ops())
-    assert max(map(len, found.transactions()["error"].to_pylist())) < limits.MAX_TEXT_CHARS + 50
+    assert (
+        max(map(len, found.transactions()["error"].to_pylist())) < import_limits.MAX_TEXT_CHARS + 50
+    )
 
 
 def test_text_that_would_be_active_is_inert_in_errors_and_notes(tmp_path: Path) -> None:

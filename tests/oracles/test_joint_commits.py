@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusters.providers.sim.oracles.disks import Lives, SyncedDisk, SyncedLog
+from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from harness.protocols.claims import Fact, LogEntry, LogUpdate, Members, mark_of
 
 OLD = ("old2", "n3", "n1")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.oracles.judge import Judge
-from clusters.reference.claims.reader import ReferenceClaims
+from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.storage.identity import Identity, member_of, replica_of, save

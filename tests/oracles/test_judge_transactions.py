@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from oracles.toy_store import Bench, broken, judged
 
-from clusters.providers.sim.oracles.transactions import Locks, Snapshots
+from clusters.providers.sim.oracles.isolation import Locks, Snapshots
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.node.tx import commands

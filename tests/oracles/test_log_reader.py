@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusters.reference.claims.reader import ReferenceClaims
-from clusters.reference.claims.records import LogReader, entry_mark
+from clusters.reference.claims.claims_reader import ReferenceClaims
+from clusters.reference.claims.durable_facts import LogReader, entry_mark
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
     Condition,

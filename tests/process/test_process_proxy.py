@@ -12,7 +12,7 @@ import pytest
 from process_programs import Line, bring_up
 
 from clusters.providers.process import proxy
-from clusters.providers.process.lanes import HELD_LIMIT_BYTES, Lane
+from clusters.providers.process.link_lanes import HELD_LIMIT_BYTES, Lane
 from clusters.providers.process.proxy import Mesh
 from harness.errors import HarnessError, UsageError
 from harness.protocols.cluster import Address
@@ -211,10 +211,10 @@ def test_other_links_are_left_alone_and_a_grudge_replaces_the_one_before() -> No
 def test_a_probe_looks_at_bytes_and_not_at_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         mesh = Mesh(NODES)
-        monkeypatch.setattr("clusters.providers.process.lanes.Lane.plain", True)
+        monkeypatch.setattr("clusters.providers.process.link_lanes.Lane.plain", True)
         mesh.cut((AB,))
         # A cut that sets its flag and stops nothing: the bytes that were on their way pass.
-        monkeypatch.setattr("clusters.providers.process.lanes.Side.read", lambda *_: None)
+        monkeypatch.setattr("clusters.providers.process.link_lanes.Side.read", lambda *_: None)
         assert await mesh.probe((AB,)) == {AB: True}
 
     asyncio.run(scenario())
@@ -223,7 +223,7 @@ def test_a_probe_looks_at_bytes_and_not_at_the_flag(monkeypatch: pytest.MonkeyPa
 def test_silence_proves_nothing_where_an_uncut_link_is_silent_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("clusters.providers.process.lanes.Pipe.carry", lambda *_: None)
+    monkeypatch.setattr("clusters.providers.process.link_lanes.Pipe.carry", lambda *_: None)
 
     async def scenario() -> None:
         with pytest.raises(HarnessError, match="even uncut"):

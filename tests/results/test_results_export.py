@@ -21,7 +21,7 @@ from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
 from harness.history.load import load
 from harness.importers.exported import import_exported, is_exported
-from harness.importers.jepsen.operations import Names, normalize
+from harness.importers.jepsen.operation_forms import Names, normalize
 from harness.importers.jepsen.reader import forms
 from harness.protocols.verdict import encode
 from harness.run.directory import RunDirectory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cli.cells import digest
 from cli.wiring import run_plan
-from harness.campaigns.coverage import CoverageLog
+from harness.campaigns.coverage_log import CoverageLog
 from harness.history.records import FaultState, FaultTransition
 from harness.plan.plan import Plan, load
 from harness.run.progress import Silent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusters.reference.marked import known_markers
-from harness.campaigns.markers import load_must_reach
+from harness.campaigns.marker_counts import load_must_reach
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 

@@ -12,7 +12,7 @@ from zoned_lab import LIMIT_S, Lab, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
-from clusters.reference.claims.reader import ReferenceClaims
+from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.client import encode_key
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import loads

@@ -10,7 +10,7 @@ from zoned_lab import LIMIT_S, Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
-from clusters.reference.claims.reader import ReferenceClaims
+from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.runtime.tasks import together

@@ -13,7 +13,7 @@ from zoned_lab import Lab, now_s
 from clusters.providers.sim.disk import SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
-from clusters.reference.claims.reader import ReferenceClaims
+from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.composition import Components
 from clusters.reference.node.config import loads
 from clusters.reference.node.events import REBALANCE_STAGE, START_DECISION, STORAGE_ERROR

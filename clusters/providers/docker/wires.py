@@ -9,11 +9,11 @@ import itertools
 from collections.abc import Mapping
 
 from clusters.providers.docker.container import CONTROL_PORT, Node
-from clusters.providers.remote import delays, links, measure, rules
+from clusters.providers.remote import delays, links, measure, packet_rules
 from clusters.providers.remote.node_threads import together
 from harness.protocols.cluster import Grudge, Link, LinkQuality, LinkShape
 
-CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
+CUT_LIMIT_S = packet_rules.APPLY_LIMIT_S + 10.0
 DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0
 
 
@@ -61,8 +61,8 @@ class Wires:
             node.delayed = wanted
 
     def _set_rules(self, node: Node, addresses: Mapping[str, str]) -> None:
-        drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
-        rules.apply(node.session, drops, CONTROL_PORT)
+        drops = packet_rules.drops_at(node.name, self._grudge, self._shapes, addresses)
+        packet_rules.apply(node.session, drops, CONTROL_PORT)
 
     def _set_delays(self, node: Node, addresses: Mapping[str, str]) -> bool:
         """Whether any are in force now."""

@@ -11,7 +11,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 
-from clusters.providers.process.lanes import Lane, Splice, reset_on_close
+from clusters.providers.process.link_lanes import Lane, Splice, reset_on_close
 from harness.errors import HarnessError, UsageError
 from harness.protocols.cluster import Address, Grudge, Link, LinkQuality
 from harness.tasks import together

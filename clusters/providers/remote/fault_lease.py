@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from clusters.providers.remote.rules import CHAIN
+from clusters.providers.remote.packet_rules import CHAIN
 from clusters.providers.remote.ssh_session import Attached, Session
 from harness.errors import HarnessError
 

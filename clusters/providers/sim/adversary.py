@@ -16,7 +16,7 @@ from functools import partial
 
 import attrs
 
-from clusters.providers.sim.messages import Part, joined, parts_of
+from clusters.providers.sim.message_classes import Part, joined, parts_of
 from clusters.providers.sim.network import AIMED_S, SimConnection, later, true_loop
 from harness.clock import substream
 from harness.protocols.cluster import Link

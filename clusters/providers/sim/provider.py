@@ -27,17 +27,17 @@ from clusters.providers.sim.machine import (
     track_tasks,
     wall_ns,
 )
-from clusters.providers.sim.moments import MomentFeed
+from clusters.providers.sim.moment_feed import MomentFeed
 from clusters.providers.sim.network import Fabric, HostNetwork, Weather, true_loop
 from clusters.providers.sim.oracles.judge import Judge
 from clusters.providers.sim.trace import Trace, describe, repeatable
-from clusters.reference.claims.reader import ReferenceClaims
-from clusters.reference.coverage import ReferenceStates
+from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
-from harness.campaigns.markers import MARKERS_FILE, dumps
-from harness.campaigns.points import POINTS_FILE
+from clusters.reference.state_reader import ReferenceStates
+from harness.campaigns.marker_counts import MARKERS_FILE, dumps
+from harness.campaigns.point_census import POINTS_FILE
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan.plan import options as convert

@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from harness.importers.jepsen.limits import INT64_MAX, INT64_MIN, MAX_DEPTH, MAX_DISCARDS
+from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, MAX_DEPTH, MAX_DISCARDS
 
 
 class Keyword(str):

@@ -14,7 +14,7 @@ import attrs
 
 from harness.importers.jepsen import edn
 from harness.importers.jepsen.edn import SKIPPED, Incomplete, Notation, Number, Partial
-from harness.importers.jepsen.limits import INT64_MAX, INT64_MIN, MAX_FILLER_BYTES
+from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, MAX_FILLER_BYTES
 
 # Forms, each with the character where it begins; and how many characters are done with.
 Found = tuple[list[tuple[Any, int]], int]

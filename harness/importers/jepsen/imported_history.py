@@ -25,7 +25,7 @@ from harness.history.parquet import ParquetSink
 from harness.history.seal import SPLITS, no_search_for_cycles
 from harness.history.tables import BATCH_ROWS
 from harness.importers.jepsen import imported_tables, nemesis
-from harness.importers.jepsen.operations import Names
+from harness.importers.jepsen.operation_forms import Names
 from harness.importers.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
 from harness.importers.jepsen.reader import Clock, batches
 from harness.protocols.client import READ_WRITE

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from harness.history import schema
 from harness.history.records import FaultState
-from harness.importers.jepsen.operations import Remark
+from harness.importers.jepsen.operation_forms import Remark
 from harness.text import inert
 
 # The limit of one history; later acts are only in the notes.

@@ -19,8 +19,8 @@ import pyarrow as pa
 from harness.errors import MalformedHistory
 from harness.history.records import OpType
 from harness.history.tables import NO_COMPLETION
-from harness.importers.jepsen.limits import MAX_REMARKS
-from harness.importers.jepsen.operations import (
+from harness.importers.jepsen.import_limits import MAX_REMARKS
+from harness.importers.jepsen.operation_forms import (
     NO_INDEX,
     SINGLE_KEY,
     TXN,

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.importers.jepsen.operations import NO_INDEX, Operation, text_of
+from harness.importers.jepsen.operation_forms import NO_INDEX, Operation, text_of
 
 
 class _Line(Operation, gc=False, forbid_unknown_fields=True, kw_only=True):

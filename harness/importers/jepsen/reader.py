@@ -23,7 +23,7 @@ from harness.errors import MalformedHistory
 from harness.importers.jepsen import quick
 from harness.importers.jepsen.edn import Notation
 from harness.importers.jepsen.exact import EdnForms, Forms, JsonForms
-from harness.importers.jepsen.limits import (
+from harness.importers.jepsen.import_limits import (
     BLOCK_BYTES,
     FREE_EXPANSION_BYTES,
     FREE_READING_S,
@@ -32,7 +32,7 @@ from harness.importers.jepsen.limits import (
     MAX_EXPANSION,
     MAX_OPERATION_BYTES,
 )
-from harness.importers.jepsen.operations import Names, Operation, Refused, Remark, normalize
+from harness.importers.jepsen.operation_forms import Names, Operation, Refused, Remark, normalize
 
 # Operations, and the line of each in the file, from 1.
 Batch = tuple[Sequence[Operation | Remark], Sequence[int]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusters.providers.sim.oracles.disks import Lives, Place, SyncedDisk
+from clusters.providers.sim.oracles.synced_disks import Lives, Place, SyncedDisk
 from harness.protocols.claims import (
     Acknowledgement,
     Command,

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from clusters.providers.sim.disk import Platter
 from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
-from clusters.providers.sim.oracles.disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.durability import Durability
+from clusters.providers.sim.oracles.isolation import Locks, Outcomes, Snapshots
 from clusters.providers.sim.oracles.leases import Leases
-from clusters.providers.sim.oracles.transactions import Locks, Outcomes, Snapshots
+from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
     Acknowledgement,

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import OK, Bools, Ints, group_starts, spread
 from checkers.lists.findings import rows
-from checkers.lists.ops import ListOps
+from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import Versions
 
 

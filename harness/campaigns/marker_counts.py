@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from harness.campaigns.statistics import bounds
+from harness.campaigns.rates import bounds
 from harness.errors import MalformedHistory, UsageError
 from harness.run.directory import RunDirectory
 

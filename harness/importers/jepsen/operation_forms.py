@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from harness.importers.jepsen.edn import Char, Keyword, Number, Symbol, Unordered, shown
-from harness.importers.jepsen.limits import (
+from harness.importers.jepsen.import_limits import (
     INT64_MAX,
     INT64_MIN,
     LOWEST_KEY,

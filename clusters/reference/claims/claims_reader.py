@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from clusters.reference.claims.durable_facts import LogReader, entry_mark
 from clusters.reference.claims.partition_log import PartitionLog
-from clusters.reference.claims.records import LogReader, entry_mark
 from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
