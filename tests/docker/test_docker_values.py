@@ -212,7 +212,7 @@ def test_a_key_never_shows_in_a_text() -> None:
 
 
 def test_an_option_that_is_not_known_is_refused_by_name() -> None:
-    with pytest.raises(PlanError, match=r"provider\.docker: .*memroy_mib"):
+    with pytest.raises(PlanError, match=r"cluster\.options\.memroy_mib: unknown key"):
         build("r", {"memroy_mib": 1}, Path("unused"))
 
 
