@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from harness.errors import MalformedHistory
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -56,10 +58,14 @@ def _codes_of_dictionary(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> N
 def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:
     """Return a column of lists as (start, length, flat values, known): row i's list is
     ``flat[start[i]:start[i] + length[i]]``; nulls are not ``known`` and have length 0.
+
+    Raises ``MalformedHistory`` for a list with an item that is null: no table of ours has one.
     """
     array = table.column(name).combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if array.flatten().null_count:  # without the items behind nulls
+        raise MalformedHistory("history", f"column {name}", "a list holds null")
     offsets = np.asarray(array.offsets, dtype=np.int64)
     known = np.asarray(array.is_valid(), dtype=np.bool_)
     length = np.where(known, np.diff(offsets), 0)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +15,7 @@ from harness.protocols.finding import Explanation
 from results.report.run_data import RunData
 
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
+INT64 = np.iinfo(np.int64)
 LEADING = (EventKind.RESET.value, EventKind.NODE_STARTED.value)
 
 
@@ -58,7 +60,11 @@ def events(
         return told.slice(0, 0)
     moments = [row["invoke_ns"] for row in operations] + [row["complete_ns"] for row in operations]
     moments += [at_ns] if not operations and at_ns is not None else []
-    start, end = min(moments) - AROUND_NS, max(moments) + AROUND_NS
+    # A stranger's times may be as large as a column can hold.
+    start, end = (
+        max(int(INT64.min), min(moments) - AROUND_NS),
+        min(int(INT64.max), max(moments) + AROUND_NS),
+    )
     touched = sorted(
         {s["partition"] for row in operations for s in row["ops"] if s["partition"] is not None}
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -133,13 +134,21 @@ def steps(field: str, *values: object) -> Attack:
     return table("history/micro_ops-0000.parquet", lambda t: column(t, field, values))
 
 
+def equal_values(field: pa.Field) -> pa.Array:
+    """A million nulls, or of a field that may have none zeros or empty texts."""
+    if field.nullable:
+        return pa.nulls(1_000_000, field.type)
+    value = 0 if pa.types.is_integer(field.type) else ""
+    return pa.array([value]).cast(field.type).take(pa.array(np.zeros(1_000_000, np.int64)))
+
+
 def many_rows(name: str, rows: int) -> Attack:
     """A table of equal rows: a few bytes each million."""
 
     def spoil(run: RunDirectory) -> None:
         path = run.root / name
         like = pq.read_schema(path)
-        one = pa.table([pa.nulls(1_000_000, f.type) for f in like], schema=like)
+        one = pa.table([equal_values(field) for field in like], schema=like)
         with pq.ParquetWriter(path, like, compression="zstd") as writer:
             for _ in range(rows // 1_000_000):
                 writer.write_table(one)
