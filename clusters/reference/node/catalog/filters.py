@@ -40,6 +40,8 @@ from clusters.reference.node.catalog.patterns import (
 
 EVERYTHING = jsonpath_filter.EVERYTHING
 MAX_FILTER = 512  # characters
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Node).decode
 
 GRAMMAR = r"""
 ?start: either
@@ -184,8 +186,15 @@ def matches(expression: Expression, node: Node) -> bool:
 
 def filtered(text: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
     """The ``nodes`` that pass the filter in ``text``. Raises ``FilterError``."""
-    expression = parse(text)
-    return tuple(node for node in nodes if matches(expression, node))
+    parse(text)
+    return tuple(node for node in nodes if _decided(text, _encode(node)))
+
+
+# Once for each node: the leader of metastorage asks with every event, and for all nodes at once
+# costly filters would keep it from its groups.
+@lru_cache(maxsize=8192)
+def _decided(text: str, node: bytes) -> bool:
+    return matches(parse(text), _decode(node))
 
 
 def _holds(expression: Expression, node: Node, words: tuple[str, ...], steps: Steps) -> bool:
