@@ -140,7 +140,47 @@ def resolve(plan: Plan) -> ResolvedPlan:
     _refuse_without_checkers(plan, build_workload(plan, system))
     faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
     plan = resolved(plan, materialised(plan, system, faults))
+    refuse_untestable(plan)
     return ResolvedPlan(plan=plan, provider_reason=why, system=system, faults=faults)
+
+
+def refuse_untestable(plan: Plan) -> None:
+    """Refuse limits that no run of the resolved ``plan`` could break, or test. Raises
+    ``PlanError``.
+    """
+    drive_s, schedule = plan.drive.duration_s, plan.nemesis.schedule
+    kinds = sorted({fault.kind for fault in schedule})
+    for kind in plan.promise.during:
+        named(f"promise.{kind}", "faults", kind)
+        if kind not in kinds:
+            has = ", ".join(kinds) or "no fault"
+            problem = f"expected a kind of the schedule's faults ({has}), or the limits left out"
+            raise PlanError(f"promise.{kind}", problem)
+    for path, limits in plan.promise.sections.items():
+        gap_s, within_s = limits.longest_gap_s, limits.recovered_within_s
+        if gap_s is not None and gap_s >= drive_s:
+            most = f"less than drive.duration_s, {drive_s:g}: no gap is as long as the drive"
+            raise PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
+        if within_s is not None:
+            _refuse_without_calm(path, within_s, plan)
+
+
+def _refuse_without_calm(path: str, within_s: float, plan: Plan) -> None:
+    """Refuse a time to recover that no fault of the schedule leaves."""
+    kind, schedule = path.partition(".")[2], plan.nemesis.schedule
+    ends = [*(fault.at_s for fault in schedule), plan.drive.duration_s]
+    calm_s = 0.0
+    for fault in schedule:
+        # A fault that waits for its moment may come at any time: its own calm is not known.
+        if fault.on is not None:
+            return
+        if kind in ("", fault.kind):
+            healed_s = fault.at_s + fault.hold_s
+            calm_s = max(calm_s, min(end for end in ends if end > fault.at_s) - healed_s)
+    if within_s >= calm_s:
+        faults = f"a fault of kind {kind}" if kind else "a fault"
+        most = f"less than {calm_s:g}, the longest time without faults after {faults}"
+        raise PlanError(f"{path}.recovered_within_s", f"expected {most} (got {within_s:g})")
 
 
 def _check_provider_options(plan: Plan) -> None:
@@ -429,7 +469,7 @@ def can_run(plan: Plan) -> bool:
     """Tell whether its workload accepts its options, and the nodes that its faults name exist."""
     try:
         build_workload(plan, build_system(plan))
-        schedule_of(plan)
+        refuse_untestable(resolved(plan, schedule_of(plan)))
     except UsageError:
         return False
     return True

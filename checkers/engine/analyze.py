@@ -30,12 +30,13 @@ from harness.exit_codes import Outcome, worst
 from harness.history import files
 from harness.history.load import History, load
 from harness.plan import planfile
-from harness.plan.plan import MAX_DEADLINE_S, MAX_RATE_PER_S, CheckPlan
+from harness.plan.plan import MAX_DEADLINE_S, MAX_RATE_PER_S, CheckPlan, promise_of
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
 from harness.protocols.finding import finding_of
 from harness.protocols.models import (
+    OF_LIMITS,
     OF_NODES,
     OF_SERVICE,
     PANIC,
@@ -224,6 +225,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         op_deadline_s=_of_drive(table, "op_deadline_s", MAX_DEADLINE_S) or 0.0,
         min_ok=check.min_ok,
         search_limit=search_limit or check.search_limit,
+        limits=promise_of(table),
         missing=history.logs.missing if looks_at_logs else (),
         remarks=history.logs.remarks if looks_at_logs else (),
         bank=BankRules() if origin is None else origin.bank,
@@ -382,7 +384,9 @@ def _spared(
 ) -> dict[str, tuple[str, ...]]:
     """Return the findings that decide nothing, by reason."""
     found = {
-        OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(deciding if setting.out_of_room else ()),
+        OUT_OF_ROOM: (OF_NODES | OF_SERVICE | OF_LIMITS).intersection(
+            deciding if setting.out_of_room else ()
+        ),
         LOGS_UNPROVEN: {PANIC}.intersection(deciding if setting.logs_unproven else ()),
     }
     if loss is not None:

@@ -44,12 +44,13 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     transaction's begin and of its end, whether they write and whether they were acknowledged;
     without those of transactions that gave way to another.
     """
-    if isinstance(setting.declaration.liveness_s, msgspec.UnsetType):
+    declared = not isinstance(setting.declaration.liveness_s, msgspec.UnsetType)
+    if not declared and not setting.limits.sections:
         return {}
     steps, transactions = tables["micro_ops"], tables["transactions"]
     steps = steps.filter(steps["partition"].is_valid())
-    gave_way = np.asarray(_gave_way(transactions, setting.declaration.conflicts))
-    steps = steps.filter(pa.array(~gave_way[ints(steps, "txn")]))
+    yielded = np.asarray(gave_way(transactions, setting.declaration.conflicts))
+    steps = steps.filter(pa.array(~yielded[ints(steps, "txn")]))
     txn = ints(steps, "txn")
     rows = pa.table(
         {
@@ -63,7 +64,7 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     return {TRIES: rows.group_by(rows.column_names).aggregate([])}
 
 
-def _gave_way(
+def gave_way(
     transactions: pa.Table, conflicts: tuple[str, ...] | msgspec.UnsetType
 ) -> pa.ChunkedArray:
     """Tell of each transaction whether it ended with one of the codes ``conflicts``."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from checkers.explain.attribution import windows
 from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import by_name
-from harness.protocols.models import OF_NODES, OF_SERVICE
+from harness.protocols.models import OF_LIMITS, OF_NODES, OF_SERVICE
 from harness.protocols.roles import VOTES, parsed
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
@@ -40,7 +40,7 @@ _NO_COMMITTED_STATE = frozenset(
 )
 
 # Anomalies that no loss of a majority excuses.
-STILL_COUNTS = OF_NODES | OF_SERVICE | _SPLIT_BRAIN | _NO_COMMITTED_STATE
+STILL_COUNTS = OF_NODES | OF_SERVICE | OF_LIMITS | _SPLIT_BRAIN | _NO_COMMITTED_STATE
 
 
 @attrs.frozen(kw_only=True)

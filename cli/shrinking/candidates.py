@@ -69,7 +69,12 @@ def with_schedule(plan: Plan, faults: Sequence[PlannedFault]) -> Plan:
     """Return ``plan`` with ``faults`` and no others."""
     # Without the mix, from which the faults of an empty schedule would be drawn.
     nemesis = msgspec.structs.replace(plan.nemesis, mix=(), schedule=tuple(faults))
-    return msgspec.structs.replace(plan, nemesis=nemesis)
+    # A limit during faults that are gone could not be tested, and such a plan is refused.
+    left = {fault.kind for fault in faults}
+    during = {kind: of for kind, of in plan.promise.during.items() if kind in left}
+    recovered = plan.promise.recovered_within_s if faults else None
+    promise = msgspec.structs.replace(plan.promise, during=during, recovered_within_s=recovered)
+    return msgspec.structs.replace(plan, nemesis=nemesis, promise=promise)
 
 
 def _sooner(plan: Plan) -> Iterator[Plan]:

@@ -204,6 +204,57 @@ class LimitsPlan(_Table, frozen=True, kw_only=True):
     ] = 10_240
 
 
+class ServiceLimits(_Table, frozen=True, kw_only=True):
+    """Limits of the service that clients get; a limit that is not given promises nothing."""
+
+    longest_gap_s: Annotated[
+        _LimitS | None,
+        Meta(
+            description="The longest time in which clients asked and nothing was acknowledged: by "
+            "the store as a whole, and by each partition."
+        ),
+    ] = None
+    p99_ms: Annotated[
+        Annotated[float, Meta(gt=0, le=MAX_LIMIT_S * 1000)] | None,
+        Meta(description="99 % of the acknowledged transactions took at most so long."),
+    ] = None
+    recovered_within_s: Annotated[
+        _LimitS | None,
+        Meta(
+            description="So long after each fault is healed 90 % of the rate before it is served "
+            "again, and each partition acknowledges."
+        ),
+    ] = None
+    indefinite_share: Annotated[
+        Annotated[float, Meta(ge=0, lt=1)] | None,
+        Meta(
+            description="Of all transactions at most this share has an outcome that is not known."
+        ),
+    ] = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The limits that are given, by key."""
+        every = {key: getattr(self, key) for key in ServiceLimits.__struct_fields__}
+        return {key: value for key, value in every.items() if value is not None}
+
+
+class PromisePlan(ServiceLimits, frozen=True, kw_only=True):
+    """Limits whose breach is a violation: over the whole drive, and in `[promise.KIND]` while a
+    fault of that kind is in force (`recovered_within_s`: after it).
+    """
+
+    during: Annotated[
+        dict[str, ServiceLimits], Meta(description="Limits while a fault of a kind is in force.")
+    ] = {}
+
+    @property
+    def sections(self) -> dict[str, ServiceLimits]:
+        """The limits by the path of their table: ``promise``, ``promise.kill``."""
+        own = {"promise": self, **{f"promise.{kind}": of for kind, of in self.during.items()}}
+        return {path: limits for path, limits in own.items() if limits.given}
+
+
 class Plan(_Table, frozen=True, kw_only=True):
     """One run, before it starts. Every random choice in it follows from ``seed``."""
 
@@ -226,6 +277,7 @@ class Plan(_Table, frozen=True, kw_only=True):
     drive: DrivePlan = DrivePlan()
     nemesis: NemesisPlan = NemesisPlan()
     check: CheckPlan = CheckPlan()
+    promise: PromisePlan = PromisePlan()
     limits: LimitsPlan = LimitsPlan()
 
 
@@ -298,7 +350,26 @@ def as_table(plan: Plan) -> dict[str, Any]:
     table: dict[str, Any] = _without_none(msgspec.to_builtins(plan, builtin_types=TOML_TIMES))
     for name in PLUGINS:
         table[name] = {"name": table[name]["name"], **table[name]["options"]}
-    return table
+    promise = table.pop("promise")
+    promise |= promise.pop("during")
+    # Plans without limits are the texts that they were before there were any.
+    return table | ({"promise": promise} if promise else {})
+
+
+def promise_of(table: Mapping[str, Any]) -> PromisePlan:
+    """The limits in the ``table`` of a plan's file. Raises ``PlanError``."""
+    return planfile.convert(PromisePlan, _promise(table.get("promise", {})), "promise")
+
+
+def _promise(given: Any) -> Any:  # noqa: ANN401 (any TOML value)
+    """The tables of kinds of faults in a table of their own."""
+    if not isinstance(given, dict):
+        return given
+    during = {key: value for key, value in given.items() if isinstance(value, dict)}
+    for kind, limits in during.items():
+        # One by one, for their errors: those of a table of tables do not tell which one.
+        planfile.convert(ServiceLimits, limits, planfile.dotted("promise", (kind,)))
+    return {key: value for key, value in given.items() if key not in during} | {"during": during}
 
 
 def options(cls: type[T], table: Mapping[str, Any], path: str) -> T:
@@ -379,6 +450,8 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
         if isinstance(given, dict):
             own = {k: v for k, v in given.items() if k != "name"}
             table[name] = {"name": given.get("name", default), "options": own}
+    if "promise" in table:
+        table["promise"] = _promise(table["promise"])
     nemesis = table.get("nemesis")
     if isinstance(nemesis, dict) and "schedule" in nemesis:
         rows = nemesis["schedule"]

@@ -99,6 +99,8 @@ def _sections(
         table = _followed(body, definitions)
         if name == "cluster":
             yield from _cluster(table, definitions)
+        elif name == "promise":
+            yield from _promise(table, definitions, faults)
         elif "oneOf" in table:
             for branch in table["oneOf"]:
                 title = f'`[{name}]` with `name = "{branch["title"]}"`'
@@ -123,6 +125,16 @@ def _cluster(table: Schema, definitions: Mapping[str, Schema]) -> Iterator[str]:
         own = _followed(branch["properties"]["options"], definitions)
         title = f'`[cluster.options]` with `provider = "{branch["title"]}"`'
         yield from _section(title, "", own, definitions)
+
+
+def _promise(
+    table: Schema, definitions: Mapping[str, Schema], faults: Sequence[Plugin]
+) -> Iterator[str]:
+    """The limits once: those of each kind are the same."""
+    kinds = {fault.name for fault in faults}
+    own = {name: body for name, body in table["properties"].items() if name not in kinds}
+    about = table["description"]
+    yield from _section("`[promise]`", about, {**table, "properties": own}, definitions)
 
 
 def _schedule(

@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from harness.plan.overrides import PLUGINS
-from harness.plan.plan import ClusterPlan, NemesisPlan, Plan, PluginPlan
+from harness.plan.plan import ClusterPlan, NemesisPlan, Plan, PluginPlan, PromisePlan
 from harness.protocols.faults import PlannedFault
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the one that editors of TOML know
@@ -65,6 +65,9 @@ def schema(installed: Installed) -> Schema:
     named[NemesisPlan.__name__]["properties"]["mix"]["items"]["enum"] = kinds
     named[PlannedFault.__name__] = _by_kind(named[PlannedFault.__name__], installed.faults, of)
     named.pop(PluginPlan.__name__)
+    limits = named[PromisePlan.__name__]["properties"]
+    during = limits.pop("during")["additionalProperties"]
+    limits.update(dict.fromkeys(kinds, during))
     return {
         "$schema": DRAFT,
         "title": "A plan of firedrill",

@@ -28,7 +28,7 @@ import msgspec
 import pyarrow as pa
 
 from harness.exit_codes import Outcome
-from harness.plan.plan import SEARCH_LIMIT
+from harness.plan.plan import SEARCH_LIMIT, PromisePlan
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.finding import RecordedOperation
 from harness.protocols.models import Meaning
@@ -64,7 +64,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
     nothing. ``logs_unproven``: what the nodes' logs hold is no evidence. ``out_of_room``: the run's
     disk was full. ``fault_kinds`` are the kinds of faults that were possible, as the manifest
-    records them. ``bank`` holds the rules given for an imported bank history.
+    records them. ``bank`` holds the rules given for an imported bank history, ``limits`` what the
+    plan promises of the service.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     logs_unproven: bool = False
     fault_kinds: tuple[FaultKind, ...] = ()
     bank: BankRules = BankRules()
+    limits: PromisePlan = PromisePlan()
 
 
 class Exchange(enum.StrEnum):

@@ -190,6 +190,14 @@ OF_SERVICE = frozenset({LIVENESS})
 """Anomalies that break the promise to serve again once all is healed, under every model."""
 
 
+LONGEST_GAP, P99, RECOVERY, INDEFINITE = (
+    *("longest-gap", "p99", "recovery"),
+    "indefinite-share",
+)
+OF_LIMITS = frozenset({LONGEST_GAP, P99, RECOVERY, INDEFINITE})
+"""Anomalies that break a limit which the plan sets for the service, under every model."""
+
+
 _PROMISES: dict[str, str] = {
     **dict.fromkeys(OF_SNAPSHOTS, "what snapshots promise"),
     **dict.fromkeys(OF_REPLICAS, "what replicas owe each other"),
@@ -197,6 +205,7 @@ _PROMISES: dict[str, str] = {
     **dict.fromkeys(OF_CLAIMS, "what its messages promise"),
     **dict.fromkeys(OF_NODES, "the promise stays-up"),
     **dict.fromkeys(OF_SERVICE, "the promise to serve again"),
+    **dict.fromkeys(OF_LIMITS, "a limit of the plan"),
 }
 """Anomalies that break a promise beside the lattice, and that promise."""
 

@@ -89,3 +89,28 @@ def test_options_of_a_provider_are_refused_before_a_run_begins(
     assert execute(["plan", "--provider", "process", *wrong]) == 254
 
     assert "cluster.options.frist_port: unknown key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["promise.kil.p99_ms=5"], "promise.kil: unknown fault 'kil' (did you mean 'kill'?"),
+        (
+            ["promise.wipe.p99_ms=5"],
+            "promise.wipe: expected a kind of the schedule's faults (kill)",
+        ),
+        (["promise.longest_gap_s=30"], "expected less than drive.duration_s, 30"),
+        (["promise.recovered_within_s=22"], "expected less than 21, the longest time without"),
+        (["promise.kill.recovered_within_s=22"], "after a fault of kind kill (got 22)"),
+    ],
+    ids=str,
+)
+def test_limits_that_no_run_could_break_or_test_are_refused(
+    wrong: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = ("--schedule", "5:kill:n1:4", "--duration", "30")
+    sets = [word for each in wrong for word in ("--set", each)]
+
+    assert execute(["plan", *SIM, *schedule, *sets]) == 254
+
+    assert words in capsys.readouterr().err

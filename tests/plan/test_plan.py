@@ -301,3 +301,29 @@ def test_options_of_a_plugin_are_its_struct_and_errors_carry_the_plans_path() ->
         "plan: system.partition: unknown key (did you mean 'partitions'?)"
     )
     assert str(deep.value) == "plan: system.zones[0].at_s: expected a number (got 'x')"
+
+
+def test_limits_of_a_kind_stand_below_the_limits_of_the_run() -> None:
+    plan = loads("seed = 1\n[promise]\nlongest_gap_s = 5\n[promise.kill]\np99_ms = 20\n")
+
+    assert plan.promise.given == {"longest_gap_s": 5.0}
+    assert list(plan.promise.sections) == ["promise", "promise.kill"]
+    assert loads(dumps(plan)) == plan
+    assert "promise" not in dumps(loads("seed = 1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ("longest_gap = 5", "promise.longest_gap", "did you mean 'longest_gap_s'?"),
+        ("p99_ms = 0", "promise.p99_ms", "expected a number > 0"),
+        ("kill.p99 = 5", "promise.kill.p99", "did you mean 'p99_ms'?"),
+        ("kill.indefinite_share = 2", "promise.kill.indefinite_share", "expected a number"),
+    ],
+)
+def test_a_wrong_limit_is_refused_by_its_path(text: str, path: str, words: str) -> None:
+    with pytest.raises(PlanError, match="promise") as refusal:
+        loads(f"seed = 1\n[promise]\n{text}\n")
+
+    assert refusal.value.path == path
+    assert words in refusal.value.problem
