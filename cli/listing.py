@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness import plugins
 from harness.errors import FiredrillError
-from harness.plan.installed import every
+from harness.plan.installed_plugins import every
 from harness.protocols.cluster import PlantsBugs
 from harness.text import inert
 

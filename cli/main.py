@@ -37,7 +37,7 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
 
 COMMANDS = {
     "run": "cli.run:run",
-    "plan": "cli.plan:plan_command",
+    "plan": "cli.plan_preview:plan_command",
     "list": "cli.listing:list_command",
     "sim": "cli.sim:sim",
     "explore": "cli.explore:explore",

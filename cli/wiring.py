@@ -27,7 +27,7 @@ from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugi
 from harness.history.files import locked
 from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
-from harness.plan.installed import plugin
+from harness.plan.installed_plugins import plugin
 from harness.plan.plan import Plan, machine_names, node_names, options, resolved, spare_names
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from checkers.promises import controller, fault_coverage, limits, liveness, stays_up
+from checkers.promises import controller, fault_coverage, liveness, service_limits, stays_up
 from harness.history.load import History
 from harness.history.parquet import read_summed
 from harness.protocols.checker import Checker
@@ -14,7 +14,7 @@ from harness.run.log_lines import LINES_FILE, LOG_LINES
 CHECKERS: tuple[Checker, ...] = (
     stays_up.CHECKER,
     liveness.CHECKER,
-    limits.CHECKER,
+    service_limits.CHECKER,
     fault_coverage.CHECKER,
     controller.CHECKER,
 )

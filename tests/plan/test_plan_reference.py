@@ -13,10 +13,10 @@ import pytest
 from jsonschema import Draft7Validator
 from msgspec import Meta
 
-from harness.plan.installed import first_sentence, installed
+from harness.plan.installed_plugins import first_sentence, installed
+from harness.plan.key_reference import keys, page, unit
 from harness.plan.plan import converted_options, options, options_type
-from harness.plan.reference import keys, page, unit
-from harness.plan.schema import Installed, Plugin, schema
+from harness.plan.plan_schema import Installed, Plugin, schema
 from nemesis.targets import MEANINGS, Form, described
 
 ROOT = Path(__file__).parents[2]

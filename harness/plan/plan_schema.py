@@ -1,6 +1,6 @@
 """The JSON schema of plans, made from the structs that read them, plug-ins included.
 
-Editors check and complete a plan with it; ``reference`` makes the page of all keys from it.
+Editors check and complete a plan with it; ``key_reference`` makes the page of all keys from it.
 """
 
 from __future__ import annotations

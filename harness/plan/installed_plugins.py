@@ -13,7 +13,7 @@ import msgspec
 from harness import plugins
 from harness.errors import FiredrillError
 from harness.plan.plan import options_type
-from harness.plan.schema import Installed, Plugin
+from harness.plan.plan_schema import Installed, Plugin
 from harness.protocols.faults import HasOptions
 from harness.protocols.workload import WorkloadSetting
 

@@ -221,17 +221,17 @@ def _beside(fault: PlannedFault) -> str:
 
 
 def _schema(own: bool) -> str:
-    from harness.plan.installed import installed
-    from harness.plan.schema import schema
+    from harness.plan.installed_plugins import installed
+    from harness.plan.plan_schema import schema
 
     made = msgspec.json.encode(schema(installed(own=own)))
     return msgspec.json.format(made, indent=1).decode() + "\n"
 
 
 def _reference(own: bool) -> str:
-    from harness.plan.installed import installed
-    from harness.plan.reference import page
-    from harness.plan.schema import schema
+    from harness.plan.installed_plugins import installed
+    from harness.plan.key_reference import page
+    from harness.plan.plan_schema import schema
     from nemesis.targets import described
 
     found = installed(own=own)
