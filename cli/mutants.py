@@ -169,8 +169,8 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
 
 
 def reference_plans() -> list[Plan]:
-    """Return the drills of the reference store: those that suit planted bugs, each once, and some
-    seeds of ``firedrill sim`` as it comes.
+    """Return the drills of the reference store: those that suit planted bugs, each once, one that
+    moves partitions, and some seeds of ``firedrill sim`` as it comes.
     """
     # Elsewhere, since it imports the store: here that must not be, for a mutant takes its place.
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:
@@ -180,11 +180,11 @@ def reference_plans() -> list[Plan]:
 
 def _reference_texts() -> list[str]:
     from cli.campaign_plans import SWARM_WORKLOADS, swarm_plan
-    from clusters.reference.hunts import drills
+    from clusters.reference.hunts import MOVING, drills
 
     hunts = [
         load(None, {**overrides, "seed": 1, "name": f"mutant-{name}"})
-        for name, overrides in drills().items()
+        for name, overrides in {**drills(), "moving": MOVING}.items()
     ]
     sims = [
         swarm_plan(seed, SWARM_WORKLOADS[seed % len(SWARM_WORKLOADS)], {}) for seed in SIM_SEEDS

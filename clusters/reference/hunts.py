@@ -203,6 +203,43 @@ def overrides(bug: str) -> dict[str, object]:
     return {**_BASE, **faults, **own}
 
 
+# Partitions move to other nodes and back under load, and a leader dies meanwhile: no planted bug
+# needs that, and nothing else stops a replica, erases one or starts it again.
+MOVING: Overrides = {
+    "cluster.provider": "sim",
+    "cluster.nodes": 5,
+    "check.executor": "local",
+    "check.min_ok": 50,
+    "system.system_nodes": 3,
+    "system.ddl": [
+        "CREATE ZONE moving WITH PARTITIONS = 2, REPLICAS = 3, DATA_NODES_FILTER = '\"old\"'",
+        "CREATE TABLE items WITH PRIMARY_ZONE = moving",
+    ],
+    **{f"system.attributes.{node}": ["old"] for node in ("n1", "n2")},
+    "system.attributes.n3": ["old", "new"],
+    **{f"system.attributes.{node}": ["new"] for node in ("n4", "n5")},
+    "workload.key_count": 20,
+    "workload.key_choice": "uniform",
+    "drive.duration_s": 16.0,
+    "drive.concurrency": 6,
+    "drive.rate_per_s": 25.0,
+    "drive.op_deadline_s": 2.0,
+    "nemesis.schedule": [
+        {
+            "at_s": 2.0,
+            "kind": "ddl",
+            "target": "all",
+            "hold_s": 5.0,
+            "options": {
+                "statements": ["ALTER ZONE moving SET DATA_NODES_FILTER = '\"new\"'"],
+                "back": ["ALTER ZONE moving SET DATA_NODES_FILTER = '\"old\"'"],
+            },
+        },
+        {"at_s": 2.2, "kind": "kill", "target": "leader of partition 0", "hold_s": 1.0},
+    ],
+}
+
+
 def drills() -> dict[str, Overrides]:
     """The plan's keys of each distinct drill, by a bug that it suits; the usual one first."""
     found: dict[str, Overrides] = {}

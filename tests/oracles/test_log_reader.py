@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from clusters.reference.claims.claims_reader import ReferenceClaims
-from clusters.reference.claims.durable_facts import LogReader, entry_mark
-from clusters.reference.node.metastorage.metastorage import (
-    METASTORAGE,
-    Condition,
-    Invoke,
-    Operation,
-    encode_invoke,
-)
+from clusters.reference.claims.durable_facts import LogReader
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.storage.log_records import Update, encode_record, segment_header
 from clusters.reference.node.storage.shared_log import in_parts, segment_name
-from harness.protocols.claims import LogUpdate, NoOpEntry
+from harness.protocols.claims import LogUpdate
 
 
 def segment(number: int, *updates: Update) -> bytes:
@@ -57,25 +49,3 @@ def test_a_header_without_a_record_is_read_again_with_what_follows() -> None:
     end, facts = log.read(segment_name(1), 0, whole)
     assert end == len(whole)
     assert len(facts) == 1
-
-
-def test_an_invoke_without_operations_is_needless_whatever_its_conditions() -> None:
-    absent = (Condition("a", "absent"),)
-    put = (Operation("a", b"1"),)
-    invokes = [
-        Invoke((), put),
-        Invoke(absent, put),  # its condition does not hold, which it could not know
-        Invoke(absent, ()),
-        Invoke(absent, (), (), Invoke((), ())),
-        Invoke(absent, (), (), Invoke((), put)),
-    ]
-    entries = tuple(Entry(1, at, encode_invoke(each)) for at, each in enumerate(invokes, 1))
-    claims = ReferenceClaims()
-    update = Update(METASTORAGE, None, entries)
-    claims.disk().read(segment_name(1), 0, segment(1, update))
-
-    did = [list(claims.committed(METASTORAGE, e.index, entry_mark(e))) for e in entries]
-
-    needless = [NoOpEntry(METASTORAGE)]
-    # The last gives a key the value that it has.
-    assert did == [[], [], needless, needless, needless]

@@ -463,9 +463,6 @@ class _Grants:
         entry = self._entries.pop((index, mark), None)
         if entry is not None:  # of a leader's first entry and of configurations nothing follows
             self._state.apply(entry)
-            # It makes no revision, so that no observer would see it.
-            if _does_nothing(_invoke.decode(entry.data)):
-                self._changed.append(NoOpEntry(METASTORAGE))
         changed, self._changed = self._changed, []
         return changed
 
@@ -484,13 +481,6 @@ class _Grants:
 
     def _observe_renewals(self, change: Change) -> None:
         self._changed += [_renewed(value) for value in change.entries.values() if value is not None]
-
-
-def _does_nothing(invoke: Invoke) -> bool:
-    """Whether ``invoke`` has no operation, whichever of its conditions hold."""
-    if invoke.success or invoke.failure:
-        return False
-    return invoke.otherwise is None or _does_nothing(invoke.otherwise)
 
 
 class _Session:
