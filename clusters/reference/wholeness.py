@@ -95,7 +95,8 @@ def missing(
 
     ``goals`` is kept between calls: the last index that a partition's leader knew to be committed
     when it was first seen to serve. A goal that moved with the load would never be reached by all
-    at once. ``system_nodes`` vote in metastorage, all nodes by default.
+    at once. ``system_nodes`` vote in metastorage at first, all nodes by
+    default; the leader tells which nodes have replaced them.
     """
     silent = [node for node in nodes if node not in reports]
     lacking = [f"{node} does not answer" for node in silent]
@@ -124,7 +125,9 @@ def missing(
         running = {n: held.get(n) for n in holders if n not in silent}
         behind = _behind(partition, running, goals)
         if partition == METASTORAGE and system_nodes is not None:
-            running = {n: status for n, status in running.items() if n in system_nodes}
+            told = {n for status in held.values() if status.serving for n in status.voters}
+            voters = told or system_nodes
+            running = {n: status for n, status in running.items() if n in voters}
         lacking += behind or _foreign(partition, running, lives)
         if partition != METASTORAGE and partition not in served:
             lacking.append(f"{_name(partition)} has no primary")

@@ -1,4 +1,6 @@
-"""``python -m clusters.reference.node.admin HOST:PORT``: a node's state and events, to read."""
+"""``python -m clusters.reference.node.admin HOST:PORT``: a node's state and events, to read;
+and the voters of metastorage, to change.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,22 @@ from clusters.reference.node.wire.reports import (
     AskEvents,
     AskKey,
     AskStatus,
+    AskVoters,
     EventBatch,
     KeyReport,
     NodeReport,
+    VotersReport,
 )
 
 LIMIT_S = 5.0
 SHOWN_BYTES = 32  # of a value
 NS_PER_S = 1_000_000_000
 MAX_PORT = 65_535
+VOTERS_LIMIT_MS = 30_000
+
+
+class Refused(Exception):
+    """The node does not do what it was asked for; the text says why."""
 
 
 async def ask(
@@ -144,6 +153,18 @@ def describe_events(batch: EventBatch) -> Iterator[str]:
         yield f"{event.seq:>6} {wall} {event.kind}{where}{term}: {event.text}"
 
 
+async def change_voters(network: Network, host: str, port: int, names: str) -> Iterator[str]:
+    """Make the nodes of ``names``, with commas between them, the voters of metastorage. Raises
+    ``Refused``.
+    """
+    question = AskVoters(tuple(name.strip() for name in names.split(",")), VOTERS_LIMIT_MS)
+    # The node tries until its limit is over, and then says why it was not enough.
+    answer = await ask(network, host, port, question, 2 * VOTERS_LIMIT_MS / 1000)
+    if not isinstance(answer, VotersReport) or answer.problem:
+        raise Refused(answer.problem if isinstance(answer, VotersReport) else "another answer")
+    return iter([f"voters of metastorage: {' '.join(answer.voters)}"])
+
+
 async def show(
     network: Network, host: str, port: int, key: bytes | None, table: str = ""
 ) -> Iterator[str]:
@@ -164,7 +185,9 @@ async def show(
 
 
 def main() -> int:
-    """Print the node's state; 1 where it does not answer."""
+    """Print the node's state, or change metastorage's voters; 1 where it does not answer, or
+    refuses.
+    """
     # Here, not above: a user of ``ask`` alone brings a network of its own.
     from clusters.reference.node.runtime.real import TcpNetwork
 
@@ -172,6 +195,7 @@ def main() -> int:
     parser.add_argument("address", metavar="HOST:PORT", help="the node's client port")
     parser.add_argument("--key", metavar="HEX", help="show the versions of this key instead")
     parser.add_argument("--table", metavar="NAME", default="", help="the table of the key")
+    parser.add_argument("--voters", metavar="NAMES", help="make these nodes metastorage's voters")
     arguments = parser.parse_args()
     host, _, port = arguments.address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
@@ -182,9 +206,17 @@ def main() -> int:
         parser.error("the key must be hexadecimal")
     if key == b"":
         parser.error("the key must have a byte at least")
+    work = (
+        show(TcpNetwork(), host, int(port), key, arguments.table)
+        if arguments.voters is None
+        else change_voters(TcpNetwork(), host, int(port), arguments.voters)
+    )
     try:
-        for line in asyncio.run(show(TcpNetwork(), host, int(port), key, arguments.table)):
+        for line in asyncio.run(work):
             print(line)
+    except Refused as error:
+        print(f"{host}:{port}: {error}", file=sys.stderr)
+        return 1
     except (ConnectionLost, BadMessage, TimeoutError) as error:
         print(f"{host}:{port} does not answer: {error or 'time is up'}", file=sys.stderr)
         return 1

@@ -130,6 +130,7 @@ class Components:
                 node=config.node,
                 group=group,
                 get=self.metastorage.get,
+                read=self.metastorage.read,
                 spawn=self.tasks.spawn,
                 zoned=self.zoned,
             ),
@@ -166,6 +167,7 @@ class Components:
                 replicas=self.replicas,
                 assignments=self.assignments,
                 tasks=self.tasks,
+                connected=self.lives,
             )
         self.lease_manager = LeaseManager(
             node=config.node,
@@ -207,7 +209,7 @@ class Components:
             assignments=self.assignments,
             lives=self.lives,
             event_log=self.event_log,
-            learners=None if self.zoned is None else self.zoned.learners,
+            voters=None if self.zoned is None else self.zoned.voters,
         )
         self.sessions = Sessions(
             origin=self.origin,

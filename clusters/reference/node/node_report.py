@@ -33,6 +33,7 @@ from clusters.reference.node.wire.reports import (
     AskKey,
     AskSql,
     AskStates,
+    AskVoters,
     ChangeReport,
     KeyReport,
     LogMark,
@@ -42,6 +43,7 @@ from clusters.reference.node.wire.reports import (
     SqlProblem,
     SqlReport,
     StateReport,
+    VotersReport,
 )
 
 MAX_VALUES_BYTES = 8 * 1024 * 1024  # of one key's versions in an answer; half a frame
@@ -58,6 +60,9 @@ class Zoned(Protocol):
 
     async def execute(self, question: AskSql) -> SqlReport:
         """The answer to a statement, by way of the leader of metastorage."""
+
+    async def change_voters(self, question: AskVoters) -> VotersReport:
+        """The voters of metastorage, changed by its leader."""
 
     def changes(self, question: AskChanges) -> ChangeReport:
         """Changes of assignments and topology."""
@@ -103,6 +108,10 @@ class Reporter:
                 return await self._zoned.execute(question)
             message = "the cluster has no distribution zones: its plan asks for none"
             return SqlReport(problem=SqlProblem(kind="NoZones", message=message))
+        if isinstance(question, AskVoters):
+            if self._zoned is not None:
+                return await self._zoned.change_voters(question)
+            return VotersReport(problem="all nodes vote in metastorage: the plan names none")
         if isinstance(question, AskChanges):
             if self._zoned is not None:
                 return self._zoned.changes(question)

@@ -8,7 +8,7 @@ leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from clusters.reference.node import events
 from clusters.reference.node.catalog.catalog import Catalog
@@ -33,8 +33,16 @@ from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Tasks, together
 from clusters.reference.node.topology import logical
 from clusters.reference.node.topology.logical import Ask, Joiner, TopologyService
+from clusters.reference.node.topology.voters import MetastorageVoters, VotersClient
 from clusters.reference.node.wire.messages import Join, Leave, PeerAnswer
-from clusters.reference.node.wire.reports import AskChanges, AskSql, ChangeReport, SqlReport
+from clusters.reference.node.wire.reports import (
+    AskChanges,
+    AskSql,
+    AskVoters,
+    ChangeReport,
+    SqlReport,
+    VotersReport,
+)
 from clusters.reference.node.zones import driver as zone_driver
 from clusters.reference.node.zones import manager as zone_manager
 from clusters.reference.node.zones.data_nodes import of_profile
@@ -75,6 +83,7 @@ class ZonedParts:
             names=config.members,
             view=view,
             group=group,
+            voters=lambda: group.voters,
             leases=leases,
             connected=links.reachable,
             resume=lambda down_since: self._zones.resume(down_since),
@@ -117,8 +126,11 @@ class ZonedParts:
         replicas: ReplicaManager,
         assignments: dict[int, Assignment],
         tasks: Tasks,
+        connected: Callable[[], Mapping[str, str]],
     ) -> None:
-        """``ask`` reaches other nodes, and this one; to be called once, before ``run``."""
+        """``ask`` reaches other nodes, and this one; ``connected``: the members that the nodes in
+        reach are now, by name. To be called once, before ``run``.
+        """
         self._partitions = PartitionDriver(
             node=self._node,
             variant=Variant(self._zoned.rebalance),
@@ -135,6 +147,14 @@ class ZonedParts:
         )
         leader: Callable[[], str | None] = lambda: self._group.leader  # noqa: E731
         self._sql = SqlClient(leader=leader, ask=ask)
+        self._change_voters = VotersClient(leader=leader, ask=ask)
+        self.voters = MetastorageVoters(
+            node=self._node,
+            host=host,
+            connected=connected,
+            joined=lambda: {m.name: m.member for m in logical.logical(self._view)},
+            event_log=self._events,
+        )
         self._joiner = Joiner(
             join=self._join,
             view=self._view,
@@ -144,8 +164,10 @@ class ZonedParts:
             ask=ask,
         )
 
-    async def serve(self, body: Join | Leave | AskSql) -> PeerAnswer:
+    async def serve(self, body: Join | Leave | AskSql | AskVoters) -> PeerAnswer:
         """Answer as the leader of metastorage, or refuse."""
+        if isinstance(body, AskVoters):
+            return await self.voters.serve(body)
         if isinstance(body, AskSql):
             return await self._catalog.serve(body)
         return await self._topology.serve(body)
@@ -153,6 +175,10 @@ class ZonedParts:
     async def execute(self, question: AskSql) -> SqlReport:
         """The answer to a statement, by the leader of metastorage."""
         return await self._sql.execute(question)
+
+    async def change_voters(self, question: AskVoters) -> VotersReport:
+        """Change the voters of metastorage, by its leader."""
+        return await self._change_voters.execute(question)
 
     def changes(self, question: AskChanges) -> ChangeReport:
         """Changes of assignments and topology that this node has applied."""
@@ -182,14 +208,6 @@ class ZonedParts:
     async def leave(self) -> None:
         """This node stops in order."""
         await self._joiner.leave()
-
-    def learners(self) -> tuple[str, ...]:
-        """The members that follow metastorage without a vote."""
-        return tuple(
-            member.member
-            for member in logical.logical(self._view)
-            if member.name not in self._zoned.system_nodes
-        )
 
     def _state(self, catalog: Catalog) -> ClusterState:
         """What system views tell."""

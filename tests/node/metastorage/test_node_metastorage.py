@@ -70,6 +70,24 @@ def test_a_condition_can_ask_for_less_and_never_holds_of_a_key_that_is_absent(
     assert do(store, Invoke((condition,), ())).success is holds
 
 
+def test_an_invoke_that_writes_nothing_in_any_branch_can_be_read() -> None:
+    store = Metastorage()
+    put(store, ("key", b"1"))
+    one = Invoke((Condition("key", "value", value=b"1"),), ())
+    two = Invoke((Condition("key", "value", value=b"2"),), ())
+    writes = Invoke((Condition("key", "absent"),), (), (Operation("key", b"2"),))
+    for reads in (one, two, msgspec.structs.replace(two, otherwise=one), Invoke((), ())):
+        assert store.read(encode_invoke(reads)) == do(store, reads)
+    for last in (writes, put_of("key"), together((one, put_of("key")))):
+        assert store.read(encode_invoke(last)) is None
+        assert store.read(encode_invoke(msgspec.structs.replace(two, otherwise=last))) is None
+    assert store.revision == 1
+
+
+def put_of(key: str) -> Invoke:
+    return Invoke((), (Operation(key, b"x"),))
+
+
 def test_invokes_that_share_a_commit_are_decided_in_turn_as_revisions_of_their_own() -> None:
     store, changes = Metastorage(), list[Change]()
     store.observe("", changes.append)

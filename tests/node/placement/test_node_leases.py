@@ -314,6 +314,9 @@ class Replicated:
     observer: Observer
     serving: bool = True
 
+    async def leads_now(self, limit_s: float) -> bool:
+        return self.serving
+
     async def propose(self, data: bytes, limit_s: float) -> object:
         self.observer.index += 1
         return self.observer.store.apply(Entry(1, self.observer.index, data))
@@ -361,6 +364,7 @@ def service_of(observer: Observer, work: list[asyncio.Task[None]]) -> Metastorag
         node="n1",
         group=Replicated(observer),
         get=observer.store.get,
+        read=observer.store.read,
         spawn=lambda step: work.append(asyncio.ensure_future(step)),
     )
 

@@ -45,7 +45,7 @@ from clusters.reference.node.raft import (
 )
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import Failure, together
-from clusters.reference.node.storage.identity import FIRST_LIFE, name_of, replica_of
+from clusters.reference.node.storage.identity import FIRST_LIFE, name_of, names_of, replica_of
 from clusters.reference.node.storage.log_records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog
 from clusters.reference.node.wire import error_table as codes
@@ -538,6 +538,12 @@ class GroupHandle:
         """The node that leads, where it is known."""
         group = self._host.groups.get(self._name)
         return None if group is None else group.leader
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The nodes that vote in it, as far as this one knows."""
+        group = self._host.groups.get(self._name)
+        return () if group is None else names_of(group.raft.configuration.voters)
 
     async def propose(self, data: bytes, limit_s: float) -> object:
         """The state machine's result for ``data``, or ``Failed``."""

@@ -272,6 +272,21 @@ class Metastorage:
             self._do(operations)
         return InvokeResult(success=success, revision=self.revision, branch=branch)
 
+    def read(self, data: bytes) -> InvokeResult | None:
+        """The result that an encoded invoke has here, if it writes nothing whatever branch is its;
+        ``None`` where it may.
+        """
+        invoke: Invoke | None = _decoder.decode(data)
+        result, branch = None, 0
+        while invoke is not None:
+            if invoke.success or invoke.failure or invoke.following:
+                return None
+            success = self._hold(invoke)
+            if result is None or not result.success:
+                result = InvokeResult(success=success, revision=self.revision, branch=branch)
+            invoke, branch = invoke.otherwise, branch + 1
+        return result
+
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment as one chunk: metastorage is small."""
         history = [(change.revision, change.entries) for change in self._history]

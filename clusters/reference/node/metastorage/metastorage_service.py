@@ -29,7 +29,7 @@ from clusters.reference.node.wire.messages import (
     PeerAnswer,
     Renew,
 )
-from clusters.reference.node.wire.reports import AskSql
+from clusters.reference.node.wire.reports import AskSql, AskVoters
 
 PROPOSE_TIMEOUT_S = 1.0
 BATCH_S = 0.08  # renewals of all nodes that come within it are one command
@@ -42,6 +42,9 @@ class MetastorageGroup(Protocol):
     def serving(self) -> bool:
         """Whether this node leads it, and has applied everything of earlier terms."""
 
+    async def leads_now(self, limit_s: float) -> bool:
+        """Whether what this node reads then is not older than the call."""
+
     async def propose(self, data: bytes, limit_s: float) -> object:
         """The result of ``Metastorage.apply``, or ``Failed``."""
 
@@ -49,7 +52,7 @@ class MetastorageGroup(Protocol):
 class ZonedService(Protocol):
     """Topology and catalog, whose state is in metastorage."""
 
-    async def serve(self, body: Join | Leave | AskSql) -> PeerAnswer:
+    async def serve(self, body: Join | Leave | AskSql | AskVoters) -> PeerAnswer:
         """Answer as the leader, or refuse."""
 
 
@@ -62,13 +65,14 @@ class MetastorageService:
         node: str,
         group: MetastorageGroup,
         get: Callable[[str], Versioned | None],
+        read: Callable[[bytes], InvokeResult | None],
         spawn: Spawn,
         zoned: ZonedService | None = None,
     ) -> None:
-        """``get`` reads metastorage as it is applied here. ``zoned``: in a cluster that has
-        distribution zones.
+        """``get`` and ``read`` (``Metastorage.read``) read metastorage as it is applied here.
+        ``zoned``: in a cluster that has distribution zones.
         """
-        self._zoned = zoned
+        self._zoned, self._read = zoned, read
         self._node, self._group, self._get, self._spawn = node, group, get, spawn
         self._batch: dict[str, bytes] = {}
         self._accepted: dict[str, Lease] = {}  # the last renewal of each node
@@ -83,7 +87,14 @@ class MetastorageService:
             return Failed(codes.NOT_LEADER, f"{self._node} does not lead metastorage")
         if isinstance(body, Renew):
             return self._renew(body)
-        done = await self._group.propose(body.data, PROPOSE_TIMEOUT_S)
+        if self._read(body.data) is None:
+            done = await self._group.propose(body.data, PROPOSE_TIMEOUT_S)
+        # A read needs no entry in the log, where many of them would come at once: as a table is
+        # dropped, or a node is lost that led many partitions.
+        elif await self._group.leads_now(PROPOSE_TIMEOUT_S):
+            done = self._read(body.data)
+        else:
+            done = Failed(codes.NOT_LEADER, f"{self._node} may lead metastorage no more")
         if isinstance(done, InvokeResult):
             return InvokeReply(done.success, done.revision, done.branch)
         return done if isinstance(done, Failed) else Failed(codes.LOST)

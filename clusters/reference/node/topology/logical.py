@@ -160,15 +160,18 @@ class TopologyService:
         names: Sequence[str],
         view: View,
         group: Group,
+        voters: Callable[[], tuple[str, ...]],
         leases: LeaseTable,
         connected: Callable[[], tuple[str, ...]],
         resume: Resume,
         event_log: events.EventLog,
         monotonic_s: TellTime,
     ) -> None:
-        """``names``: of the nodes that may join; ``connected``: those that this node reaches."""
+        """``names``: of the nodes that may join; ``voters``: those that
+        vote in metastorage, as this node knows; ``connected``: those that it reaches."""
         self._node, self._zoned, self._names = node, zoned, tuple(names)
         self._view, self._group, self._leases = view, group, leases
+        self._voters = voters
         self._connected, self._resume = connected, resume
         self._events, self._monotonic_s = event_log, monotonic_s
         self.settled = False
@@ -275,12 +278,13 @@ class TopologyService:
             self.settled = True
             return
         alive = await self._last_alive([o for origins in known.values() for o in origins])
+        voters = self._voters()
         fresh = [
             member
             for name, member in self._joining.items()
-            if name in self._zoned.system_nodes and member.origin not in known.get(name, ())
+            if name in voters and member.origin not in known.get(name, ())
         ]
-        if len(fresh) <= len(self._zoned.system_nodes) // 2:
+        if len(fresh) <= len(voters) // 2:
             return
         reached("whole cluster started again")
         starts = tuple(sorted(member.origin for member in fresh))

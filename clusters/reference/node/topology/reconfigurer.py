@@ -15,9 +15,9 @@ from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, encode_invoke
 from clusters.reference.node.placement.assignments import Assignment, reassigned
-from clusters.reference.node.raft import ChangeRefused, NotLeader, Stage
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.storage.identity import name_of, replaced
+from clusters.reference.node.topology.voters import MetastorageVoters
 
 EVERY_TICKS = 3
 REASSIGN_TIMEOUT_S = 5.0
@@ -36,12 +36,12 @@ class Reconfigurer:
         assignments: Mapping[int, Assignment],
         lives: Callable[[], dict[str, str]],
         event_log: events.EventLog,
-        learners: Callable[[], tuple[str, ...]] | None = None,
+        voters: MetastorageVoters | None = None,
     ) -> None:
-        """``lives``: the members that the nodes are now, by name, this one included. ``learners``
-        of metastorage, where not all nodes vote in it: then this leaves partitions alone.
+        """``lives``: the members that the nodes are now, by name, this one included. ``voters`` of
+        metastorage, where not all nodes vote in it: then this leaves partitions alone.
         """
-        self._learners = learners
+        self._voters = voters
         self._host, self._replicas, self._events = host, replicas, event_log
         self._assignments, self._lives = assignments, lives
         self._reported: dict[tuple[str, str], None] = {}  # group and member whose log is lost
@@ -56,13 +56,13 @@ class Reconfigurer:
         metastorage = self._host.groups[METASTORAGE]
         self._report_lost_logs(metastorage)
         if metastorage.serving:
-            if self._learners is not None:
-                self._change_metastorage(metastorage, self._learners())
+            if self._voters is not None:
+                self._voters.tick(metastorage)
             else:
                 self._reconfigure_metastorage(metastorage)
         for number, replica in self._replicas.replicas.items():
             self._report_lost_logs(replica.group)
-            if self._learners is None and replica.group.serving and number in self._assignments:
+            if self._voters is None and replica.group.serving and number in self._assignments:
                 self._replicas.reconfigure(number, self._assignments[number].members)
 
     def _reconfigure_metastorage(self, group: Group) -> None:
@@ -77,25 +77,6 @@ class Reconfigurer:
             self._proposing = False
 
         self._host.propose(group, encode_invoke(invoke), REASSIGN_TIMEOUT_S, done)
-
-    def _change_metastorage(self, group: Group, learners: tuple[str, ...]) -> None:
-        """Take one step towards the voters in their present lives, and ``learners``."""
-        raft = group.raft
-        voters = replaced(raft.configuration.voters, self._lives())
-        if raft.stage is Stage.CATCHING_UP and raft.changing_to not in (None, voters):
-            reached("change of metastorage's members cancelled")
-            raft.cancel_change()
-        config = raft.configuration
-        there = frozenset(config.voters), frozenset(config.learners)
-        if raft.stage is not Stage.STABLE or there == (frozenset(voters), frozenset(learners)):
-            return
-        try:
-            raft.change_peers(voters, learners)
-        except (ChangeRefused, NotLeader) as error:
-            log.debug("%s: not now: %s", group.name, error)
-            return
-        log.info("%s: from %s to %s, and %s", group.name, config, voters, learners)
-        self._host.mark_ready(group)
 
     def _report_lost_logs(self, group: Group) -> None:
         """Report each follower that has lost entries that it had acknowledged: it stays out of the

@@ -11,7 +11,14 @@ import msgspec
 
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.raft.types import Message
-from clusters.reference.node.wire.reports import AdminBody, AdminQuestion, AskSql, SqlReport
+from clusters.reference.node.wire.reports import (
+    AdminBody,
+    AdminQuestion,
+    AskSql,
+    AskVoters,
+    SqlReport,
+    VotersReport,
+)
 
 PROTOCOL = 4
 NO_ANSWER = 0  # the id of a request that wants no answer
@@ -305,6 +312,12 @@ class SqlReply(msgspec.Struct, frozen=True, array_like=True, tag="sql"):
     report: SqlReport
 
 
+class VotersReply(msgspec.Struct, frozen=True, array_like=True, tag="voters"):
+    """The answer to a change of metastorage's voters."""
+
+    report: VotersReport
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """An error by its code (``codes``); ``leader`` where a better address is known."""
 
@@ -314,10 +327,11 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 PrimaryBody = Lock | Execute | Validate | Prepare | CommitTx | Finish | Resolve | ReadAt
-LeaderBody = Renew | MetaInvoke | Join | Leave | AskSql
+LeaderBody = Renew | MetaInvoke | Join | Leave | AskSql | AskVoters
 PeerBody = PrimaryBody | LeaderBody | AskMember
 PeerAnswer = (
-    LockReply
+    VotersReply
+    | LockReply
     | MemberReply
     | ExecuteReply
     | PrepareReply

@@ -228,6 +228,22 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
     problem: str = ""
 
 
+class AskVoters(msgspec.Struct, frozen=True, array_like=True, tag="voters"):
+    """Admin: make ``nodes`` the voters of metastorage; refused where that takes longer than
+    ``limit_ms``.
+    """
+
+    nodes: tuple[str, ...]
+    limit_ms: int
+
+
+class VotersReport(msgspec.Struct, frozen=True, kw_only=True, tag="voters"):
+    """The names of metastorage's voters, or why they are not those that were asked for."""
+
+    voters: tuple[str, ...] = ()
+    problem: str = ""
+
+
 class AskChanges(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
     """Admin: changes of assignments and topology after ``cursor`` of start ``boot``; all there are
     if this is another start.
@@ -273,5 +289,7 @@ class ChangeReport(msgspec.Struct, frozen=True, kw_only=True, tag="change-report
     rows: tuple[ChangeRow, ...]
 
 
-AdminQuestion = AskStatus | AskEvents | AskKey | AskStates | AskSql | AskChanges
-AdminBody = NodeReport | EventBatch | KeyReport | StateReport | SqlReport | ChangeReport
+AdminQuestion = AskStatus | AskEvents | AskKey | AskStates | AskSql | AskChanges | AskVoters
+AdminBody = (
+    NodeReport | EventBatch | KeyReport | StateReport | SqlReport | ChangeReport | VotersReport
+)
