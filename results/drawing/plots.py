@@ -14,8 +14,9 @@ import numpy as np
 
 from harness.history.records import OpType
 from harness.text import inert
-from results.drawing import partitions, role_lanes, series
+from results.drawing import partitions, placement_lanes, role_lanes, series
 from results.drawing.axis import SECONDS, Scale, in_lanes
+from results.drawing.placement import Placement
 from results.drawing.roles import RolesOverTime
 from results.drawing.series import Outcomes
 from results.drawing.svg import inline
@@ -88,6 +89,7 @@ class Scene:
     roles: RolesOverTime | None = None
     touches: partitions.Touches | None = None
     conflicts: Outcomes | None = None
+    placement: Placement | None = None
 
     @property
     def per_s(self) -> float:
@@ -137,8 +139,13 @@ def draw(scene: Scene) -> Picture:
         heights = [strip_in, 3.2, 2.0]
         if served:
             heights.append(partitions.height_in(served))
-        if scene.roles is not None and scene.roles.told:
-            heights.append(role_lanes.height_in(scene.roles))
+        roles = scene.roles if scene.roles is not None and scene.roles.told else None
+        if roles is not None:
+            heights.append(role_lanes.height_in(roles))
+        placed = scene.placement
+        placement = placed if placed is not None and placed.told else None
+        if placement is not None:
+            heights.append(placement_lanes.height_in(placement))
         size = (WIDTH_IN, sum(heights) + 0.4)
         figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
         # Not by pyplot, which keeps every figure in a state of the whole process.
@@ -157,9 +164,12 @@ def draw(scene: Scene) -> Picture:
         if served:
             notes += partitions.draw(others.pop(0), served)
             named.append("the partitions' availability")
-        if others and scene.roles is not None:
-            notes += role_lanes.draw(others[0], scene.roles, start, end)
+        if roles is not None:
+            notes += role_lanes.draw(others.pop(0), roles, start, end)
             named.append("the nodes' roles")
+        if placement is not None:
+            notes += placement_lanes.draw(others.pop(0), placement, start, end)
+            named.append("assignments and data nodes")
         lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
         lowest.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
         lowest.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")

@@ -18,9 +18,11 @@ from harness.history.records import FaultState, OpType
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
+from harness.run.change_log import read_changes
 from harness.run.directory import Origin
 from harness.text import inert
 from results.drawing import plots, series
+from results.drawing.placement import Placement, placement_over_time
 from results.drawing.roles import RolesOverTime, roles_over_time
 from results.report import (
     cards,
@@ -340,6 +342,7 @@ def _picture(
             since="the run began" if material.origin is None else "the history's own zero",
             roles=_roles(material),
             touches=material.touches(),
+            placement=_placement(material),
         )
         drawn = plots.draw(scene)
         figures = plot_data.of(scene, drawn)
@@ -355,6 +358,18 @@ def _roles(material: RunData) -> RolesOverTime | None:
     names = [node.name for node in material.nodes]
     kinds = by_name(possible(material.manifest.arsenal))
     return roles_over_time(material.events, material.faults, names, material.last_ns, kinds)
+
+
+def _placement(material: RunData) -> Placement | None:
+    """Return where data was in a run of ours, as far as its system told."""
+    if material.origin is not None or not material.nodes:
+        return None
+    tables = read_changes(material.run.root, material.manifest.checksums)
+    assignments, topology = tables["assignments"], tables["topology"]
+    names = [node.name for node in material.nodes]
+    return placement_over_time(
+        assignments.to_pylist(), topology.to_pylist(), names, material.last_ns
+    )
 
 
 def _windows(material: RunData) -> list[plots.FaultWindow]:
