@@ -132,7 +132,10 @@ def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
     except FiredrillError as error:
         return failed(cell, str(error), run=str(run.root), wall_s=time.monotonic() - began_s)
     write_atomically(run.verdict, encode(verdict))  # a replay and a shrinking start from it
-    figures = {"digest": digest(run), "stats": run_stats(run)}
+    stats = msgspec.structs.replace(
+        run_stats(run), rebalances=verdict.statistics.get("rebalance", {})
+    )
+    figures = {"digest": digest(run), "stats": stats}
     return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))
 
 

@@ -88,7 +88,8 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     ``ok``, ``fail`` and ``info`` count transactions. ``changes`` counts primaries that changed
     during the drive, ``open_changes`` those of them under open transactions on their partition;
     ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind and role
-    of their target; ``markers`` says how often each marker of the nodes was reached.
+    of their target; ``markers`` says how often each marker of the nodes was reached;
+    ``rebalances`` counts what rebalances came to, by kind.
     """
 
     ok: int = 0
@@ -99,6 +100,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[str, ...] = ()
     hits: dict[str, dict[str, int]] = {}
     markers: dict[str, int] = {}
+    rebalances: dict[str, int] = {}
     calm: CalmCounts = CalmCounts()
     simulated_s: float = 0.0
 

@@ -42,6 +42,7 @@ def totals(results: Sequence[CellResult], wall_s: float, unit: str = "seed") -> 
     whole = [result.stats for result in results if result.judged]
     if whole:
         yield from _operations(whole, unit)
+        yield from _rebalances(whole, unit)
         yield from _roles(whole)
     simulated_s = sum(result.stats.simulated_s for result in results)
     computed_s = sum(result.cpu_s for result in results)
@@ -64,6 +65,17 @@ def _operations(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
         f"{unit}s with a change of primary: {moved / len(runs):.0%}, "
         f"under open transactions: {under_load / len(runs):.0%}"
     )
+
+
+def _rebalances(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
+    """Yield what the rebalances of runs that had any came to, by kind."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run.rebalances)
+    moved = sum(1 for run in runs if run.rebalances.get("completed"))
+    if any(counts.values()):
+        named = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        yield f"rebalances: {named}; {moved} {unit}s with a completed one"
 
 
 def _roles(runs: Sequence[RunStats]) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from harness.campaigns.cell import CellResult
+from harness.campaigns.cell import CellResult, RunStats
 from harness.campaigns.rates import between, bounds, cells_per_finding, until_found
-from harness.campaigns.summary import outcome_counts
+from harness.campaigns.summary import outcome_counts, totals
 from harness.exit_codes import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
 
 
@@ -77,3 +78,17 @@ def test_an_interruption_outweighs_all_that_does_not_stand() -> None:
     assert exit_code(Outcome.HARNESS_ERROR, interrupted=True, outweighed_by=FAILED) == 255
     for outcome in Outcome:
         assert exit_code(outcome, interrupted=False) == outcome.exit_code
+
+
+def test_what_rebalances_came_to_is_summed_by_kind_where_there_were_any() -> None:
+    bare = results("..")
+    one, two = ({"completed": 2, "busy": 0}, {"completed": 0, "busy": 3})
+    moved = [
+        replace(result, stats=RunStats(ok=1, rebalances=counts))
+        for result, counts in zip(bare, (one, two), strict=True)
+    ]
+
+    assert "rebalances: completed 2, busy 3; 1 seeds with a completed one" in list(
+        totals(moved, 1.0)
+    )
+    assert not [line for line in totals(bare, 1.0) if "rebalances" in line]
