@@ -131,6 +131,48 @@ _WIPES_BESIDE_A_SLOW_NODE: Overrides = {
 }
 
 
+# -- of zones and rebalances: few clients, since it is what is written that is judged
+
+_ALL = "DATA_NODES_FILTER = '$..*'"
+
+
+def _alter(at_s: float, to: str, back: str | None = None, hold_s: float = 1.0) -> Overrides:
+    """The zone of the drill is altered ``to`` something, and ``back``."""
+    options = {"statements": [f"ALTER ZONE drill SET {to}"]}
+    if back is not None:
+        options["back"] = [f"ALTER ZONE drill SET {back}"]
+    return {"at_s": at_s, "kind": "ddl", "target": "all", "hold_s": hold_s, "options": options}
+
+
+def _hit(at_s: float, kind: str, target: str, hold_s: float) -> Overrides:
+    return {"at_s": at_s, "kind": kind, "target": target, "hold_s": hold_s}
+
+
+def _zoned(*rows: Overrides, duration_s: float = 9.0, nodes: int = 4) -> Overrides:
+    """A drill of one zone on ``nodes`` nodes, three of which hold metastorage."""
+    return {
+        "cluster.nodes": nodes,
+        "system.system_nodes": 3,
+        "workload.read_kinds": ["read-write"],
+        "drive.duration_s": duration_s,
+        "drive.rate_per_s": 15.0,
+        "drive.concurrency": 3,
+        "check.min_ok": 30,
+        "nemesis.schedule": list(rows),
+    }
+
+
+def _only(*nodes: str) -> str:
+    words = " || ".join(f'"{node}"' for node in nodes)
+    return f"DATA_NODES_FILTER = '{words}'"
+
+
+# Pending waits for a node that is down, and the next target is planned behind it.
+_QUEUED = (_hit(1.0, "kill", "n4", 4.5), _alter(2.0, "REPLICAS = 4", "REPLICAS = 2"))
+_UP, _DOWN = "DATA_NODES_AUTO_ADJUST_SCALE_UP", "DATA_NODES_AUTO_ADJUST_SCALE_DOWN"
+# n1 gives its replicas up, and gets them back.
+_THERE_AND_BACK = _alter(1.5, _only("n2", "n3", "n4"), _ALL, 2.5)
+
 OWN: Mapping[str, Overrides] = {
     "clock-not-advanced": _WIDE
     | _SNAPSHOTS
@@ -142,7 +184,14 @@ OWN: Mapping[str, Overrides] = {
     },
     "commit-retried": _WIDE | _mix("partition", "one-way", "one-way-in"),
     "dead-coordinator-kept": _WIDE | _mix("kill"),
+    "destroyed-replica-votes": _zoned(_THERE_AND_BACK) | {"drive.rate_per_s": 40.0},
     "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
+    "filter-keeps-timers": _zoned(
+        _alter(0.3, f"{_UP} = 6", hold_s=0.1),
+        _hit(1.0, "kill", "n4", 3.0),
+        _alter(6.5, _only("n1", "n2", "n3"), hold_s=0.1),
+        duration_s=14.0,
+    ),
     "finished-at-own-time": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     # Whose home dies between its decision and telling it: the more are open the likelier.
     "in-doubt-aborted": _WIDE | _mix("kill") | {"drive.rate_per_s": 150.0, "drive.concurrency": 20},
@@ -158,6 +207,15 @@ OWN: Mapping[str, Overrides] = {
     "laggard-left-behind": _THEN_CALM,
     "last-entry-dropped": _mix("kill"),
     "lease-past-end": _LONG_PAUSES,
+    "leave-moves-scale-up": _zoned(
+        _alter(0.3, f"{_UP} = 6", hold_s=0.1),
+        _hit(1.0, "kill", "n4", 3.5),
+        # Back only when the timer is long over: its join starts it anew.
+        _hit(6.5, "kill", "n5", 8.5),
+        duration_s=19.0,
+        nodes=5,
+    ),
+    "lock-leaked": _zoned(*_QUEUED) | {"system.rebalance": "lock"},
     # A commit on a slow disk holds its locks for longer than any transaction waits.
     "lock-timeout-ignored": _WIDE
     | {
@@ -173,6 +231,8 @@ OWN: Mapping[str, Overrides] = {
     "no-fsync": _mix("kill"),
     "old-term-counted": _FIGURE_8,
     "pending-ignored": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
+    "pending-member-stopped": _zoned(_alter(1.0, "REPLICAS = 4", "REPLICAS = 2")),
+    "planned-lost": _zoned(*_QUEUED),
     "prepared-forgotten": _WIDE | _mix("kill"),
     "prepared-times-out": _WIDE | _mix("kill", "pause"),
     "prepared-not-saved": _WIDE
@@ -180,11 +240,24 @@ OWN: Mapping[str, Overrides] = {
     # Many keys: a version that a replica lacks must not be hidden under the next one.
     | {"system.snapshot_bytes": 2000, "nemesis.overlap": 2, "workload.key_count": 500},
     "refusal-ignored": _WIDE,
+    "removed-node-answers": _zoned(
+        _alter(1.0, _only("n2", "n3", "n4"), hold_s=0.1), duration_s=16.0
+    ),
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
     "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "term-not-checked": _mix("partition") | {"drive.rate_per_s": 120.0},
     "term-not-persisted": _mix("kill"),
+    # The timer of n4 runs while another node comes to lead metastorage, and for long after that.
+    "timer-not-rearmed": _zoned(
+        _alter(0.3, f"{_UP} = 12", hold_s=0.1),
+        _hit(1.0, "kill", "n4", 3.5),
+        _hit(7.0, "pause", "metastorage leader", 1.5),
+        duration_s=21.0,
+    ),
     "torn-tail-accepted": _mix("bit-flip") | {"nemesis.hold_s": 2.5},
+    "trigger-not-compared": _zoned(
+        _alter(0.5, "REPLICAS = 2"), _hit(3.0, "kill", "metastorage leader", 1.5)
+    ),
     "versions-collected-early": _SNAPSHOTS | {"workload.key_count": 4},
     "vote-ignores-log": {
         "nemesis.schedule": _LAGGARDS,
@@ -192,6 +265,7 @@ OWN: Mapping[str, Overrides] = {
         "drive.rate_per_s": 100.0,
     },
     "vote-not-persisted": _mix("kill"),
+    "watch-event-lost": _zoned(_alter(1.0, _only("n1", "n2"), _ALL, 1.5)),
     "wiped-node-votes": _WIPES,
 }
 

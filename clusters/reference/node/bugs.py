@@ -17,13 +17,16 @@ KNOWN = {
     "(groups/host.py)",
     "clock-not-advanced": "the clock does not follow what messages carry (runtime/hybrid_clock.py)",
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
-    "commit-retried": "a coordinator asks home again when an answer is lost, and takes the second "
-    "one for the outcome (tx/coordinator.py)",
+    "commit-retried": "a coordinator asks home again when an answer is lost, and takes the "
+    "second one for the outcome (tx/coordinator.py)",
     "conflict-ignored": "a transaction that should die for a lock of an older one goes on "
     "(tx/primary.py)",
     "conflict-kept": "a follower keeps its entry where its leader has another (raft/raft_log.py)",
     "dead-coordinator-kept": "the transactions of a dead coordinator stay open (tx/primary.py)",
+    "destroyed-replica-votes": "a replica that was erased comes back as the same member "
+    "(groups/host.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
+    "filter-keeps-timers": "timers survive another filter (zones/data_nodes.py)",
     "finished-at-own-time": "a participant commits at a timestamp of its own "
     "(tx/partition_state_machine.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
@@ -35,6 +38,8 @@ KNOWN = {
     "last-entry-dropped": "recovery leaves the last entry of a log out (groups/host.py)",
     "learner-counted": "what a learner has counts for a commit (raft/configuration.py)",
     "lease-past-end": "a lease is honoured past its end (placement/lease_expiry.py)",
+    "leave-moves-scale-up": "a leave starts the scale-up timer anew (zones/data_nodes.py)",
+    "lock-leaked": "the lock on pending outlives its rebalance (rebalance/transitions.py)",
     "lock-timeout-ignored": "a transaction that has waited too long for a lock goes on "
     "(tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
@@ -47,6 +52,10 @@ KNOWN = {
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
     "pending-ignored": "a snapshot does not wait for a commit under way below its timestamp "
     "(tx/primary.py)",
+    "pending-member-stopped": "only nodes of stable assignments run replicas "
+    "(rebalance/decisions.py)",
+    "planned-lost": "what was planned behind a rebalance is dropped at its end "
+    "(rebalance/transitions.py)",
     "prepared-forgotten": "a takeover drops what is prepared (tx/partition_state_machine.py)",
     "prepared-not-saved": "snapshots of a partition lack what is prepared "
     "(tx/partition_state_machine.py)",
@@ -55,19 +64,27 @@ KNOWN = {
     "reader-joins-writer": "a shared lock is granted beside an exclusive one (tx/locks.py)",
     "refusal-ignored": "a transaction commits though a participant refused (tx/coordinator.py)",
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
+    "removed-node-answers": "a replica that is assigned no more goes on "
+    "(rebalance/partition_driver.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition_state_machine.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
     "term-not-checked": "a follower takes entries behind one of another term than its leader's "
     "(raft/follower.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups/host.py)",
+    "timer-not-rearmed": "the next leader of metastorage does not take up timers that run "
+    "(zones/driver.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
     "(storage/log_records.py)",
+    "trigger-not-compared": "an event of an older revision, or of the same, aims partitions "
+    "again (rebalance/transitions.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
     "versions-collected-early": "versions go that an open snapshot still reads "
     "(tx/partition_state_machine.py)",
     "vote-ignores-log": "a vote is given to a member that lacks entries (raft/core.py)",
     "vote-not-persisted": "the member that a vote went to is not written down (groups/host.py)",
+    "watch-event-lost": "what changes while the last change is handled is not handled "
+    "(rebalance/driver.py)",
     "wiped-node-votes": "a node whose disk was wiped comes back as the same member "
     "(storage/identity.py)",
 }

@@ -186,8 +186,9 @@ class RaftHost:
         state = self.log.groups.get(name)
         if state is None:
             return
+        life = 0 if planted("destroyed-replica-votes") else 1
         # The next number stays in the log: what starts here later must be another member.
-        await self.commits.made_durable(Update(name, None, (), dropped=state.life + 1))
+        await self.commits.made_durable(Update(name, None, (), dropped=state.life + life))
 
     def member_of(self, name: str) -> str:
         """The member of group ``name`` that a replica here is, or would be."""

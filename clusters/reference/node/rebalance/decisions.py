@@ -20,6 +20,7 @@ import enum
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.keys import (
     Assignments,
@@ -188,7 +189,8 @@ def wanted(state: PartitionState) -> frozenset[str]:
     pending = frozenset(_nodes(state.pending) or ())
     if state.pending is not None and state.pending.force:
         return pending
-    return pending | frozenset(_nodes(state.stable) or ())
+    stable = frozenset(_nodes(state.stable) or ())
+    return stable if planted("pending-member-stopped") else pending | stable
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

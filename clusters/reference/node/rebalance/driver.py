@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from clusters.reference.node import events
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.markers import reached
@@ -116,6 +117,8 @@ class RebalanceDriver:
             if self._drives and self._group.serving and not await self._step():
                 reached("trigger of a rebalance to be handled again")
                 self._drives = False  # looked at again with the next tick
+            elif planted("watch-event-lost"):
+                self._news.clear()
 
     async def _step(self) -> bool:
         catalog = catalogs.read(self._view.get)

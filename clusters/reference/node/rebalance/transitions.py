@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.metastorage.metastorage import (
     Condition,
     Invoke,
@@ -187,6 +188,8 @@ def triggered(
     if variant is Variant.LOCK:
         branches.append(((keys.absent(LOCK),), to_pending, Outcome.PENDING_UPDATED))
     branches.append(((), (keys.put(PLANNED, target), done), Outcome.PLANNED_UPDATED))
+    if planted("trigger-not-compared"):
+        return _chain(branches, Outcome.OUTDATED)
     newer = keys.below(TRIGGER, encode_number(revision))
     return _chain(_either(newer, branches), Outcome.OUTDATED)
 
@@ -202,7 +205,8 @@ def stable_switched(
     says, a later configuration is stable, or the table was dropped: read again.
     """
     keys = _Keys(state.partition)
-    unlock = (keys.remove(LOCK),) if variant is Variant.LOCK else ()
+    locks = variant is Variant.LOCK and not planted("lock-leaked")
+    unlock = (keys.remove(LOCK),) if locks else ()
     now = (keys.put(STABLE, applied), keys.number(APPLIED, position.encode()))
     ours = keys.equal(PENDING, applied)
     complete = (*now, *unlock, keys.remove(PENDING), keys.remove(PLANNED))
@@ -212,7 +216,9 @@ def stable_switched(
         if state.planned == applied:
             finished.append(((ours, planned), complete, Outcome.COMPLETED))
         else:
-            begin = (*now, *unlock, keys.put(PENDING, state.planned), keys.remove(PLANNED))
+            lost = planted("planned-lost")
+            goes_on = keys.remove(PENDING) if lost else keys.put(PENDING, state.planned)
+            begin = (*now, *unlock, goes_on, keys.remove(PLANNED))
             finished.append(((ours, planned), begin, Outcome.CONTINUED))
     # The very configuration that is stable may complete a pending set that asks for it again.
     not_later = keys.below(APPLIED, Position(position.generation, position.index + 1).encode())

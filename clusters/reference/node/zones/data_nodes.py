@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog import filters
 from clusters.reference.node.catalog.catalog import Table
 from clusters.reference.node.catalog.nodes import Node
@@ -159,7 +160,8 @@ def topology_changed(state: DataNodes, topology: Topology, ts: int) -> DataNodes
         return fired(replace(state, joint=timer), ts)
     # A node that was gone before must not start the timer again.
     gone = set(absent) - set(() if state.down is None else state.down.left)
-    up_since = _since(state.up, ts, again=bool(joined))
+    moved = bool(joined) or (bool(gone) and planted("leave-moves-scale-up"))
+    up_since = _since(state.up, ts, again=moved)
     up = _timer(up_since, _still(state.up, now, joined), ())
     down = _timer(_since(state.down, ts, again=bool(gone)), (), absent)
     return fired(replace(state, up=up, down=down), ts)
@@ -174,15 +176,15 @@ def altered(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
     """
     if zone.filter != state.filter:
         nodes = filters.filtered(zone.filter, state.topology.nodes)
-        return replace(
+        after = replace(
             state,
             waits=zone.waits,
             filter=zone.filter,
             history=_switched(state.history, ts, nodes),
-            up=None,
-            down=None,
-            joint=None,
         )
+        if planted("filter-keeps-timers"):
+            return after
+        return replace(after, up=None, down=None, joint=None)
     if zone.waits == state.waits:
         return state
     return fired(_with_waits(state, zone.waits), ts)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from clusters.reference.node import events
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.statements import (
@@ -65,7 +66,7 @@ class ZoneDriver:
     def tick(self) -> None:
         """Look whether this node drives; once a tick."""
         before, self._drives = self._drives, self._group.serving and self._settled()
-        if self._drives and not before:
+        if self._drives and not before and not planted("timer-not-rearmed"):
             self._news.set()
 
     def resume(self, down_since: int) -> tuple[Invoke, ...]:
