@@ -27,11 +27,14 @@ Field = str | int | tuple[int, ...]  # of a request
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One line of the driver: a result, or several, or ``code`` and ``text`` of an error."""
+    """One line of the driver: a result, or several, or ``code`` and ``text`` of an error. ``rows``
+    of a query: the names of its columns first.
+    """
 
     id: int
     value: str | None = None
     values: tuple[str | None, ...] = ()
+    rows: tuple[tuple[int | str | None, ...], ...] = ()
     code: str | None = None
     text: str = ""
 

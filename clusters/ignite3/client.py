@@ -136,6 +136,12 @@ class IgniteClient:
         """Execute one statement outside of transactions."""
         await self.ask("sql", text=text)
 
+    async def query(self, text: str) -> tuple[tuple[int | str | None, ...], ...]:
+        """Execute one statement outside of transactions. Return the names of its columns and its
+        rows; nothing where it has none. Raises ``StoreError``.
+        """
+        return (await self.ask("query", text=text)).rows
+
     async def close(self) -> None:
         """Drop the connection; its open transaction is rolled back."""
         self._broken = self._broken or "closed by the client"

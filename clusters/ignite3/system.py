@@ -25,7 +25,7 @@ from clusters.ignite3.client import (
     connect,
     dial,
 )
-from clusters.ignite3.error_table import CONFLICTS, ERRORS
+from clusters.ignite3.error_table import CONFLICTS, CONNECTION_LOST, DRIVER_GONE, ERRORS
 from clusters.ignite3.holders import roles_of
 from clusters.ignite3.journal import Journal
 from clusters.ignite3.options import (
@@ -57,9 +57,11 @@ from harness.protocols.cluster import (
 from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.statements import StatementAnswer
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
+LOST = (CONNECTION_LOST, DRIVER_GONE)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CONFIG_FILE = "node.conf"
 PROXIES = "process"  # the provider whose links are proxies
@@ -327,6 +329,30 @@ class IgniteSystem:
         except OSError as error:
             raise HarnessError(f"{path}: {error.strerror}") from error
         return self._journal.rest(node, content)
+
+    async def statement(
+        self, cluster: Cluster, node: str, text: str, limit_s: float
+    ) -> StatementAnswer:
+        """See ``harness.protocols.statements.TakesStatements``: SQL, by the client that a drill's
+        clients use.
+        """
+        sent = False
+        try:
+            async with asyncio.timeout(limit_s):
+                address = cluster.client[node][CLIENT]
+                client = await dial(self._driver(), address, CONNECT_LIMIT_S)
+                sent = True
+                try:
+                    names, *rows = await client.query(text) or ((),)
+                finally:
+                    await client.close()
+        except TimeoutError:
+            problem = f"{node} did not answer within {limit_s:.1f} s"
+            return StatementAnswer(problem=problem, doubtful=sent)
+        except StoreError as error:
+            # The store refuses by name; where only the connection ended, the statement may go on.
+            return StatementAnswer(problem=str(error), doubtful=sent and error.code in LOST)
+        return StatementAnswer(columns=tuple(map(str, names)), rows=tuple(rows))
 
     def _driver(self) -> Bridge:
         if self._bridge is None:

@@ -27,8 +27,9 @@ from clusters.ignite3.error_table import ERRORS, MISMATCH_ABORTED
 from clusters.ignite3.system import build
 from harness.errors import HarnessBug
 from harness.protocols.client import READ_WRITE, StoreError, read_all
-from harness.protocols.cluster import Address
+from harness.protocols.cluster import Address, Cluster
 from harness.protocols.fail_or_info import Certainty
+from harness.protocols.statements import StatementAnswer
 
 NOWHERE = Address(host="127.0.0.1", port=1)
 # Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15
@@ -56,6 +57,12 @@ for line in sys.stdin:
         answer["value"] = held.get(key)
     elif asked["op"] == "select":
         answer["values"] = [held.get(key) for key in asked["keys"]]
+    elif asked["op"] == "query" and asked["text"] == "wrong":
+        answer.update(code="SQL-4", text="no such statement")
+    elif asked["op"] == "query" and asked["text"] == "end":
+        os._exit(1)
+    elif asked["op"] == "query":
+        answer["rows"] = [["K", "V"], [7, "seven"], [8, None]] if "SELECT" in asked["text"] else []
     elif asked["op"] == "commit" and open_key == 17:
         answer.update(code="TX-3", text="Failed to change it [txId=7, txState=ABORTED]")
     print(json.dumps(answer), flush=True)
@@ -180,6 +187,30 @@ def test_a_statement_reads_all_its_keys_at_once_and_a_snapshot_one_by_one() -> N
             await reading.commit()
 
     served(work)
+
+
+def stated(text: str, *, driver: str = DRIVER) -> StatementAnswer:
+    """The answer to a statement, by the way of the command line."""
+    system = build({"replicas": 1}, ("n1",), 1)
+    system._bridge = Bridge((sys.executable, "-c", driver))
+    address = {"n1": {"client": NOWHERE}}
+    cluster = Cluster(nodes=("n1",), bind={}, peer={}, client=address, work_dir={})
+    return asyncio.run(system.statement(cluster, "n1", text, 5.0))
+
+
+def test_a_statement_of_the_command_line_is_answered_by_its_rows() -> None:
+    assert stated("SELECT * FROM items") == StatementAnswer(
+        columns=("K", "V"), rows=((7, "seven"), (8, None))
+    )
+    assert stated("CREATE ZONE z") == StatementAnswer()
+
+
+def test_a_statement_that_is_refused_is_no_doubtful_one_and_one_that_was_cut_off_is() -> None:
+    assert stated("wrong") == StatementAnswer(problem="SQL-4: no such statement")
+    ended = stated("end")
+    assert (ended.doubtful, "has ended" in ended.problem) == (True, True)
+    unstarted = stated("SELECT 1", driver="raise SystemExit('not today')")
+    assert (unstarted.doubtful, "not today" in unstarted.problem) == (False, True)
 
 
 def test_nothing_of_the_past_is_asked_to_write() -> None:

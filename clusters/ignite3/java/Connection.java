@@ -12,6 +12,8 @@ import org.apache.ignite.internal.client.IgniteClientConfigurationImpl;
 import org.apache.ignite.internal.client.TcpIgniteClient;
 import org.apache.ignite.internal.hlc.HybridTimestampTracker;
 import org.apache.ignite.lang.ErrorGroups;
+import org.apache.ignite.sql.SqlRow;
+import org.apache.ignite.sql.async.AsyncResultSet;
 import org.apache.ignite.table.KeyValueView;
 import org.apache.ignite.table.mapper.Mapper;
 import org.apache.ignite.tx.Transaction;
@@ -21,6 +23,7 @@ import org.apache.ignite.tx.TransactionOptions;
 final class Connection {
     private static final long HEARTBEAT_MS = 1_000;
     private static final long HEARTBEAT_LIMIT_MS = 3_000;
+    private static final int MOST_ROWS = 10_000;
 
     /** A request that no connection in this state can be asked. */
     static final class Misuse extends RuntimeException {
@@ -121,6 +124,57 @@ final class Connection {
         return client.sql()
                 .executeAsync((Transaction) null, text)
                 .thenCompose(rows -> rows.closeAsync());
+    }
+
+    /**
+     * The result of one statement outside of a transaction: the names of its columns, then its
+     * rows, whole numbers as they are and all else as text. Nothing where it has no rows.
+     */
+    CompletableFuture<List<List<Object>>> query(String text) {
+        return client.sql()
+                .executeAsync((Transaction) null, text)
+                .thenCompose(
+                        found -> {
+                            List<List<Object>> rows = new ArrayList<>();
+                            if (!found.hasRowSet()) {
+                                return found.closeAsync().thenApply(done -> rows);
+                            }
+                            List<Object> names = new ArrayList<>();
+                            found.metadata().columns().forEach(c -> names.add(c.name()));
+                            rows.add(names);
+                            return pages(found, rows);
+                        });
+    }
+
+    private static CompletableFuture<List<List<Object>>> pages(
+            AsyncResultSet<SqlRow> found, List<List<Object>> rows) {
+        for (SqlRow row : found.currentPage()) {
+            List<Object> cells = new ArrayList<>();
+            for (int at = 0; at < row.columnCount(); at++) {
+                cells.add(cell(row.value(at)));
+            }
+            rows.add(cells);
+        }
+        if (rows.size() > MOST_ROWS) {
+            return found.closeAsync()
+                    .thenApply(
+                            done -> {
+                                throw new Misuse("more than " + MOST_ROWS + " rows");
+                            });
+        }
+        if (!found.hasMorePages()) {
+            return found.closeAsync().thenApply(done -> rows);
+        }
+        return found.fetchNextPage().thenCompose(next -> pages(found, rows));
+    }
+
+    private static Object cell(Object value) {
+        boolean whole =
+                value instanceof Long
+                        || value instanceof Integer
+                        || value instanceof Short
+                        || value instanceof Byte;
+        return value == null || whole ? value : value.toString();
     }
 
     /** Looks the table up that all that follows is about. */

@@ -143,6 +143,9 @@ public final class Driver {
             case "select":
                 return at.select(keys(request))
                         .thenApply(values -> answer.set("values", json.valueToTree(values)));
+            case "query":
+                return at.query(request.path("text").asText())
+                        .thenApply(rows -> answer.set("rows", json.valueToTree(rows)));
             default:
                 return done(at, op, request).thenApply(nothing -> answer);
         }
