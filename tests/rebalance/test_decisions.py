@@ -200,7 +200,14 @@ ERROR = ReconfigurationError
 
 
 @pytest.mark.parametrize(
-    "error", [ERROR.HIGHER_TERM, ERROR.STEPPED_DOWN, ERROR.STALE_TERM, ERROR.STALE_REVISION]
+    "error",
+    [
+        ERROR.HIGHER_TERM,
+        ERROR.REPLICATOR_STOPPED,
+        ERROR.STEPPED_DOWN,
+        ERROR.STALE_TERM,
+        ERROR.STALE_REVISION,
+    ],
 )
 def test_what_another_leader_does_is_not_retried(error: ReconfigurationError) -> None:
     assert failed(Retries(20, 5), error, 20).act is Next.STOP
@@ -210,8 +217,6 @@ def test_what_another_leader_does_is_not_retried(error: ReconfigurationError) ->
     "error",
     [
         ERROR.TIMED_OUT,
-        ERROR.REPLICATOR_STOPPED,
-        ERROR.CATCH_UP_FAILED,
         ERROR.BUSY,
         ERROR.UNREACHABLE,
         ERROR.NOT_STARTED,

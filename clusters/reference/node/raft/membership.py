@@ -35,7 +35,6 @@ from clusters.reference.node.raft.settings import (
 )
 from clusters.reference.node.raft.types import (
     CatchUpError,
-    CaughtUp,
     ChangeFailed,
     LeaderElected,
     PeersApplied,
@@ -230,8 +229,9 @@ class Membership:
             raise ChangeBusy(f"a change of members goes on: it is {stage}")
         if self._log.term(commit) != self._term:
             raise ChangeRefused("nothing of this leader's term is committed yet")
-        if adjustable:
+        if adjustable and running is not None:
             reached("change of members adjusted")
+            self._fail(CatchUpError.REPLICATOR_STOPPED)
         self._newest_revision, self._change, self.hand_over = wanted.revision, wanted, None
         if wanted.reached(self._log.configuration):
             self._told_index = 0  # it is told again of what it has
@@ -349,9 +349,6 @@ class Membership:
             return None
         if not change.caught_up:
             change.caught_up = True
-            if not change.confirmed:
-                caught_up = CaughtUp(self._term, change.revision, change.voters)
-                self._events.append(caught_up)
         return change.deciding(config) if change.confirmed else None
 
     def _tell_applied(self, config: Configuration) -> None:

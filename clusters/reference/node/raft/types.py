@@ -160,23 +160,13 @@ class PeersApplied(msgspec.Struct, frozen=True):
     configuration: Configuration
 
 
-class CaughtUp(msgspec.Struct, frozen=True):
-    """The new voters of the change that was asked for with ``revision`` and with ``confirm`` have
-    caught up: it goes on once ``Raft.confirm_change`` is called.
-    """
-
-    term: int
-    revision: int
-    voters: tuple[str, ...]
-
-
 class CatchUpError(enum.StrEnum):
     """Why a change of members ended before it was joint: the kinds of the seed's nodeCatchUp."""
 
     TIMED_OUT = "timed-out"  # a new voter made no progress for ``catch_up_ticks``
     HIGHER_TERM = "higher-term"  # a member told of a later term
     STEPPED_DOWN = "stepped-down"  # this member leads no more, for any other reason
-    REPLICATOR_STOPPED = "replicator-stopped"  # this member was stopped
+    REPLICATOR_STOPPED = "replicator-stopped"  # another target took its place
 
 
 class ChangeFailed(msgspec.Struct, frozen=True):
@@ -191,7 +181,7 @@ class ChangeFailed(msgspec.Struct, frozen=True):
     member: str | None = None
 
 
-RaftEvent = LeaderElected | PeersApplied | CaughtUp | ChangeFailed
+RaftEvent = LeaderElected | PeersApplied | ChangeFailed
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,7 @@ class ReconfigurationError(enum.StrEnum):
 
     TIMED_OUT = "timed-out"  # ETIMEDOUT: a new peer has not caught up in time
     HIGHER_TERM = "higher-term"  # EPERM: there is another leader
-    REPLICATOR_STOPPED = "replicator-stopped"  # ESTOP: this leader stops sending
-    CATCH_UP_FAILED = "catch-up-failed"  # ECATCHUP: the change as a whole
+    REPLICATOR_STOPPED = "replicator-stopped"  # ESTOP: another target took its place
     STEPPED_DOWN = "stepped-down"
     STALE_TERM = "stale-term"
     STALE_REVISION = "stale-revision"
@@ -33,6 +32,7 @@ class ReconfigurationError(enum.StrEnum):
 _OTHERS = frozenset(
     {
         ReconfigurationError.HIGHER_TERM,
+        ReconfigurationError.REPLICATOR_STOPPED,
         ReconfigurationError.STEPPED_DOWN,
         ReconfigurationError.STALE_TERM,
         ReconfigurationError.STALE_REVISION,
