@@ -27,6 +27,8 @@ lint:
 	.venv/bin/mypy scripts/sbom.py
 	MYPYPATH=examples/own-store .venv/bin/mypy --package pebble
 	MYPYPATH=examples/own-checker .venv/bin/mypy --package tally
+	MYPYPATH=examples/own-workload .venv/bin/mypy --package ledger
+	MYPYPATH=examples/own-fault .venv/bin/mypy --package crashloop
 
 format:
 	@scripts/set-up dev

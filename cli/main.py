@@ -39,6 +39,7 @@ COMMANDS = {
     "run": "cli.run:run",
     "plan": "cli.plan_preview:plan_command",
     "list": "cli.listing:list_command",
+    "new": "cli.new:new",
     "sim": "cli.sim:sim",
     "explore": "cli.explore:explore",
     "crash-points": "cli.crash_points:crash_points",

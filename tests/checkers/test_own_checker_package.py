@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from example_kit import ROOT, firedrill, installed_into
 
-EXAMPLE, GUIDE = ROOT / "examples" / "own-checker", ROOT / "docs" / "your-own-checker.md"
+EXAMPLE = ROOT / "examples" / "own-checker"
 DRILL = [
     *("run", "--provider", "sim", "--executor", "local", "--workload", "tally", "--seed", "1"),
     *("--nodes", "3", "--duration", "5", "--set", "system.partitions=2"),
@@ -66,12 +66,18 @@ def test_what_it_finds_can_be_shrunk(installed: dict[str, str], tmp_path: Path) 
     assert "still fails with missing-increment: 1 fault became 0" in said
 
 
-def test_the_guide_shows_the_examples_own_lines() -> None:
-    sources = "\n".join(path.read_text() for path in sorted((EXAMPLE / "tally").glob("*.py")))
-    sources += (EXAMPLE / "pyproject.toml").read_text()
+@pytest.mark.parametrize("kind", ["checker", "workload", "fault"])
+def test_the_guide_shows_the_examples_own_lines(kind: str) -> None:
+    example, guide = ROOT / "examples" / f"own-{kind}", ROOT / "docs" / f"your-own-{kind}.md"
+    sources = "\n".join(path.read_text() for path in sorted(example.rglob("*.py")))
+    sources += (example / "pyproject.toml").read_text()
     lines = "\n".join(line.strip() for line in sources.splitlines())
-    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", guide.read_text(), re.DOTALL)
 
     assert len(blocks) >= 3
     for block in blocks:
         assert "\n".join(line.strip() for line in block.splitlines()) in lines, block
+
+
+def test_the_checker_is_under_sixty_lines() -> None:
+    assert len((EXAMPLE / "tally" / "checker.py").read_text().splitlines()) < 60

@@ -1,0 +1,1 @@
+"""A kind of fault: programs that are killed again while they recover."""

@@ -1,0 +1,1 @@
+"""Clients that write numbers, and read them back."""

@@ -1,0 +1,100 @@
+"""``firedrill new`` writes packages that are installed, found and tested as its words say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from example_kit import BY_WHAT_IS_HERE, COMMAND_LIMIT_S, INSTALL_LIMIT_S, firedrill
+
+from cli.main import execute
+from cli.new import KINDS
+
+NAMES = {kind: f"my{kind}" for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a package of each kind."""
+    root = tmp_path_factory.mktemp("written")
+    for kind, name in NAMES.items():
+        assert execute(["new", kind, name, "--into", str(root)]) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def environment(written: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which all of them are installed."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", BY_WHAT_IS_HERE)
+    packages = (str(written / name) for name in NAMES.values())
+    subprocess.run((*pip, "--target", str(target), *packages), check=True, timeout=INSTALL_LIMIT_S)
+    return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(target)}
+
+
+def test_doctor_finds_what_was_written_and_list_has_its_line(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    code, said = firedrill(environment, tmp_path, "doctor", "--json")
+
+    findings = {row["name"]: row for row in json.loads(said)["findings"]}
+    assert code == 0, said
+    for kind, name in NAMES.items():
+        for group in KINDS[kind].groups:
+            assert findings[f"{group.removesuffix('s')} {name}"]["ok"], (kind, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tests_that_were_written_pass(
+    kind: str, written: Path, environment: dict[str, str]
+) -> None:
+    tests = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    done = subprocess.run(
+        tests,
+        cwd=written / NAMES[kind],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_of_the_example_and_no_stranger_is_named_in_what_was_written(
+    written: Path,
+) -> None:
+    for kind, name in NAMES.items():
+        for path in (written / name).rglob("*.*"):
+            assert KINDS[kind].word not in f"{path}{path.read_text()}".lower(), path
+        # A name of ours is another's in the public registry.
+        assert "dependencies = []" in (written / name / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("checker", "My-Checker", "expected 2 to 30 small letters and digits"),
+        ("workload", "class", "expected 2 to 30 small letters and digits"),
+        ("workload", "bank", "there is a workload of that name"),
+        ("fault", "json", "there is a Python package of that name"),
+    ],
+)
+def test_a_name_that_can_not_be_one_is_refused(
+    kind: str, name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["new", kind, name, "--into", str(tmp_path)]) == 254
+
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").mkdir()
+
+    assert execute(["new", "fault", "mine", "--into", str(tmp_path)]) == 254
+    assert "nothing is written over" in capsys.readouterr().err
