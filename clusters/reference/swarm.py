@@ -15,6 +15,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from clusters.reference import churn
 from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
@@ -78,6 +79,8 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn |= _faults(_stream(seed, "faults"), given, drawn)
     drawn |= _ground(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
+    if churn.wanted(given):
+        drawn = churn.settings(_stream(seed, "churn"), drawn)
     return {key: value for key, value in drawn.items() if said(given, key) is None}
 
 
@@ -325,6 +328,7 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
         else:
             # The first one comes whatever happens: a seed without any fault shows nothing.
             found.append(_aimed(aims, fault, plan) if found else fault)
+    found += churn.changes(_stream(plan.seed, "changes"), plan)
     return tuple(sorted(found, key=lambda fault: fault.at_s))
 
 

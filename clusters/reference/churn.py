@@ -1,0 +1,114 @@
+"""Churn: what a seed of a simulated campaign draws where its plan asks for a variant of rebalance.
+
+Such a seed has a cluster with distribution zones and spares, and beside a few usual faults
+members that join, leave and replace each other, and statements that alter where data lies. All that
+is drawn stands in the plan of the seed, as in ``swarm``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from harness.plan.overrides import said
+from harness.plan.plan import Plan
+from harness.protocols.faults import PlannedFault
+
+ASKED_BY = "system.rebalance"
+ZONE, TABLE = "CHURN", "ITEMS"
+SPARES = 2
+# Kinds that strike while data moves; those that take a node's disk wait for whole replicas.
+KINDS = ("kill", "restart", "pause", "partition", "one-way")
+DRIVE_S = 27.0
+FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so long apart
+CHANGES = 4
+APART_S = (4.5, 5.5)
+HOLD_S = (0.5, 2.0)
+
+
+def wanted(given: Mapping[str, object]) -> bool:
+    """Whether ``given`` asks for churn."""
+    return said(given, ASKED_BY) is not None
+
+
+def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
+    """Return ``drawn`` with a cluster whose members and placement may change."""
+    partitions, replicas = draw.choice((1, 2, 2, 3, 4)), draw.choice((2, 3, 3, 3))
+    up_s = draw.choice((0, 0, 1))
+    # What is drawn of replicas and partitions is said by statements.
+    kept = {
+        key: value
+        for key, value in drawn.items()
+        if key not in ("system.replicas", "system.partitions")
+    }
+    return kept | {
+        "cluster.nodes": draw.choice((4, 5)),
+        "cluster.spares": SPARES,
+        "system.system_nodes": draw.choice((1, 3, 3)),
+        "system.system_apart": False,
+        "system.ddl": [
+            f"CREATE ZONE {ZONE} WITH PARTITIONS = {partitions}, REPLICAS = {replicas},"
+            f" DATA_NODES_AUTO_ADJUST_SCALE_UP = {up_s}, DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 0,"
+            " DATA_NODES_FILTER = '!\"away\"'",
+            f"CREATE TABLE {TABLE} WITH PRIMARY_ZONE = {ZONE}",
+        ],
+        "drive.duration_s": DRIVE_S,
+        "drive.rate_per_s": round(draw.uniform(15, 25), 1),
+        "drive.concurrency": draw.randint(8, 16),
+        "nemesis.mix": sorted(draw.sample(KINDS, draw.randint(1, 2))),
+        "nemesis.first_s": round(draw.uniform(2, 4), 2),
+        "nemesis.hold_s": round(draw.uniform(0.8, 1.6), 2),
+        "nemesis.quiet_s": round(draw.uniform(3, 5), 2),
+        "nemesis.overlap": 1,
+    }
+
+
+def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
+    """Return the changes of members and placement of ``plan``; none for a plan without spares."""
+    if plan.cluster.spares < SPARES or plan.system.options.get("rebalance") is None:
+        return ()
+    found: list[PlannedFault] = []
+    # Each spare is taken once at most by what stays, so that none is missing.
+    chosen = ["join", "replace", *draw.sample(("more", "fewer", "leave", "away", "visit"), 2)]
+    draw.shuffle(chosen)
+    at_s = draw.uniform(*FIRST_S)
+    for name in chosen[:CHANGES]:
+        kind, target, options = _change(draw, name)
+        found.append(
+            PlannedFault(
+                at_s=round(at_s, 3),
+                kind=kind,
+                target=target,
+                hold_s=round(draw.uniform(*HOLD_S), 3),
+                options=options,
+            )
+        )
+        at_s += draw.uniform(*APART_S)
+    return tuple(found)
+
+
+def _change(draw: Random, name: str) -> tuple[str, str, dict[str, object]]:
+    """The kind, target and options of the change ``name``."""
+    member = draw.choice(("one", "leader of any partition", "other voter of any partition"))
+    match name:
+        case "join":
+            return "join", "spare", {"stays": True}
+        case "visit":
+            return "leave", "metastorage leader", {}
+        case "replace":
+            return "replace", member, {}
+        case "leave":
+            return "leave", member, {}
+        case "away":
+            return "attributes", member, {"attributes": ["away"]}
+        case _:
+            replicas = draw.choice((4, 5)) if name == "more" else draw.choice((1, 2))
+            back = f"ALTER ZONE {ZONE} SET REPLICAS = 3"
+            return (
+                "ddl",
+                "all",
+                {
+                    "statements": [f"ALTER ZONE {ZONE} SET REPLICAS = {replicas}"],
+                    "back": [back],
+                },
+            )
