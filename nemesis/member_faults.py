@@ -230,11 +230,13 @@ class MemberFault:
         return Victims(nodes=(*hit.nodes, *spares), roles=hit.roles)
 
     def _irreplaceable(self, nodes: Iterable[str], roles: Roles) -> bool:
-        """Whether one of ``nodes`` would be gone for good that votes in metastorage, whose voters
-        are those of the plan.
+        """Whether metastorage would lose its majority without ``nodes``, or one of its voters,
+        which are those of the plan, for good.
         """
-        for_good = self.takes_out and self._given.stays
-        return for_good and any(node in roles.metastorage_voters for node in nodes)
+        voters = roles.metastorage_voters
+        left = [node for node in voters if node not in nodes]
+        lost = len(left) <= len(voters) // 2 or self._given.stays
+        return self.takes_out and len(left) < len(voters) and lost
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Make the change. Raises ``HarnessError``."""

@@ -44,7 +44,7 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
     return kept | {
         "cluster.nodes": draw.choice((4, 5)),
         "cluster.spares": SPARES,
-        "system.system_nodes": draw.choice((1, 3, 3)),
+        "system.system_nodes": 3,
         "system.system_apart": False,
         "system.ddl": [
             f"CREATE ZONE {ZONE} WITH PARTITIONS = {partitions}, REPLICAS = {replicas},"

@@ -183,10 +183,17 @@ def test_victims_of_a_join_are_spares_and_of_a_replacement_a_member_and_a_spare(
     assert [str(role) for role in exchanged.roles] == ["leader of partition 0"]
 
 
-def test_a_voter_of_metastorage_leaves_only_to_come_back() -> None:
-    for stays, expected in ((True, None), (False, ("n1",))):
-        found = resolved(leave().with_options({"stays": stays}, None, ""), "n1", ROLES, CLUSTER, 1)
-        assert (found and found.nodes) == expected
+@pytest.mark.parametrize(
+    ("voters", "stays", "expected"),
+    [(CLUSTER.nodes, False, ("n1",)), (CLUSTER.nodes, True, None), (("n1",), False, None),
+     (("n2",), True, ("n1",))],
+)  # fmt: skip
+def test_a_voter_of_metastorage_leaves_only_to_come_back_and_never_a_majority(
+    voters: tuple[str, ...], stays: bool, expected: tuple[str, ...] | None
+) -> None:
+    roles = replace(ROLES, metastorage_voters=voters)
+    found = resolved(leave().with_options({"stays": stays}, None, ""), "n1", roles, CLUSTER, 1)
+    assert (found and found.nodes) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""Churn: seeds whose members and placement change."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cli.campaign_plans import swarm_plans
+from cli.wiring import schedule_of
+from clusters.reference import churn
+from harness.plan.plan import dumps, loads
+
+VARIANTS = ("base", "lock", "cancel")
+SEEDS = range(7000, 7040)
+CHANGES = ("join", "leave", "replace", "attributes", "ddl")
+
+
+def test_each_seed_of_each_variant_has_changes_that_can_be_applied() -> None:
+    seen = Counter[str]()
+    for variant in VARIANTS:
+        plans = swarm_plans(None, {churn.ASKED_BY: variant}, (), SEEDS)
+        again = swarm_plans(None, {churn.ASKED_BY: variant}, (), SEEDS)
+        assert [dumps(plan) for plan in again] == [dumps(plan) for plan in plans]
+        for plan in plans:
+            assert plan.system.options["rebalance"] == variant
+            assert plan.cluster.spares == churn.SPARES
+            assert schedule_of(loads(dumps(plan))) == plan.nemesis.schedule
+            changes = [fault for fault in plan.nemesis.schedule if fault.kind in CHANGES]
+            assert len(changes) == churn.CHANGES
+            assert max(f.at_s + f.hold_s for f in changes) < plan.drive.duration_s - 5
+            seen.update(fault.kind for fault in plan.nemesis.schedule)
+    assert set(CHANGES) < set(seen)
+    assert set(seen) <= {*CHANGES, *churn.KINDS}
+
+
+def test_a_seed_that_asks_for_no_variant_has_none() -> None:
+    for plan in swarm_plans(None, {}, (), SEEDS):
+        assert plan.cluster.spares == 0
+        assert not {fault.kind for fault in plan.nemesis.schedule} & set(CHANGES)
