@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 # The limit of attempts: an analysis that dies of three kernels in turn is not worth a fifth one.
 ATTEMPTS_MAX = 4
-POLL_MAX_S = 86_400.0  # the kernel counts milliseconds in 31 bits: no more than 24 days at once
+IDLE_S = 1.0  # between two looks whether to say that the analysis goes on
+ALIVE_EVERY_S = 10.0
 REPLY_MAX_BYTES = 256 << 20
 CHILD = "cli.analysis_process"  # the module that a child runs; nothing here imports it
 
@@ -77,13 +78,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line from the child: a ``note`` for the user, the name of the kernel that it is ``at``, a
-    result, or the ``error`` (its family, or the exception's name) that ended it. ``findings`` are
-    the verdict in the lines that a terminal shows.
+    """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
+    the kernel that it is ``at``, a result, or the ``error`` (its family, or the exception's name)
+    that ended it. ``findings`` are the verdict in the lines that a terminal shows.
     """
 
     note: str = ""
     at: str = ""
+    progress: str = ""
     imported: bool = False
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
@@ -103,6 +105,7 @@ class Found(msgspec.Struct, kw_only=True):
     findings: tuple[str, ...] = ()
     drawn: bool = False
     at: str = ""
+    progress: str = ""
     death: str = ""
     error: Reply | None = None
 
@@ -187,7 +190,9 @@ def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], 
         os.close(writer)
     found = Found()
     try:
-        for line in _lines(reader, ends_s):
+        for line in _lines(
+            reader, ends_s, _Alive(found, say, judges=request.judge is not None).tell
+        ):
             _take(msgspec.json.decode(line, type=Reply), found, say)
         found.death = _death(child.wait())
     except TimeoutError:
@@ -202,8 +207,29 @@ def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], 
     return found
 
 
-def _lines(reader: int, ends_s: float) -> Iterator[bytes]:
-    """Yield the lines from the pipe up to its end. Raises ``TimeoutError``."""
+class _Alive:
+    """Says from time to time that an analysis goes on, and how far it is."""
+
+    def __init__(self, found: Found, say: Callable[[str], None], *, judges: bool) -> None:
+        self._found, self._say, self._judges = found, say, judges
+        self._begun_s = self._told_s = time.monotonic()
+
+    def tell(self) -> None:
+        """Say it, if the last time is long enough ago."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < ALIVE_EVERY_S:
+            return
+        self._told_s = now_s
+        what = self._found.progress or self._found.at or "starting"
+        judging = self._judges and self._found.verdict is None
+        doing = f"judging: {what}" if judging else "drawing the report"
+        self._say(f"still {doing} ({now_s - self._begun_s:.0f} s)")
+
+
+def _lines(reader: int, ends_s: float, idle: Callable[[], None]) -> Iterator[bytes]:
+    """Yield the lines from the pipe up to its end; call ``idle`` every second or sooner. Raises
+    ``TimeoutError``.
+    """
     pending = b""
     waiting = select.poll()
     waiting.register(reader, select.POLLIN)
@@ -211,7 +237,8 @@ def _lines(reader: int, ends_s: float) -> Iterator[bytes]:
         left_s = ends_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        if not waiting.poll(min(left_s, POLL_MAX_S) * 1000):
+        idle()
+        if not waiting.poll(min(left_s, IDLE_S) * 1000):
             continue
         block = os.read(reader, 1 << 20)
         if not block:
@@ -228,7 +255,9 @@ def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
     if reply.note:
         say(reply.note)
     if reply.at:
-        found.at = reply.at
+        found.at, found.progress = reply.at, ""
+    if reply.progress:
+        found.progress = reply.progress
     if reply.verdict is not None:
         # No kernel is to blame for what comes after the verdict: drawing.
         found.verdict, found.findings, found.at = reply.verdict, reply.findings, ""

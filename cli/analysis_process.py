@@ -53,7 +53,7 @@ def main(argument: str) -> int:
 
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
-    from checkers.engine.output import ENTERING
+    from checkers.engine.output import ENTERING, PROGRESS
     from cli import judging
     from harness.run.directory import RunDirectory
 
@@ -64,6 +64,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         tell(Reply(note=text))
 
     ENTERING.set(lambda name: tell(Reply(at=name)))
+    PROGRESS.set(lambda text: tell(Reply(progress=text)))
     if request.history is not None:
         tell(Reply(note=_import(request.history, run), imported=True))
     if request.judge is not None:

@@ -10,6 +10,7 @@ import click
 from cli import judging
 from cli.importing import is_history, opened
 from cli.judging_limits import LimitsAsked
+from cli.run_pages import refresh_index
 from cli.session import Session, executor_option, limits_options, runs_option
 from harness.errors import UsageError
 from harness.importers.jepsen.import_limits import MAX_MONEY
@@ -108,6 +109,8 @@ def check(
             # A history that is only judged leaves no directory behind.
             gone = Path(path) if only_judged else None
             judging.announce(directory, judged, directory.report.exists(), gone)
+    if directory.root.parent.resolve() == store.root.resolve():
+        refresh_index(store)
     return judged.outcome.exit_code
 
 

@@ -38,6 +38,10 @@ Now = Callable[[], float]
 class Display(Progress, Protocol):
     """A ``Progress`` that shows something between ``with`` and its end."""
 
+    @property
+    def tally(self) -> Tally:
+        """What is shown."""
+
     def __enter__(self) -> Self:
         """Begin to show."""
 
@@ -133,6 +137,11 @@ class PlainDisplay:
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="display", daemon=True)
 
+    @property
+    def tally(self) -> Tally:
+        """See ``Display``."""
+        return self._tally
+
     def __enter__(self) -> Self:
         self._ticker.start()
         return self
@@ -218,6 +227,11 @@ class LiveDisplay:
             redirect_stdout=False,
             redirect_stderr=False,
         )
+
+    @property
+    def tally(self) -> Tally:
+        """See ``Display``."""
+        return self._tally
 
     def __enter__(self) -> Self:
         self._live.start()

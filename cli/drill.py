@@ -15,6 +15,8 @@ import attrs
 from cli import judging, streams
 from cli.display import choose
 from cli.duration import words
+from cli.live_status import StatusFile
+from cli.run_pages import refresh_index
 from cli.session import Session, say
 from cli.signals import stopping
 from harness.errors import FiredrillError, Interrupted
@@ -94,6 +96,7 @@ def one(
         code = outcome.exit_code
     if drill.kept:
         _tell_kept(directory, store)
+    refresh_index(store)
     return DrillResult(run=directory, outcome=outcome, code=code, kept=drill.kept)
 
 
@@ -106,12 +109,16 @@ class _Drill:
     judged: judging.Judged | None = None
     kept: bool = False
     begun: RunDirectory | None = None
+    status: StatusFile | None = None
 
     def drive(self, plan: Plan, store: RunStore, stop: Stop) -> RunDirectory:
         """Run everything up to the sealed history; with ``keep`` up to the verdict."""
         from cli.wiring import run_plan
 
-        with choose(sys.stderr, plan.drive.duration_s) as display:
+        with (
+            choose(sys.stderr, plan.drive.duration_s) as display,
+            StatusFile(display.tally) as self.status,
+        ):
             hint = (
                 "what the run left is removed in the background; "
                 f"'firedrill cleanup --runs-dir {store.root}' does it now"
@@ -158,6 +165,8 @@ class _Drill:
 
     def _begun(self, run: RunDirectory) -> None:
         self.begun = run
+        if self.status is not None:
+            self.status.run = run
 
     def _broke_off(self, store: RunStore) -> None:
         """Remember the run that this command began, if it came that far."""

@@ -55,6 +55,7 @@ COMMANDS = {
     "logs": "cli.attach:logs",
     "sql": "cli.sql:sql",
     "runs": "cli.runs:runs",
+    "status": "cli.status:status",
     "cleanup": "cli.cleanup:cleanup",
 }
 """Module and attribute of each command: only the one that runs is imported."""

@@ -124,6 +124,11 @@ def prune(
 
 def summary(run: RunDirectory) -> Summary:
     """Summarize the run for the list; unreadable parts are named, not raised."""
+    return msgspec.structs.replace(described(run), size_bytes=used_bytes(run.root))
+
+
+def described(run: RunDirectory) -> Summary:
+    """As ``summary``, but without the size, for which the whole directory is walked."""
     outcome = outcome_of(run)
     held = held_by(run)
     try:
@@ -142,7 +147,7 @@ def summary(run: RunDirectory) -> Summary:
         outcome=outcome,
         workload=workload,
         nodes=nodes,
-        size_bytes=used_bytes(run.root),
+        size_bytes=0,
         held=held,
         begun=begun_at(run.root.name),
         seed=seed,

@@ -20,6 +20,9 @@ from harness.supervisor import memory_limit_bytes
 # died of.
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
 
+# A callback with a sentence about how far an executor is, some times a minute.
+PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("PROGRESS", default=lambda _text: None)
+
 
 @attrs.frozen(kw_only=True)
 class KernelOutput:

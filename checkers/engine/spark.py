@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from checkers.engine import gateway
 from checkers.engine.java import find_java, java_binary
-from checkers.engine.output import KernelOutput, merge, on_all_splits, on_split
+from checkers.engine.output import PROGRESS, KernelOutput, merge, on_all_splits, on_split
 from checkers.engine.source import Source
 from harness.errors import AnalysisLost, HarnessError
 from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
+PROGRESS_EVERY_S = 2.0
 
 _ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
 _FIELDS = pa.schema(
@@ -63,9 +65,33 @@ def run_by_key(
             known = _written(Path(scratch), early)
             work = _task(chain, files.paths(), msgspec.json.encode(setting), known)
             splits = spark.range(0, files.splits, 1, numPartitions=files.splits)
-            return merge(_unpacked(splits.mapInArrow(work, _ENVELOPE).toArrow()))
+            with _told(spark):
+                return merge(_unpacked(splits.mapInArrow(work, _ENVELOPE).toArrow()))
 
         return on_all_splits(kernels, source, over_splits)
+
+
+@contextmanager
+def _told(spark: SparkSession) -> Iterator[None]:
+    """Within the block report how many of the tasks under way are done."""
+    report, over = PROGRESS.get(), threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        while not over.wait(PROGRESS_EVERY_S):
+            # Spark may end meanwhile, for any reason: that is the block's to tell.
+            with suppress(Exception):
+                stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+                for stage in (stage for stage in stages if stage is not None):
+                    report(f"Spark: {stage.numCompletedTasks} of {stage.numTasks} splits done")
+
+    watcher = threading.Thread(target=watch, name="spark-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(timeout=PROGRESS_EVERY_S)
 
 
 def _written(scratch: Path, early: Tables) -> dict[str, str]:

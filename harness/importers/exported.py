@@ -35,9 +35,11 @@ from harness.importers.jepsen.imported_history import KEYS_FILE
 from harness.importers.jepsen.imported_tables import KEYS
 from harness.importers.jepsen.reader import Clock, beginning, forms
 from harness.run import controller_health
+from harness.run.change_log import ASSIGNMENTS, ASSIGNMENTS_FILE, TOPOLOGY, TOPOLOGY_FILE
 from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.log_lines import LINES_FILE, LOG_LINES
+from harness.run.node_usage import USAGE, USAGE_FILE
 from harness.run.state_log import LOGS, LOGS_FILE, STATES, STATES_FILE
 
 PROCESS = "firedrill"
@@ -50,6 +52,9 @@ SIDE_TABLES: dict[str, tuple[str, pa.Schema]] = {
     "logs": (LOGS_FILE, LOGS),
     "claims": (CLAIMS_FILE, CLAIMS),
     "claims_judged": (JUDGED_FILE, JUDGED),
+    "assignments": (ASSIGNMENTS_FILE, ASSIGNMENTS),
+    "topology": (TOPOLOGY_FILE, TOPOLOGY),
+    "usage": (USAGE_FILE, USAGE),
     CONTROLLER: ("controller.parquet", controller_health.SCHEMA),
     LINES: (LINES_FILE, LOG_LINES),
     KEYS_TABLE: (f"history/{KEYS_FILE}", KEYS),

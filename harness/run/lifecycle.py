@@ -43,6 +43,7 @@ from harness.protocols.faults import Nemesis, Scene
 from harness.protocols.membership import Membership
 from harness.protocols.statements import TakesStatements
 from harness.protocols.states import TellsStates
+from harness.protocols.usage import TellsUsage
 from harness.protocols.workload import Workload
 from harness.run.addresses import forget_addresses, write_addresses
 from harness.run.change_log import ChangeLog
@@ -51,6 +52,7 @@ from harness.run.controller_health import ControllerHealth
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.disk_budget import over_cap
 from harness.run.exit_monitor import ExitMonitor, monitored
+from harness.run.node_usage import UsageLog
 from harness.run.progress import Progress
 from harness.run.state_log import QUIET_LIMIT_S, StateLog
 from harness.run.stop import SETTLE_LIMIT_S, Stop, end
@@ -127,6 +129,9 @@ class Life:
         self.states: StateLog | None = None
         if isinstance(parts.system, TellsStates):
             self.states = StateLog(run, parts.system, self.clock)
+        self.usage: UsageLog | None = None
+        if isinstance(parts.provider, TellsUsage):
+            self.usage = UsageLog(run, parts.provider, self.clock)
         self.changes: ChangeLog | None = None
         if isinstance(parts.system, TellsChanges):
             self.changes = ChangeLog(run, parts.system, self.clock)
@@ -151,6 +156,7 @@ class Life:
         acts: tuple[Callable[[], None], ...] = (
             self._close_states,
             self._close_changes,
+            self._close_usage,
             self._close_claims,
             self._close_pulse,
             lambda: self.enter("seal"),
@@ -170,6 +176,10 @@ class Life:
     def _close_changes(self) -> None:
         if self.changes is not None:
             self.checksums |= self.changes.close()
+
+    def _close_usage(self) -> None:
+        if self.usage is not None:
+            self.checksums |= self.usage.close()
 
     def _close_claims(self) -> None:
         judged = self.provider.claims() if isinstance(self.provider, JudgesClaims) else None
@@ -306,6 +316,10 @@ class Life:
         }
         if self.plan.drive.drivers > 1:
             watches["telling that it lives"] = asyncio.ensure_future(self._beat())
+        if self.usage is not None:
+            # Beside the other polls, since some providers take a second to answer.
+            measuring = self.usage.run(lambda: membership.cluster)
+            watches["measuring the nodes"] = asyncio.ensure_future(measuring)
         if self.pulse is not None:
             watches["watching the controller"] = asyncio.ensure_future(self.pulse.run(load.strain))
         try:

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.history.records import OpType
 from harness.text import inert
-from results.drawing import partitions, placement_lanes, role_lanes, series
+from results.drawing import partitions, placement_lanes, resources, role_lanes, series
 from results.drawing.axis import SECONDS, Scale, in_lanes
 from results.drawing.placement import Placement
 from results.drawing.roles import RolesOverTime
@@ -90,6 +90,7 @@ class Scene:
     touches: partitions.Touches | None = None
     conflicts: Outcomes | None = None
     placement: Placement | None = None
+    resources: tuple[resources.Panel, ...] = ()
 
     @property
     def per_s(self) -> float:
@@ -146,6 +147,7 @@ def draw(scene: Scene) -> Picture:
         placement = placed if placed is not None and placed.told else None
         if placement is not None:
             heights.append(placement_lanes.height_in(placement))
+        heights += [resources.HEIGHT_IN] * len(scene.resources)
         size = (WIDTH_IN, sum(heights) + 0.4)
         figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
         # Not by pyplot, which keeps every figure in a state of the whole process.
@@ -170,6 +172,11 @@ def draw(scene: Scene) -> Picture:
         if placement is not None:
             notes += placement_lanes.draw(others.pop(0), placement, start, end)
             named.append("assignments and data nodes")
+        if scene.resources:
+            for axes in others:
+                _shade(axes, scene.faults)
+            resources.draw(others, scene.resources)
+            named.append("the nodes' resources")
         lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
         lowest.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
         lowest.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")

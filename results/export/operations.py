@@ -41,6 +41,9 @@ _REGISTER_OF = {step: f for f, step in OF_REGISTER.items()}
 # The time of a row, by table; the rows of any other stand at the end.
 _TIMES = {EVENTS: "at_ns", NOTES: "at_ns", "states": "asked_ns", "claims": "at_ns"} | {
     FAULTS: "injecting_ns",
+    "assignments": "at_ns",
+    "topology": "at_ns",
+    "usage": "at_ns",
     "controller": "at_ns",
 }
 

@@ -21,7 +21,7 @@ from harness.protocols.verdict import Verdict
 from harness.run.change_log import read_changes
 from harness.run.directory import Origin
 from harness.text import inert
-from results.drawing import plots, series
+from results.drawing import plots, resources, series
 from results.drawing.placement import Placement, placement_over_time
 from results.drawing.roles import RolesOverTime, roles_over_time
 from results.report import (
@@ -343,6 +343,7 @@ def _picture(
             roles=_roles(material),
             touches=material.touches(),
             placement=_placement(material),
+            resources=resources.panels(material.usage),
         )
         drawn = plots.draw(scene)
         figures = plot_data.of(scene, drawn)

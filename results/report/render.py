@@ -112,6 +112,11 @@ def _no_lists(content: Page) -> Page:
 
 def render(content: Page) -> str:
     """Render the page as HTML."""
+    return rendered("report.html", page=content)
+
+
+def rendered(template: str, **content: object) -> str:
+    """Render one of our templates with our style sheet, our script, and the policy for them."""
     environment = Environment(
         loader=PackageLoader("results"),
         autoescape=True,
@@ -126,8 +131,8 @@ def render(content: Page) -> str:
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:"
     )
-    return environment.get_template("report.html").render(
-        page=content,
+    return environment.get_template(template).render(
+        **content,
         style=Markup(style),  # noqa: S704 (our own file)
         script=Markup(script),  # noqa: S704 (likewise)
         policy=policy,

@@ -22,6 +22,7 @@ from harness.plan.planfile import MAX_PLAN_BYTES
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import Manifest, Origin, RunDirectory
+from harness.run.node_usage import read_usage
 from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
 from results.drawing.lanes import Window
 from results.drawing.partitions import Touches
@@ -56,6 +57,7 @@ class RunData:
     nodes: tuple[NodeFiles, ...]
     key_names: dict[int, str]
     scale: Scale
+    usage: pa.Table
 
     @property
     def manifest(self) -> Manifest:
@@ -169,6 +171,7 @@ def gather(run: RunDirectory) -> RunData:
         nodes=_nodes(run),
         key_names=key_names(run, history.manifest),
         scale=_scale(history.manifest, transactions),
+        usage=read_usage(run, history.manifest.checksums),
     )
 
 

@@ -30,7 +30,9 @@ from clusters.providers.docker.container import (
 )
 from clusters.providers.docker.daemon import DaemonError, doing
 from clusters.providers.remote import install
+from harness.clock import NS_PER_S
 from harness.errors import HarnessError
+from harness.protocols.usage import NodeUsage
 
 SUBNET_TRIES = 32
 STREAMED_MAX_BYTES = (
@@ -110,6 +112,33 @@ class Machines:
     def close(self) -> None:
         """Make nothing more. A call that is making something at this moment removes it again."""
         self._closed.set()
+
+    def usage(self, node: str) -> NodeUsage | None:
+        """What the container has used, in one look of the daemon; ``None`` where it does not run.
+        Raises ``HarnessError``.
+        """
+        with doing(f"measuring {node}"):
+            told = self._client.stats(self.name(node), stream=False, one_shot=True)
+        used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
+        if not used:
+            return None
+        disk = told.get("blkio_stats", {}).get("io_service_bytes_recursive") or ()
+        links = (told.get("networks") or {}).values()
+        memory = told.get("memory_stats", {})
+        # What could be given back at once is no use of the program's.
+        cache = memory.get("stats", {}).get("inactive_file", 0)
+
+        def moved(way: str) -> int:
+            return sum(row["value"] for row in disk if row["op"].lower() == way)
+
+        return NodeUsage(
+            cpu_s=used / NS_PER_S,
+            memory_bytes=max(0, memory.get("usage", 0) - cache),
+            read_bytes=moved("read"),
+            written_bytes=moved("write"),
+            received_bytes=sum(link["rx_bytes"] for link in links),
+            sent_bytes=sum(link["tx_bytes"] for link in links),
+        )
 
     def settle(self, limit_s: float) -> bool:
         """Wait until nothing is being made any more; whether that came within ``limit_s``. To be

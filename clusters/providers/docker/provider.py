@@ -36,6 +36,7 @@ from harness.protocols.cluster import (
     PortSpec,
     Program,
 )
+from harness.protocols.usage import NodeUsage
 from harness.run.directory import directory_mark
 
 NAME = "docker"
@@ -51,6 +52,8 @@ INSTALL_LIMIT_S = 60.0
 ACT_LIMIT_S = program.ACT_LIMIT_S + 10.0
 LOOK_LIMIT_S = 20.0
 COLLECT_LIMIT_S = 25.0
+USAGE_LIMIT_S = 3.0  # the daemon itself waits up to a second for its next sample
+MEASURED_AT_ONCE = 16
 # Teardown takes at most the sum of these, half a minute, in any state of the machines.
 SETTLE_LIMIT_S = 4.0  # a call that still makes something then removes it itself
 LIST_LIMIT_S = 4.0
@@ -100,6 +103,8 @@ class DockerProvider:
         self._run_id, self._options, self._directory = run_id, options, directory
         self._requests = requests
         self._daemon = Lane("docker daemon")
+        # Of its own, so that a look at what nodes use never holds up a verb or a probe.
+        self._measuring = Lane("docker daemon, measuring", threads=MEASURED_AT_ONCE)
         self._machines: Machines | None = None
         self._contents: contents.Contents | None = None
         self._nodes: dict[str, Node] = {}
@@ -308,6 +313,12 @@ class DockerProvider:
             at.lost,
         )
 
+    async def usage(self, node: str) -> NodeUsage | None:
+        """See ``harness.protocols.usage.TellsUsage``: as the daemon reads its control groups."""
+        return await self._measuring.call(
+            f"measuring {node}", USAGE_LIMIT_S, self._ours.usage, node
+        )
+
     async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether datagrams sent over each of ``wanted`` arrive; links without a working control
         are left out.
@@ -399,6 +410,7 @@ class DockerProvider:
 
     async def _let_go(self) -> None:
         """Close the sessions of all machines."""
+        self._measuring.close()
         # Before the sessions close, over which the watchdogs are told.
         await together(
             Lane(node.name).call("letting its watchdog go", CLOSE_LIMIT_S, node.lease.let_go)

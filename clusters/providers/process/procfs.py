@@ -13,6 +13,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
+from harness.protocols.usage import NodeUsage
 from harness.run.directory import same_directory
 
 # What Linux gives out at most; 0 and below mean groups, 1 is nobody's to end.
@@ -68,6 +69,26 @@ def find(identity: Identity) -> Look | None:
     """
     found = look(identity.pid)
     return found if found and found.identity == identity else None
+
+
+def usage(identity: Identity) -> NodeUsage | None:
+    """What the process has used; ``None`` where it has ended. Its network is not its own here."""
+    if find(identity) is None:
+        return None
+    here = Path(f"/proc/{identity.pid}")
+    try:
+        ticks = here.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()
+        pages = here.joinpath("statm").read_text().split()[1]
+        told = dict(line.split(": ") for line in here.joinpath("io").read_text().splitlines())
+    # It ended meanwhile, or another user's rules keep its figures.
+    except OSError:
+        return None
+    return NodeUsage(
+        cpu_s=(int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
+        memory_bytes=int(pages) * os.sysconf("SC_PAGE_SIZE"),
+        read_bytes=int(told["read_bytes"]),
+        written_bytes=int(told["write_bytes"]),
+    )
 
 
 def machine_boot() -> str:

@@ -52,6 +52,7 @@ from harness.protocols.cluster import (
     PortSpec,
     Program,
 )
+from harness.protocols.usage import NodeUsage
 from harness.tasks import together
 
 # From SIGTERM to SIGKILL: time to flush, not to finish work.
@@ -282,6 +283,11 @@ class ProcessProvider:
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
         """How long bytes take over each link and back, by sending some."""
         return await self._network().measure(links)
+
+    async def usage(self, node: str) -> NodeUsage | None:
+        """See ``harness.protocols.usage.TellsUsage``."""
+        child = self._children.get(node)
+        return None if child is None else procfs.usage(child.identity)
 
     async def collect(self, node: str, into: Path) -> None:
         """Copy the node's log into ``into``, unless it is there already."""

@@ -1,0 +1,113 @@
+"""What a run's command tells other commands while it drives: a small file in the run directory,
+written every second and removed with the end of the drive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from cli.display import Tally
+from harness.errors import FiredrillError
+from harness.history.files import read_small
+from harness.history.records import OpType
+from harness.run.directory import RunDirectory
+
+FILE = "status.json"
+EVERY_S = 1.0
+WINDOW_S = 5.0
+MAX_BYTES = 64 << 10
+ERRORS_TOLD = 5
+
+
+class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is going on. ``left_s`` is the rest of the drive phase, ``counts`` the completed
+    transactions by type, ``errors`` the commonest codes, ``faults`` those in force.
+    """
+
+    phase: str
+    elapsed_s: float
+    left_s: float | None
+    rate_per_s: float
+    counts: dict[str, int]
+    errors: dict[str, int]
+    faults: tuple[str, ...]
+
+
+class Rate:
+    """Acknowledged transactions a second, over the last ``WINDOW_S``."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def of(self, now_s: float, done: int) -> float:
+        """Take a count at a time; return the rate since the oldest one kept."""
+        self._marks.append((now_s, done))
+        while len(self._marks) > 2 and self._marks[1][0] <= now_s - WINDOW_S:
+            self._marks.popleft()
+        then_s, before = self._marks[0]
+        return (done - before) / (now_s - then_s) if now_s > then_s else 0.0
+
+
+class StatusFile:
+    """Writes the state of ``tally`` between ``with`` and its end, once ``run`` is set. A disk that
+    refuses costs the status alone.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self.run: RunDirectory | None = None
+        self._tally = tally
+        self._rate = Rate()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="status", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join(timeout=2 * EVERY_S)
+        if self.run is not None:
+            with contextlib.suppress(OSError):
+                (self.run.root / FILE).unlink(missing_ok=True)
+
+    def _work(self) -> None:
+        while not self._closed.wait(EVERY_S):
+            if self.run is not None:
+                with contextlib.suppress(OSError):
+                    self._write(self.run)
+
+    def _write(self, run: RunDirectory) -> None:
+        tally = self._tally
+        # Copies, since the run counts on another thread.
+        errors = sorted(dict(tally.errors).items(), key=lambda item: (-item[1], item[0]))
+        told = LiveStatus(
+            phase=tally.phase,
+            elapsed_s=tally.elapsed_s,
+            left_s=tally.left_s,
+            rate_per_s=self._rate.of(tally.elapsed_s, tally.counts[OpType.OK]),
+            counts={kind.value: count for kind, count in tally.counts.items()},
+            errors=dict(errors[:ERRORS_TOLD]),
+            faults=tally.active,
+        )
+        # Not synced: what a reader sees a second late is no evidence.
+        unfinished = run.root / f".{FILE}"
+        unfinished.write_bytes(msgspec.json.encode(told))
+        os.replace(unfinished, run.root / FILE)
+
+
+def read_status(run: RunDirectory) -> LiveStatus | None:
+    """Return what the run's command wrote last; ``None`` where it wrote nothing readable."""
+    try:
+        return msgspec.json.decode(read_small(run.root / FILE, MAX_BYTES), type=LiveStatus)
+    except (OSError, FiredrillError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,35 @@
+"""The page over the runs of a store, written anew after each run."""
+
+from __future__ import annotations
+
+from cli.runs import Summary, described
+from cli.session import say
+from harness.errors import FiredrillError
+from harness.run.directory import RunDirectory
+from results.report.run_index import RUNS_MAX, IndexRow, write_index
+from results.store.store import RunStore
+
+
+def refresh_index(store: RunStore) -> None:
+    """Write the page. A disk that refuses costs the page alone."""
+    every = store.runs()
+    shown = every[-RUNS_MAX:]
+    try:
+        write_index(store.root, [_row(run) for run in shown], more=len(every) - len(shown))
+    except FiredrillError as error:
+        say(f"no page over the runs was written: {error}")
+
+
+def _row(run: RunDirectory) -> IndexRow:
+    told: Summary = described(run)
+    return IndexRow(
+        run=told.run,
+        state=told.state,
+        outcome=told.outcome or "",
+        workload=told.workload,
+        begun="" if told.begun is None else f"{told.begun:%Y-%m-%d %H:%M}",
+        seed="" if told.seed is None else str(told.seed),
+        length="" if told.duration_s is None else f"{told.duration_s:g} s",
+        faults="" if told.faults is None else str(told.faults),
+        report=f"{told.run}/{run.report.name}" if run.report.is_file() else "",
+    )

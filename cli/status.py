@@ -1,0 +1,50 @@
+"""``firedrill status``: how far a run is, from another terminal."""
+
+from __future__ import annotations
+
+import click
+
+from cli.live_status import LiveStatus, read_status
+from cli.runs import ON, summary
+from cli.session import Session, runs_option
+from harness.text import inert
+from results.store.store import RunStore
+
+
+@click.command()
+@click.argument("run", default="latest")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@runs_option
+@click.pass_obj
+def status(session: Session, run: str, store: RunStore, as_json: bool) -> int:
+    """Say how far RUN is (a path, an identifier or its beginning, or "latest"): its phase, what its
+    clients got, the faults in force; of a run that is over its outcome.
+    """
+    import msgspec
+
+    session.run = directory = store.resolve(run)
+    row = summary(directory)
+    live = read_status(directory) if row.state.startswith(ON) else None
+    if as_json:
+        told = {"run": row.run, "state": row.state, "outcome": row.outcome, "live": live}
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        return 0
+    click.echo(f"{row.run}: {inert(row.state)}")
+    if live is not None:
+        for line in lines(live):
+            click.echo(line)
+    return 0
+
+
+def lines(live: LiveStatus) -> list[str]:
+    """Return the lines about a run that is going on."""
+    left = "" if live.left_s is None else f", {live.left_s:.0f} s left"
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in live.counts.items())
+    errors = ", ".join(f"{inert(code)} {count:,}" for code, count in live.errors.items())
+    return [
+        f"phase   {inert(live.phase)}{left} ({live.elapsed_s:.0f} s since it began)",
+        f"rate    {live.rate_per_s:,.0f} ok/s",
+        f"counts  {counts}",
+        f"errors  {errors or 'none'}",
+        f"faults  {inert(', '.join(live.faults)) or 'none'}",
+    ]

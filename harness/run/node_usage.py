@@ -1,0 +1,90 @@
+"""Records what nodes use while a run lives: CPU, memory, disk and network, a sample a second.
+
+The samples explain, and prove nothing: ``usage.parquet`` is no part of any verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.clock import RunClock
+from harness.errors import HarnessError
+from harness.history.files import disk_failure, sha256
+from harness.history.parquet import read_summed
+from harness.protocols.cluster import Cluster
+from harness.protocols.usage import NodeUsage, TellsUsage
+from harness.run.directory import RunDirectory
+from harness.tasks import together
+
+SAMPLE_S = 1.0
+# Of one run; a day of five nodes. Later samples are left out.
+MAX_ROWS = 500_000
+USAGE_FILE = "usage.parquet"
+USAGE = pa.schema(
+    [
+        ("at_ns", pa.int64()),
+        ("node", pa.string()),
+        ("cpu_s", pa.float64()),
+        ("memory_bytes", pa.int64()),
+        ("read_bytes", pa.int64()),
+        ("written_bytes", pa.int64()),
+        ("received_bytes", pa.int64()),
+        ("sent_bytes", pa.int64()),
+    ]
+)
+"""One row a node and sample: the fields of ``NodeUsage``."""
+
+
+class UsageLog:
+    """Samples while a run lives; ``close`` is called once, on every path."""
+
+    def __init__(self, run: RunDirectory, provider: TellsUsage, clock: RunClock) -> None:
+        self._run, self._provider, self._clock = run, provider, clock
+        self._rows: list[dict[str, Any]] = []
+
+    async def run(self, cluster: Callable[[], Cluster]) -> None:
+        """Ask for every node of ``cluster`` each ``SAMPLE_S``, until cancelled. A node that can't
+        be asked has no row: a fault may hold it.
+        """
+        loop = asyncio.get_running_loop()
+        while len(self._rows) < MAX_ROWS:
+            due_s = loop.time() + SAMPLE_S
+            await together(self._one(node) for node in cluster().nodes)
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+
+    async def _one(self, node: str) -> None:
+        try:
+            used = await self._provider.usage(node)
+        except HarnessError:
+            return
+        if used is not None:
+            row: dict[str, Any] = msgspec.structs.asdict(used)
+            self._rows.append({"at_ns": self._clock.now_ns(), "node": node} | row)
+
+    def close(self) -> dict[str, str]:
+        """Write the samples; returns the checksum of the file. Raises ``HarnessError``."""
+        if not self._rows:
+            return {}
+        path = self._run.root / USAGE_FILE
+        try:
+            table = pa.Table.from_pylist(self._rows, schema=USAGE)
+            pq.write_table(table, path, compression="zstd")
+            return {path.name: sha256(path)}
+        except OSError as error:
+            raise disk_failure("write", path, error, "what nodes used is missing") from error
+
+
+def read_usage(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
+    """The samples of ``run``; empty where its manifest names none. Raises ``MalformedHistory`` for
+    a file that the manifest names and that is missing or differs.
+    """
+    return next(iter(read_summed(run.root, checksums, {USAGE_FILE: USAGE}).values()))
+
+
+__all__ = ["USAGE", "USAGE_FILE", "NodeUsage", "UsageLog", "read_usage"]
