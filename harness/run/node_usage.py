@@ -1,4 +1,4 @@
-"""Records what nodes use while a run lives: CPU, memory, disk and network, a sample a second.
+"""Records what nodes use while a run lives: CPU, memory, disk and network, every two seconds.
 
 The samples explain, and prove nothing: ``usage.parquet`` is no part of any verdict.
 """
@@ -22,7 +22,7 @@ from harness.protocols.usage import NodeUsage, TellsUsage
 from harness.run.directory import RunDirectory
 from harness.tasks import together
 
-SAMPLE_S = 1.0
+SAMPLE_S = 2.0
 # Of one run; a day of five nodes. Later samples are left out.
 MAX_ROWS = 500_000
 USAGE_FILE = "usage.parquet"

@@ -37,6 +37,7 @@ from results.report import (
 from results.report.cards import Card, Event
 from results.report.fault_rows import FaultRow
 from results.report.harness_actions import HarnessActions
+from results.report.html import MARKS
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
 from results.store.retention import begun_at
@@ -49,13 +50,6 @@ HEADLINE_CHARS = 560  # of an anomaly: the promise, the fault and the chain of r
 KINDS_SHOWN = 8  # acts of an imported history's nemesis, in the head
 PLAN_LINES_MAX = 600
 HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
-MARKS = {
-    Outcome.VIOLATION: "✕",
-    Outcome.HARNESS_ERROR: "!",
-    Outcome.UNKNOWN: "?",
-    Outcome.REGRESSION: "↓",
-    Outcome.VALID: "✓",
-}
 HEADINGS = {
     "transactions": "transactions",
     "f": "micro-operations by f",

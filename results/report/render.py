@@ -8,25 +8,19 @@ figures of ours, and copies, hides or shows what the page holds.
 
 from __future__ import annotations
 
-import base64
 import gc
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 import attrs
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from harness.errors import FiredrillError, MalformedHistory
 from harness.history.files import write_atomically
 from harness.run.directory import RunDirectory
-from harness.text import inert
+from results.report.html import rendered
 from results.report.page import Page, page
 from results.report.run_data import gather
-from results.report.tabulate import CELL_CHARS
 
 LIMIT_BYTES = 2_000_000  # a page that opens at once, and that goes into a mail
 LEAN_FAULTS, LEAN_EXAMPLES, LEAN_LINES = 60, 1, 20
@@ -113,44 +107,3 @@ def _no_lists(content: Page) -> Page:
 def render(content: Page) -> str:
     """Render the page as HTML."""
     return rendered("report.html", page=content)
-
-
-def rendered(template: str, **content: object) -> str:
-    """Render one of our templates with our style sheet, our script, and the policy for them."""
-    environment = Environment(
-        loader=PackageLoader("results"),
-        autoescape=True,
-        # A misspelt field fails, instead of leaving a gap in the page.
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
-    style, script = (_own(f"report.{kind}") for kind in ("css", "js"))
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:"
-    )
-    return environment.get_template(template).render(
-        **content,
-        style=Markup(style),  # noqa: S704 (our own file)
-        script=Markup(script),  # noqa: S704 (likewise)
-        policy=policy,
-    )
-
-
-def _own(name: str) -> str:
-    return resources.files("results").joinpath("templates", name).read_text("utf-8")
-
-
-def _finalize(value: object) -> object:
-    """Make every text of the template inert; the page's own markup passes unchanged."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return inert(value, CELL_CHARS)
-
-
-def _hash(text: str) -> str:
-    """Return a source expression of a content security policy for an inline element."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"

@@ -9,8 +9,7 @@ from pathlib import Path
 import attrs
 
 from harness.history.files import write_atomically
-from results.report.page import MARKS
-from results.report.render import rendered
+from results.report.html import MARKS, rendered
 
 INDEX = "index.html"
 RUNS_MAX = 500  # the newest
