@@ -156,14 +156,6 @@ def test_nodes_that_are_up_run_what_they_are_to_hold() -> None:
     assert names(judged(SOUND, states=[up[0], state(20.0, "na")])) == []
 
 
-def test_contents_that_differ_at_the_end_are_named() -> None:
-    same = [state(40.0, node, final=True, content=7) for node in ("na", "nb")]
-    other = state(40.0, "nd", final=True, content=8)
-
-    assert names(judged(SOUND, states=same)) == []
-    assert names(judged(SOUND, states=[*same, other])) == ["diverged-replicas"]
-
-
 def test_a_run_that_misses_changes_can_not_be_judged() -> None:
     part = judged([*BEGUN, *ASKED], rows=[topology(4, 1.0, "gap")])
 
