@@ -44,10 +44,12 @@ WIDEST = 100  # gaps that are looked at: a limit of a millisecond must not cost 
 RATE_SHARE = 0.9
 MIN_CALM_NS = NS_PER_S  # of the time before a fault: a shorter one tells no rate
 BEFORE_NS = 5 * NS_PER_S
-# A rate is counted over as long as 50 acknowledgements take, one second at least.
-COUNTED, MIN_COUNT_NS, MAX_COUNT_NS = 50, NS_PER_S, 5 * NS_PER_S
+# A rate is counted over as long as 200 acknowledgements take, one second at least.
+COUNTED, MIN_COUNT_NS, MAX_COUNT_NS = 200, NS_PER_S, 5 * NS_PER_S
 MIN_BEFORE = 20
-CHANCE = 2.0  # standard deviations of a count by which it may lie below what is expected
+# Standard deviations by which a count may lie below what the count before lets expect: a night
+# asks thousands of times, and transactions come in bursts, not each by itself.
+CHANCE = 4.0
 
 
 @attrs.frozen(kw_only=True)
@@ -345,9 +347,9 @@ def _calm_until(served: Served, window: Mapping[str, Any]) -> int:
     return until_ns
 
 
-def _rate_before(served: Served, window: Mapping[str, Any]) -> float | None:
-    """Acknowledgements in a nanosecond, over the last seconds without a fault before ``window``;
-    ``None`` where these are too few to tell.
+def _rate_before(served: Served, window: Mapping[str, Any]) -> tuple[float, int] | None:
+    """Acknowledgements in a nanosecond, over the last seconds without a fault before ``window``,
+    and how many these were; ``None`` where they are too few to tell.
     """
     clear_ns, stretches = served.drive.start_ns, list[tuple[int, int]]()
     for other in served.windows:
@@ -363,23 +365,26 @@ def _rate_before(served: Served, window: Mapping[str, Any]) -> float | None:
     start_ns = max(start_ns, end_ns - BEFORE_NS)
     low, high = np.searchsorted(served.acks, [start_ns, end_ns])
     count = int(high - low)
-    return count / (end_ns - start_ns) if count >= MIN_BEFORE else None
+    return (count / (end_ns - start_ns), count) if count >= MIN_BEFORE else None
 
 
 def _rate_missing(
     served: Served, window: Mapping[str, Any], allowed_ns: int, calm_ns: int
 ) -> tuple[Broken, ...] | None:
     """The breach where the rate did not return; ``None`` where that can't be told."""
-    rate = _rate_before(served, window)
-    if rate is None:
+    before = _rate_before(served, window)
+    if before is None:
         return None
+    rate, counted = before
     span_ns = int(min(MAX_COUNT_NS, max(MIN_COUNT_NS, COUNTED / rate)))
     healed_ns = int(window["end_ns"])
     due_ns = healed_ns + allowed_ns
     if due_ns + span_ns > calm_ns:
         return None
     expected = rate * span_ns
-    least = RATE_SHARE * expected - CHANCE * math.sqrt(expected)
+    # Of the count itself, and of the rate that it is held against: both are counts of a while.
+    deviation = math.sqrt(expected + expected**2 / counted)
+    least = RATE_SHARE * expected - CHANCE * deviation
     acks = served.acks
     # Most are counted from an acknowledgement on.
     starts = np.append(acks[(acks >= healed_ns) & (acks <= due_ns)], [healed_ns, due_ns])
