@@ -82,6 +82,7 @@ from harness.protocols.cluster import (
     LogsEvents,
     NeedsMade,
     NodeStatus,
+    PlantsBugs,
     PortSpec,
     Program,
     Provider,
@@ -96,7 +97,7 @@ from harness.protocols.cluster import (
 )
 from harness.protocols.fail_or_info import Certainty, ErrorMeaning, error_table
 from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
-from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
+from harness.protocols.faults import AimsAtSpares, Fault, PlannedFault, Proof, Scene, Victims
 from harness.protocols.finding import Dependency, Explanation, Finding, RecordedOperation
 from harness.protocols.hardware import (
     ClockLook,
@@ -106,6 +107,7 @@ from harness.protocols.hardware import (
     Hardware,
     Replicas,
 )
+from harness.protocols.membership import ChangesMembers
 from harness.protocols.models import OBSERVED, Meaning, breaking
 from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
@@ -123,6 +125,7 @@ __all__ = [
     "OBSERVED",
     "READ_WRITE",
     "Address",
+    "AimsAtSpares",
     "AlteredByStatements",
     "Anomaly",
     "Answer",
@@ -130,6 +133,7 @@ __all__ = [
     "AssignmentKind",
     "Capability",
     "Certainty",
+    "ChangesMembers",
     "Checker",
     "Client",
     "ClockLook",
@@ -185,6 +189,7 @@ __all__ = [
     "Phases",
     "PlanError",
     "PlannedFault",
+    "PlantsBugs",
     "PortSpec",
     "Program",
     "Promise",

@@ -20,16 +20,18 @@ from harness.conform.suite import SUITE
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import System
 from harness.protocols.coverage import RecordsCoverage
-from harness.protocols.faults import ChecksSystem, HasOptions, WaitsForPoint
-from harness.protocols.hardware import Hardware
+from harness.protocols.faults import AimsAtSpares, ChecksSystem, HasOptions, WaitsForPoint
+from harness.protocols.hardware import Hardware, Wipes
 from harness.protocols.moments import WatchesMoments
 from harness.protocols.points import ChoosesMessages, CrashesAtPoints
 from harness.protocols.states import TellsStates
+from harness.protocols.usage import TellsUsage
 
 # Of providers and of faults.
 NOT_AN_ADAPTERS = (
     *(Hardware, JudgesClaims, WatchesMoments, CrashesAtPoints, ChoosesMessages),
-    *(HasOptions, WaitsForPoint, RecordsCoverage, ChecksSystem),
+    *(HasOptions, WaitsForPoint, AimsAtSpares, RecordsCoverage, ChecksSystem),
+    *(Wipes, TellsUsage),
 )
 GUIDE = ROOT / "docs" / "your-own-store.md"
 

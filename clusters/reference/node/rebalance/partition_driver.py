@@ -144,6 +144,7 @@ class PartitionDriver:
         self._held: dict[PartitionId, None] = {}  # that were assigned, until ``_is_current``
         self._newest: int | None = None  # revision of metastorage after this node's start
         self._asking_newest = False
+        self._left: dict[int, None] | None = None  # on the disk since before this node's start
 
     # -- which replicas run
 
@@ -214,8 +215,11 @@ class PartitionDriver:
         for number, assignment in self._wanted.items():
             if number not in running and number not in self._acting:
                 self._replicas.assigned(number, assignment)
-        given = numbers(self._view)
-        for number in [number for number in running if number not in self._wanted]:
+        if self._left is None and self._is_current():
+            # What became redundant while this node was down was never started.
+            self._left = dict.fromkeys(self._replicas.left_behind())
+        given, kept = numbers(self._view), {**running, **(self._left or {})}
+        for number in [number for number in kept if number not in self._wanted]:
             partition = given.partition(number)
             if len(self._removing) >= MAX_REMOVALS:
                 reached("redundant replicas wait to be erased")
@@ -238,6 +242,8 @@ class PartitionDriver:
         if redundant and number not in self._wanted and not stays:
             reached("replica that is no longer assigned is erased")
             await self._replicas.erase(number)
+            if self._left is not None:
+                self._left.pop(number, None)
             nodes = " ".join(sorted(decisions.wanted(state))) or "no node"
             text = f"replica erased: {nodes} hold the partition"
             self._events.add(events.REBALANCE_STAGE, text, partition=number)

@@ -192,6 +192,13 @@ class ReplicaManager:
             self._restored.pop(group_of(number), None)
             await self._snapshots.erase(group_of(number))
 
+    def left_behind(self) -> list[int]:
+        """Partitions of which the disk holds a replica that does not run."""
+        groups = self._host.log.groups
+        held = [name for name, state in groups.items() if not state.is_blank]
+        stopped = {name for name in held if name not in self._host.groups}
+        return [number for number in map(number_of, sorted(stopped)) if number is not None]
+
     def reconfigure(self, number: int, members: tuple[str, ...]) -> None:
         """Take one step towards ``members`` as the voters of partition ``number``, if this replica
         leads it; to be called again until ``status`` says that they are.
@@ -208,3 +215,8 @@ class ReplicaManager:
 def group_of(number: int) -> str:
     """The raft group of partition ``number``."""
     return f"p{number}"
+
+
+def number_of(group: str) -> int | None:
+    """The partition of the raft group; ``None`` for the group of metastorage."""
+    return int(group[1:]) if group[0] == "p" and group[1:].isdecimal() else None

@@ -61,6 +61,11 @@ class GroupState:
         """Of the last entry, or of the base where none is behind it."""
         return self.entries[-1].index if self.entries else self.base.index
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether the replica has neither entries nor a snapshot, and has promised nothing."""
+        return self.last_index == 0 and self.hard_state == HardState()
+
     def take(self, update: Update, segment: int) -> None:
         """``update`` is in ``segment``."""
         if update.hard_state is not None:
