@@ -27,7 +27,7 @@ from nemesis.member_faults import replace as replacing
 
 ZONE = (
     "CREATE ZONE moving WITH PARTITIONS = 2, REPLICAS = 3, DATA_NODES_AUTO_ADJUST_SCALE_UP = 0,"
-    " DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 0, DATA_NODES_FILTER = '!\\\"gone\\\"'"
+    " DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 1, DATA_NODES_FILTER = '!\\\"gone\\\"'"
 )
 PLAN = f"""
 seed = 4
@@ -138,9 +138,9 @@ def test_without_staying_each_change_is_undone(tmp_path: Path) -> None:
         ([fault(1, "leave", "majority")], PLAN, PlanError, "leave a majority of the nodes"),
         ([fault(1, "leave", "n2", forever=True)], PLAN, PlanError, "options.forever: unknown key"),
         ([fault(1, "attributes", "n2")], PLAN, PlanError, "options.attributes: required"),
-        ([fault(1, "leave", "n2", stays=True)], PLAN.replace("SCALE_DOWN = 0", "SCALE_DOWN = OFF"),
+        ([fault(1, "leave", "n2", stays=True)], PLAN.replace("SCALE_DOWN = 1", "SCALE_DOWN = OFF"),
          PlanError, "zone MOVING keeps nodes that are gone: DATA_NODES_AUTO_ADJUST_SCALE_DOWN is"),
-        ([fault(1, "leave", "n2")], PLAN.replace("SCALE_DOWN = 0", "SCALE_DOWN = OFF"), None, ""),
+        ([fault(1, "leave", "n2")], PLAN.replace("SCALE_DOWN = 1", "SCALE_DOWN = OFF"), None, ""),
         ([fault(1, "leave", "n2")], 'seed = 1\n[cluster]\nprovider = "sim"\n', MissingCapability,
          "its plan names none of system_nodes"),
         ([fault(1, "leave", "n2")], 'seed = 1\n[system]\nname = "ignite3"\n', MissingCapability,

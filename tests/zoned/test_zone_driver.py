@@ -8,6 +8,7 @@ import pytest
 from zoned_lab import NODES, Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.machine import WALL_EPOCH_NS
 from clusters.reference.node.config import Tuning
 from clusters.reference.node.events import DATA_NODES_CHANGED, TOPOLOGY_CHANGED, EventLog
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage
@@ -140,6 +141,41 @@ def test_a_timer_goes_on_when_the_node_that_drives_it_is_lost(lost: str) -> None
         await lab.until_rows(TOPOLOGY, columns("a b c d"), "d")
         fired_s = await lab.until_rows(DATA, columns("a b c d"), "d")
         assert abs(fired_s - begun_s - 10) < 0.2
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+@pytest.mark.parametrize("restarted", ["leader", "follower"])
+def test_a_restart_that_brings_timestamps_forward_shortens_and_lengthens_no_wait(
+    restarted: str,
+) -> None:
+    async def scenario() -> None:
+        lab = Lab(5)
+        await one_partition(
+            lab, "DATA_NODES_AUTO_ADJUST_SCALE_UP = 2, DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 1"
+        )
+        await comes(lab, "d", "a b c d")
+        await lab.until_rows(DATA, columns("a b c d"))
+        by = await lab.metastorage_leader()
+        victim = by if restarted == "leader" else next(n for n in ("a", "b", "c") if n != by)
+        await lab.provider.stop("d")
+        # In order: the node leaves at once, and starts the wait anew. The next start's timestamps
+        # begin above what the earlier start may have promised, 1.5 s after its last renewal.
+        await lab.provider.stop(victim)
+        left_s = now_s()
+        await lab.start(victim, "e")
+        await lab.until_rows(DATA, columns("a b c e"), "e")
+        at_s = {
+            text: (wall_ns - WALL_EPOCH_NS) / NS_PER_S
+            for node in "abc"
+            for text, wall_ns in await switches(lab, node)
+        }
+        joined_s = max(at_s[text] for text in at_s if " e, left" in text)
+        zone = "zone ZONE1: data nodes"
+        assert abs(at_s[f"{zone} a b c"] - left_s - 1) < 0.1
+        # A new leader of metastorage may take a tick to look at what has just joined.
+        assert abs(at_s[f"{zone} a b c e"] - joined_s - 2) < 0.2
         await lab.provider.teardown()
 
     simulate(scenario())

@@ -250,8 +250,19 @@ def test_time_in_which_the_cluster_was_down_is_no_absence() -> None:
     state = created(separate(None, 60), topology("ABC", 1), at(0))
     state = topology_changed(state, topology("AB", 2), at(100))
 
-    assert due_at(resumed(state, down_since=at(110), ts=at(5000))) == at(5050)
-    assert resumed(state, down_since=at(110), ts=at(110)) == state
+    assert due_at(resumed(state, down_since=at(110), physical=at(5000))) == at(5050)
+    assert resumed(state, down_since=at(110), physical=at(110)) == state
+
+
+def test_timers_go_by_physical_time_and_not_by_timestamps_that_are_ahead_of_it() -> None:
+    state = created(separate(None, 60), topology("ABC", 1), at(0))
+    state = topology_changed(state, topology("AB", 2), at(130), physical=at(100))
+    assert due_at(state) == at(160)
+
+    # Timestamps are brought forward once more, and the wait is not over.
+    assert fired(state, at(170), physical=at(159)) == state
+    assert altered(state, separate(None, 61), at(170), physical=at(159)).down == state.down
+    assert seconds(fired(state, at(171), physical=at(160))) == [(0, "ABC"), (171, "AB")]
 
 
 # -- driven on metastorage

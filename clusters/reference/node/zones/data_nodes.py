@@ -14,7 +14,10 @@ on after a restart of the driver: reading the state is arming them again.
   a partition that was reset without the node take it back (IEP-131, "Data nodes are rewritten on
   scale up even if they are the same").
 
-Timestamps are those of the hybrid clock, waits are seconds.
+Timestamps are those of the hybrid clock, waits are seconds. A timer's start and its end are
+``physical`` time, of a timestamp's unit: a start of a node, or a primary that takes over, brings
+timestamps forward by up to the reach of a lease's promises, and such a jump is no time that has
+passed. Where ``physical`` is not given, it is the timestamp.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Timer(msgspec.Struct, frozen=True, array_like=True):
-    """A timer that started at ``since``: the nodes that it will add, the names it will remove."""
+    """A timer that started at ``since`` (physical time): the nodes that it will add, the names it
+    will remove.
+    """
 
     since: int
     joined: tuple[Node, ...] = ()
@@ -108,22 +113,23 @@ def created(zone: Zone, topology: Topology, ts: int) -> DataNodes:
 
 
 def due_at(state: DataNodes) -> int | None:
-    """When the next timer fires; ``None`` while none runs that ever will."""
+    """The physical time at which the next timer fires; ``None`` while none runs that ever will."""
     return min(
         (timer.since + span(wait_s) for timer, wait_s in state.running() if wait_s is not None),
         default=None,
     )
 
 
-def fired(state: DataNodes, ts: int) -> DataNodes:
-    """The state after all timers that are due at ``ts``, as one entry of the history. It is dated
-    ``ts``, not when the timer was due: readers may have seen the time between. Raises
+def fired(state: DataNodes, ts: int, physical: int | None = None) -> DataNodes:
+    """The state after all timers that are due at ``physical``, as one entry of the history. It is
+    dated ``ts``, not when the timer was due: readers may have seen the time between. Raises
     ``TimestampBehind``.
     """
+    reading = ts if physical is None else physical
     due = [
         timer
         for timer, wait_s in state.running()
-        if wait_s is not None and timer.since + span(wait_s) <= ts
+        if wait_s is not None and timer.since + span(wait_s) <= reading
     ]
     if not due:
         return state
@@ -141,9 +147,11 @@ def fired(state: DataNodes, ts: int) -> DataNodes:
     )
 
 
-def topology_changed(state: DataNodes, topology: Topology, ts: int) -> DataNodes:
+def topology_changed(
+    state: DataNodes, topology: Topology, ts: int, physical: int | None = None
+) -> DataNodes:
     """The state after ``topology`` took the place of the one before, by however many events (a
-    leap). A topology that is not newer is ignored. What is due at ``ts`` is applied after the
+    leap). A topology that is not newer is ignored. What is due at ``physical`` is applied after the
     change, so that nothing is moved off a node that is back. Raises ``TimestampBehind``.
     """
     if topology.revision <= state.topology.revision:
@@ -151,28 +159,29 @@ def topology_changed(state: DataNodes, topology: Topology, ts: int) -> DataNodes
     before = _eligible(state.filter, state.topology)
     now = _eligible(state.filter, topology)
     state = replace(state, topology=topology)
+    reading = ts if physical is None else physical
     # What the filter leaves out never arms a timer; a node with other attributes is another node.
     joined = tuple(node for name, node in now.items() if before.get(name) != node)
     absent = tuple(node.name for node in state.latest if node.name not in now)
     if isinstance(state.waits, Joint):
-        since = _since(state.joint, ts, again=before != now)
+        since = _since(state.joint, reading, again=before != now)
         timer = _timer(since, _still(state.joint, now, joined), absent)
-        return fired(replace(state, joint=timer), ts)
+        return fired(replace(state, joint=timer), ts, reading)
     # A node that was gone before must not start the timer again.
     gone = set(absent) - set(() if state.down is None else state.down.left)
     moved = bool(joined) or (bool(gone) and planted("leave-moves-scale-up"))
-    up_since = _since(state.up, ts, again=moved)
+    up_since = _since(state.up, reading, again=moved)
     up = _timer(up_since, _still(state.up, now, joined), ())
-    down = _timer(_since(state.down, ts, again=bool(gone)), (), absent)
-    return fired(replace(state, up=up, down=down), ts)
+    down = _timer(_since(state.down, reading, again=bool(gone)), (), absent)
+    return fired(replace(state, up=up, down=down), ts, reading)
 
 
-def altered(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
+def altered(state: DataNodes, zone: Zone, ts: int, physical: int | None = None) -> DataNodes:
     """The state after the zone became ``zone``.
 
     Another filter drops all timers: the data nodes are at once what passes it in the topology that
     was handled last. Other waits leave timers their start and their nodes; what is due by the new
-    wait is applied at once. Raises ``TimestampBehind``.
+    wait at ``physical`` is applied at once. Raises ``TimestampBehind``.
     """
     if zone.filter != state.filter:
         nodes = filters.filtered(zone.filter, state.topology.nodes)
@@ -187,16 +196,17 @@ def altered(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
         return replace(after, up=None, down=None, joint=None)
     if zone.waits == state.waits:
         return state
-    return fired(_with_waits(state, zone.waits), ts)
+    return fired(_with_waits(state, zone.waits), ts, physical)
 
 
-def resumed(state: DataNodes, *, down_since: int, ts: int) -> DataNodes:
-    """The state when the cluster starts again at ``ts``, having been down since ``down_since``.
+def resumed(state: DataNodes, *, down_since: int, physical: int) -> DataNodes:
+    """The state when the cluster starts again at ``physical``, having been down since
+    ``down_since``.
 
     Time in which the whole cluster was down is no node's absence: every timer starts later by as
     much, or nodes that take longer to start than others would be removed at once.
     """
-    pause = max(ts - down_since, 0)
+    pause = max(physical - down_since, 0)
 
     def later(timer: Timer | None) -> Timer | None:
         return timer if timer is None else replace(timer, since=timer.since + pause)
@@ -239,9 +249,9 @@ def _still(timer: Timer | None, now: dict[str, Node], joined: tuple[Node, ...]) 
     return _sorted((*kept, *joined))
 
 
-def _since(timer: Timer | None, ts: int, *, again: bool) -> int:
-    """When a timer started: at ``ts`` if it starts or is started ``again``."""
-    return ts if again or timer is None else timer.since
+def _since(timer: Timer | None, physical: int, *, again: bool) -> int:
+    """When a timer started: at ``physical`` if it starts or is started ``again``."""
+    return physical if again or timer is None else timer.since
 
 
 def _timer(since: int, joined: tuple[Node, ...], left: tuple[str, ...]) -> Timer | None:

@@ -30,7 +30,7 @@ from clusters.reference.node.metastorage.metastorage import (
     View,
     encode_invoke,
 )
-from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, Hlc, span
+from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, TICK, Hlc, span
 from clusters.reference.node.zones import data_nodes, manager
 from clusters.reference.node.zones.data_nodes import Topology
 
@@ -71,7 +71,7 @@ class ZoneDriver:
 
     def resume(self, down_since: int) -> tuple[Invoke, ...]:
         """The invokes by which timers go on after the whole cluster was down."""
-        return manager.resume(self._view, down_since, self._now())
+        return manager.resume(self._view, down_since, self._clock.physical())
 
     async def run(self) -> None:
         """Write what has changed or is due, while this node leads, until cancelled."""
@@ -90,16 +90,13 @@ class ZoneDriver:
         if due is None:
             await self._news.wait()
             return
-        left_ms = (due - self._reading()) >> COUNTER_BITS
+        # Rounded up: woken within the millisecond before, it would find nothing due, and spin.
+        left_ms = (due - self._clock.physical() + TICK - 1) >> COUNTER_BITS
         try:
             async with asyncio.timeout(max(left_ms, 0) / 1000):
                 await self._news.wait()
         except TimeoutError:
             reached("timer of a zone due")
-
-    def _reading(self) -> int:
-        # Timers are dated by the clock, which may be ahead of this machine's time.
-        return max(self._clock.physical(), self._clock.last)
 
     def _now(self) -> int:
         """A timestamp above all that zones hold: an earlier leader's clock may have been ahead."""
@@ -111,7 +108,13 @@ class ZoneDriver:
     async def _step(self) -> None:
         catalog, ts = catalogs.read(self._view.get), self._now()
         invokes = manager.step(
-            self._view, catalog, self._topology(), ts, oldest=ts - span(RETAINED_S)
+            self._view,
+            catalog,
+            self._topology(),
+            ts,
+            # Not by timestamps, which jump forward as a node starts: see ``data_nodes``.
+            physical=self._clock.physical(),
+            oldest=ts - span(RETAINED_S),
         )
         for invoke in invokes:
             done = await self._group.propose(encode_invoke(invoke), WRITE_TIMEOUT_S)

@@ -51,7 +51,7 @@ def read(view: View, zone: int) -> DataNodes | None:
 
 
 def next_due(view: View) -> int | None:
-    """When a timer of any zone fires next."""
+    """The physical time at which a timer of any zone fires next."""
     due = (data_nodes.due_at(state) for state in _states(view).values())
     return min((ts for ts in due if ts is not None), default=None)
 
@@ -63,9 +63,16 @@ def _states(view: View) -> dict[int, DataNodes]:
 
 
 def step(
-    view: View, catalog: Catalog, topology: Topology, ts: int, *, oldest: int = 0
+    view: View,
+    catalog: Catalog,
+    topology: Topology,
+    ts: int,
+    *,
+    physical: int | None = None,
+    oldest: int = 0,
 ) -> tuple[Invoke, ...]:
-    """The invokes that bring every zone's state up to date, by zone; none where all are. The state
+    """The invokes that bring every zone's state up to date, by zone; none where all are. Switches
+    are dated ``ts``, timers go by ``physical`` time (``ts`` where it is not given). The state
     of zones that were dropped is removed, timers and history with it; a history that changes keeps
     what readers at ``oldest`` and later need. Raises ``TimestampBehind``.
     """
@@ -74,7 +81,7 @@ def step(
     invokes = []
     for zone in sorted({*states, *there}):
         before = states.get(zone)
-        after = _following(before, there.get(zone), topology, ts)
+        after = _following(before, there.get(zone), topology, ts, physical)
         if after != before:
             # Only along with a change: compaction alone would cost a revision.
             kept = None if after is None else data_nodes.compacted(after, oldest)
@@ -82,28 +89,32 @@ def step(
     return tuple(invokes)
 
 
-def resume(view: View, down_since: int, ts: int) -> tuple[Invoke, ...]:
+def resume(view: View, down_since: int, physical: int) -> tuple[Invoke, ...]:
     """The invokes by which every zone resumes after the whole cluster was down; to be done once a
     restart.
     """
     invokes = []
     for zone, before in _states(view).items():
-        after = data_nodes.resumed(before, down_since=down_since, ts=ts)
+        after = data_nodes.resumed(before, down_since=down_since, physical=physical)
         if after != before:
             invokes.append(_replaced(view, zone, before, after))
     return tuple(invokes)
 
 
 def _following(
-    before: DataNodes | None, zone: Zone | None, topology: Topology, ts: int
+    before: DataNodes | None,
+    zone: Zone | None,
+    topology: Topology,
+    ts: int,
+    physical: int | None,
 ) -> DataNodes | None:
     if zone is None:
         return None
     if before is None:
         return data_nodes.created(zone, topology, ts)
     # The topology first, so that another filter sees the nodes that joined with it.
-    state = data_nodes.topology_changed(before, topology, ts)
-    return data_nodes.fired(data_nodes.altered(state, zone, ts), ts)
+    state = data_nodes.topology_changed(before, topology, ts, physical)
+    return data_nodes.fired(data_nodes.altered(state, zone, ts, physical), ts, physical)
 
 
 def _replaced(view: View, zone: int, before: DataNodes | None, after: DataNodes | None) -> Invoke:
