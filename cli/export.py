@@ -6,17 +6,19 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from cli.session import Session, runs_option, say
 from harness.errors import UsageError
 from harness.history import files
-from harness.history.load import History, load
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
+
+if TYPE_CHECKING:
+    from harness.history.load import History
 
 FORMS = ("edn", "jsonl", "csv")
 CSV_CHOICES = ("operations", "faults", "events")
@@ -65,6 +67,8 @@ def _loaded(run: RunDirectory) -> History:
         raise UsageError(
             f"run {run.root.name}: expected a sealed run, found one that is not: {again}"
         )
+    from harness.history.load import load
+
     return load(run)
 
 

@@ -56,8 +56,8 @@ class Rate:
 
 
 class StatusFile:
-    """Writes the state of ``tally`` between ``with`` and its end, once ``run`` is set. A disk that
-    refuses costs the status alone.
+    """Writes the state of ``tally`` between ``with`` and its end, once ``run`` is set and records.
+    A disk that refuses costs the status alone.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -82,7 +82,8 @@ class StatusFile:
 
     def _work(self) -> None:
         while not self._closed.wait(EVERY_S):
-            if self.run is not None:
+            # A run that may still be refused leaves no directory, if nothing was written into it.
+            if self.run is not None and self.run.chunks.exists():
                 with contextlib.suppress(OSError):
                     self._write(self.run)
 

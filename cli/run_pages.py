@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cli.runs import Summary, described
 from cli.session import say
 from harness.errors import FiredrillError
 from harness.run.directory import RunDirectory
-from results.report.run_index import RUNS_MAX, IndexRow, write_index
 from results.store.store import RunStore
+
+if TYPE_CHECKING:
+    from results.report.run_index import IndexRow
 
 
 def refresh_index(store: RunStore) -> None:
     """Write the page. A disk that refuses costs the page alone."""
+    from results.report.run_index import RUNS_MAX, write_index
+
     every = store.runs()
     shown = every[-RUNS_MAX:]
     try:
@@ -21,6 +27,8 @@ def refresh_index(store: RunStore) -> None:
 
 
 def _row(run: RunDirectory) -> IndexRow:
+    from results.report.run_index import IndexRow
+
     told: Summary = described(run)
     return IndexRow(
         run=told.run,

@@ -70,6 +70,8 @@ def test_nothing_of_the_example_and_no_stranger_is_named_in_what_was_written(
 ) -> None:
     for kind, name in NAMES.items():
         for path in (written / name).rglob("*.*"):
+            if path.suffix == ".pyc":  # of a test of the package that ran before this one
+                continue
             assert KINDS[kind].word not in f"{path}{path.read_text()}".lower(), path
         # A name of ours is another's in the public registry.
         assert "dependencies = []" in (written / name / "pyproject.toml").read_text()

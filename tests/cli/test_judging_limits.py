@@ -240,7 +240,7 @@ def test_a_limit_of_years_is_a_limit() -> None:
     os.write(writer, b"one\ntwo\n")
     os.close(writer)
     with open(reader, "rb"):
-        lines = list(analysis._lines(reader, time.monotonic() + 1e9))
+        lines = list(analysis._lines(reader, time.monotonic() + 1e9, lambda: None))
 
     assert lines == [b"one", b"two"]
 

@@ -94,7 +94,7 @@ def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Pat
     assert code == 1, said
     assert re.search(r"^options +BROKEN +option 'no_such_option' was taken", said, re.MULTILINE)
     assert "DOES NOT CONFORM: careless: 1 of 2 checks hold, 1 do not" in said
-    (kept,) = [path for path in runs.iterdir() if not path.is_symlink()]
+    (kept,) = [path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()]
     assert (kept / "conform.json").is_file()
     assert (kept / "nodes" / "n1" / "node.log").is_file()
 

@@ -40,6 +40,7 @@ def test_a_container_can_be_killed_paused_cut_and_lost(docker_daemon: docker.API
         Capability.ONE_WAY_PARTITION,
         Capability.HOST_LOSS,
         Capability.FREEZE,
+        Capability.WIPE,
         *_kernel_offers(),
     }
     assert owned(docker_daemon, named("able")) == []

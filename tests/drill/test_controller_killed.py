@@ -148,7 +148,7 @@ def test_a_cluster_that_nobody_decided_to_keep_goes_with_its_controller(tmp_path
         3.0, [*drill("process", tmp_path), "--keep=always"], lambda: any(tmp_path.glob("*/undo"))
     )
 
-    [run] = [p for p in tmp_path.iterdir() if not p.is_symlink()]
+    [run] = [p for p in tmp_path.iterdir() if p.is_dir() and not p.is_symlink()]
     assert (run / "undo").exists(), "it was killed before it had nodes"
     judge_what_is_left(tmp_path)
 
@@ -161,6 +161,6 @@ def test_a_killed_controller_leaves_no_container(
 ) -> None:
     kill_after(seconds, drill("docker", tmp_path))
 
-    for run in sorted(p for p in tmp_path.iterdir() if not p.is_symlink()):
+    for run in sorted(p for p in tmp_path.iterdir() if p.is_dir() and not p.is_symlink()):
         gone_within(REAP_LIMIT_S, partial(containers_and_networks, run.name))
     judge_what_is_left(tmp_path)

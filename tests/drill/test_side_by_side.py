@@ -34,7 +34,7 @@ def test_two_runs_of_one_plan_in_one_store_are_two_whole_runs(
     said = [process.communicate(timeout=LIMIT_S) for process in both]
 
     assert [process.returncode for process in both] == [0, 0], said
-    runs = [RunDirectory(path) for path in sorted(tmp_path.iterdir()) if not path.is_symlink()]
+    runs = [RunDirectory(path) for path in sorted(tmp_path.glob("2*"))]
     assert len(runs) == 2
     for run in runs:
         assert read_manifest(run).trouble == ()
