@@ -34,15 +34,16 @@ def setting_of(plans: Sequence[Plan]) -> str:
 
 
 def _unlike(plan: Plan) -> dict[str, Any]:
-    """Return the tables of ``plan`` without what is as by default: a key that plans did not have
-    when a baseline was recorded makes no other setting, where it stays at its default.
+    """Return the tables of ``plan`` without what is as by default: a key or a table that plans did
+    not have when a baseline was recorded makes no other setting, where it stays at its default.
     """
     tables, usual = (msgspec.to_builtins(each) for each in (plan, Plan(seed=0)))
-    return {
+    unlike = {
         name: {k: v for k, v in table.items() if k not in usual[name] or v != usual[name][k]}
         for name, table in tables.items()
         if isinstance(table, dict)
     }
+    return {name: table for name, table in unlike.items() if table}
 
 
 def _common(plan: Plan) -> Plan:

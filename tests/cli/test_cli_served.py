@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from cli.campaign_plans import seed_plans, swarm_plans
 from cli.served import NOT_FIXED, RECORDED, Comparison, setting_of
@@ -14,6 +14,7 @@ from harness.campaigns.baseline import Baseline
 from harness.campaigns.cell import CalmCounts, CellResult, RunStats
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
+from harness.plan.plan import LimitsPlan, Plan
 
 FIXED = seed_plans(None, {}, (), range(6))
 
@@ -47,6 +48,24 @@ def test_seeds_of_one_setting_have_one_name_whatever_their_faults_and_bugs() -> 
     assert setting_of(busier) not in ("", setting_of(FIXED))
     assert setting_of([*FIXED, *busier]) == ""
     assert setting_of(swarm_plans(None, {}, (), range(4))) == ""
+
+
+class LaterPlan(Plan, frozen=True, kw_only=True):
+    """A plan of a version that has one more table."""
+
+    later: LimitsPlan = LimitsPlan()
+
+
+def test_a_table_that_plans_gain_makes_another_setting_only_where_it_says_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = setting_of(FIXED)
+    monkeypatch.setattr("cli.served.Plan", LaterPlan)
+    later = [LaterPlan(**asdict(plan)) for plan in FIXED]
+
+    assert setting_of(later) == before
+    said = [replace(plan, later=LimitsPlan(ready_s=1.0)) for plan in later]
+    assert setting_of(said) not in ("", before)
 
 
 def test_what_is_recorded_is_compared_and_worse_is_a_regression(
