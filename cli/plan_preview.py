@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -21,7 +21,6 @@ from cli.guard import ReaperGuard
 from cli.listing import print_table
 from cli.run import naming_source, overrides, plan_flags
 from cli.session import Session, runs_option
-from cli.wiring import ResolvedPlan, build_system, examine, resolve
 from harness.errors import FiredrillError, HarnessError
 from harness.exit_codes import EXIT_USAGE, Outcome
 from harness.plan.plan import MAX_SEED, Plan, as_table, converted_options, load
@@ -30,6 +29,9 @@ from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
 from harness.text import inert
 from results.store.store import RunStore
+
+if TYPE_CHECKING:
+    from cli.wiring import ResolvedPlan
 
 
 @attrs.frozen(kw_only=True)
@@ -83,6 +85,8 @@ def look(plan: Plan, runs: Path) -> Examined:
     """Resolve ``plan`` and try what this machine can do for it. Raises ``UsageError`` for a plan
     that can be carried out nowhere.
     """
+    from cli.wiring import resolve
+
     missing: list[FiredrillError] = []
     with converted_options() as converted:
         ready = resolve(plan)
@@ -108,6 +112,8 @@ def _tried(ready: ResolvedPlan) -> tuple[FiredrillError, ...]:
 
 
 def _tried_in(ready: ResolvedPlan, run: RunDirectory) -> tuple[FiredrillError, ...]:
+    from cli.wiring import build_system, examine
+
     plan, found = ready.plan, list[FiredrillError]()
     ground = prepare(plan, run)
     system = build_system(plan, ground.system_extras)
