@@ -268,6 +268,11 @@ def _within(served: Served, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN40
     return inside
 
 
+def _fullest(stretches: Sequence[Stretch], at_ns: Ints) -> Stretch:
+    """The one of ``stretches`` in which most of ``at_ns`` lie; of several the first."""
+    return max(stretches, key=lambda s: int(((at_ns >= s.start_ns) & (at_ns <= s.end_ns)).sum()))
+
+
 def _slow(served: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Iterator[Broken]:
     """All stretches together: one alone holds too few transactions to tell a percentile."""
     inside = _within(served, stretches) & (served.type_ == OK)
@@ -279,8 +284,7 @@ def _slow(served: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> 
         return
     slowest = served.txn[inside][np.argsort(-took, kind="stable")[:EXAMPLES_MAX]]
     # Where several faults are taken together, the window is that with most of the slow ones.
-    slow = served.ended[inside][took > allowed_ms * 1e6]
-    worst = max(stretches, key=lambda s: int(((slow >= s.start_ns) & (slow <= s.end_ns)).sum()))
+    worst = _fullest(stretches, served.ended[inside][took > allowed_ms * 1e6])
     yield Broken(
         name=P99,
         text=f"p99: 1 in 100 of {len(took)} acknowledged transactions took longer than "
@@ -301,8 +305,7 @@ def _indefinite(served: Served, stretches: tuple[Stretch, ...], allowed: float) 
     share = int(unknown.sum()) / total
     if share <= allowed:
         return
-    at = served.ended[unknown]
-    worst = max(stretches, key=lambda s: int(((at >= s.start_ns) & (at <= s.end_ns)).sum()))
+    worst = _fullest(stretches, served.ended[unknown])
     yield Broken(
         name=INDEFINITE,
         text=f"indefinite share: the outcome of {int(unknown.sum())} of {total} transactions "

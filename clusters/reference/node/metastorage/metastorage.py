@@ -273,8 +273,8 @@ class Metastorage:
         return InvokeResult(success=success, revision=self.revision, branch=branch)
 
     def read(self, data: bytes) -> InvokeResult | None:
-        """The result that an encoded invoke has here, if it writes nothing whatever branch is its;
-        ``None`` where it may.
+        """The result that an encoded invoke has here, if none of its branches writes;
+        ``None`` where one may.
         """
         invoke: Invoke | None = _decoder.decode(data)
         result, branch = None, 0
