@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cli.duration import words
 from cli.judging_limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
+from cli.quantities import words
 from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
 from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
+from harness.scratch import Scratch, scratch_directory
 from harness.supervisor import EXIT_OF_SIGNAL, Supervised
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The child's task: import ``history``, judge as ``judge`` says, where they are given, then
-    draw. ``crashed`` are kernels and checkers to leave out, and why.
+    draw. A run that is not ``kept`` is gone with the command. ``crashed`` are kernels and checkers
+    to leave out, and why.
     """
 
     root: str
@@ -74,6 +75,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     history: Foreign | None = None
     judge: Asked | None
     report: bool
+    kept: bool = True
     crashed: dict[str, str] = {}
 
 
@@ -117,10 +119,11 @@ def analyzed(
     *,
     report: bool = True,
     history: Foreign | None = None,
+    kept: bool = True,
     asked: LimitsAsked | None = None,
 ) -> Found:
     """Have a child import ``history`` into ``run``, if it is given, judge it, if ``judge`` says
-    how, and draw its report.
+    how, and draw its report. No command is told for a run that is not ``kept``.
 
     ``verdict`` is ``None`` where the child died, exceeded its limits, or was not to judge. Raises
     the child's error, in the same family of errors, and ``UsageError`` where the child died before
@@ -138,6 +141,7 @@ def analyzed(
             history=history,
             judge=judge,
             report=report,
+            kept=kept,
             crashed=crashed,
         )
         found = _once(request, limits, ends_s, say)
@@ -171,16 +175,23 @@ def analyzed(
 
 def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]) -> Found:
     """Run one child, from its start to its end."""
-    scratch = Path(tempfile.mkdtemp(prefix="firedrill-judge-"))
+    with scratch_directory("judge") as scratch:
+        return _once_in(scratch, request, limits, ends_s, say)
+
+
+def _once_in(
+    scratch: Scratch, request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]
+) -> Found:
     reader, writer = os.pipe()
     try:
         asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
         child = Supervised(
             [sys.executable, "-P", "-m", CHILD, asked],
-            scratch,
+            scratch.path,
             # The supervisor removes it with all that a killed child left there.
-            environment={**os.environ, "TMPDIR": str(scratch)},
-            pass_fds=(writer,),
+            environment={**os.environ, "TMPDIR": str(scratch.path)},
+            # With the lock: while either of them lives, it is no other command's to remove.
+            pass_fds=(writer, scratch.lock),
         )
     except OSError as error:
         os.close(reader)

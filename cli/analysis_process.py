@@ -19,7 +19,7 @@ import msgspec
 
 from cli.analysis import FAMILIES, Foreign, Reply, Request
 from harness.errors import UsageError
-from harness.supervisor import limit_memory
+from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
 
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
@@ -38,7 +38,11 @@ def main(argument: str) -> int:
         content = memoryview(msgspec.json.encode(reply) + b"\n")
         while content:
             # A pipe takes only a part of a long reply at once.
-            content = content[os.write(request.reply, content) :]
+            try:
+                content = content[os.write(request.reply, content) :]
+            except BrokenPipeError:
+                # The command is gone, and with it the reader of any error.
+                sys.exit(EXIT_OF_SIGNAL + signal.SIGPIPE)
 
     try:
         _work(request, tell)
@@ -71,7 +75,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         from cli.verdict_lines import findings_of
 
         verdict = judging.judge_here(run, request.judge, note, request.crashed)
-        tell(Reply(verdict=verdict, findings=findings_of(run, verdict)))
+        tell(Reply(verdict=verdict, findings=findings_of(run, verdict, kept=request.kept)))
     if request.report:
         judged = request.judge is not None
         tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))

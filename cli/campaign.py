@@ -1,98 +1,422 @@
-"""The course of a simulated campaign, which its commands share: results are announced as they come,
-in the order of their cells, and end as one outcome and exit code.
-"""
+"""``firedrill campaign``: a matrix of cells, run on one engine, resumed and merged at will."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
-import shlex
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import attrs
 import click
+import msgspec
 
-from cli.session import say
+from cli import quantities
+from cli.campaign_course import Announcer, conclude
+from cli.campaign_plans import DEFAULTS, refuse_unrunnable
+from cli.cells import code_digest, pool_of, run_on_nodes, simulation_pool
+from cli.environment import SIMULATED
+from cli.session import runs_option, say
+from cli.shrinking.shrink_run import SHRUNK, failures, shrink_run
+from harness.campaigns.cell import CELL_LIMIT_S as SIMULATED_LIMIT_S
 from harness.campaigns.cell import Cell, CellResult
-from harness.campaigns.ledger import Ledger
-from harness.campaigns.pool import Choose, Pool
-from harness.exit_codes import Outcome, exit_code
-from harness.text import inert
+from harness.campaigns.cell_table import CampaignTable, CellRow, outcome_of, row_of
+from harness.campaigns.ledger import RESULTS_FILE, Ledger, past_results
+from harness.campaigns.matrix import (
+    CampaignFile,
+    Past,
+    Place,
+    by_risk,
+    places,
+    quarantined,
+    read,
+    shard,
+)
+from harness.campaigns.pool import Pool, in_turn
+from harness.campaigns.summary import MAX_UNKNOWN_SHARE, totals
+from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
+from harness.exit_codes import FAILED, Outcome
+from harness.history.files import write_atomically
+from harness.plan.plan import Plan, load
+from harness.run.directory import RunDirectory, require_plain
+from results.store.store import RunStore
 
-NOTE_EVERY_S = 15.0
-LINE_CHARS = 400  # of one result on a terminal; its run has the rest
-GOES_ON = "the same command goes on where it was"
+CAMPAIGNS = "campaigns"
+TABLE = "campaign.json"
+REPORTS_MAX = 20  # of cells that failed; `firedrill report` writes any other
+CELL_LIMIT_S = 1800.0  # on real nodes, beside the length of its drive
+SHRINK_S = 60.0  # for the smallest plan of one kind of failure
+# Of a cell that was never run: simulated, and around the drive on real nodes.
+SIMULATED_S, AROUND_S = 5.0, 30.0
 
 
-@attrs.frozen(kw_only=True)
-class Announcer:
-    """``title`` names a result in its line, ``progress`` is the note on so many results. ``take``
-    gets each result before it is announced.
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--shard",
+    metavar="K/N",
+    help="Run the K-th of N parts of the cells, which take about as long as each other.",
+)
+@click.option(
+    "--durations",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="TABLE",
+    help=f"The {TABLE} of an earlier campaign, by whose times shards are balanced; all shards have "
+    "to be given the same.",
+)
+@click.option(
+    "--merge",
+    "others",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Take in the results of this campaign in another store; repeatable.",
+)
+@click.option("--no-run", is_flag=True, help="Run nothing: the table and page of what is known.")
+@click.option("--again", is_flag=True, help="Run also the cells whose results are known.")
+@click.option("--jobs", type=click.IntRange(1), help="Simulated cells at once (as many as cores).")
+@click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
+@click.option(
+    "--time-budget",
+    "budget_s",
+    callback=quantities.seconds,
+    metavar="TIME",
+    help="Begin no cell after that time (the file's): 90s, 30m, 8h.",
+)
+@runs_option
+def campaign(
+    file: Path,
+    shard: str | None,
+    durations: Path | None,
+    others: tuple[Path, ...],
+    no_run: bool,
+    again: bool,
+    jobs: int | None,
+    shrink: bool,
+    budget_s: float | None,
+    store: RunStore,
+) -> int:
+    """Run the matrix of cells in FILE (TOML): riskiest first, those that fail again, and the
+    smallest plan of what failed in simulation. One table and one page are the result.
+
+    Broken off and started again, it goes on where it was. Shards of one campaign may run on
+    several machines; --merge joins their results.
     """
+    asked = read(file)
+    root = store.root / CAMPAIGNS / asked.name
+    cells = _cells(asked, file)
+    ledger = _ledger(root, others, again=again)
+    budget_s = budget_s or asked.time_budget_s
+    began_s = time.monotonic()
+    runner = Runner(
+        cells=cells,
+        ledger=ledger,
+        store=store,
+        jobs=jobs,
+        end_s=math.inf if budget_s is None else began_s + budget_s,
+    )
+    finished, shrunk = True, {}
+    if not no_run:
+        order = _order(cells, root / RESULTS_FILE)
+        if shard is not None:
+            mine = _shard(cells, shard, durations)
+            order = [place for place in order if place in mine]
+        finished = runner.run(order) and runner.repeat(asked.repeats)
+        if finished and shrink:
+            try:
+                shrunk = runner.shrink()
+            except Interrupted:
+                finished = False
+    rows = runner.rows(asked, shrunk)
+    _report(rows)
+    outcome = outcome_of(rows, MAX_UNKNOWN_SHARE)
+    note = _note(rows, shard)
+    with contextlib.suppress(OSError):  # a name for convenience
+        store.mend_latest()
+    _write(root, asked, outcome, rows, note)
+    for line in totals(runner.results(), time.monotonic() - began_s, "cell"):
+        click.echo(line)
+    if note:
+        click.echo(note)
+    return conclude(outcome, root, interrupted=not finished)
 
-    title: Callable[[CellResult], str]
-    progress: Callable[[int], str]
-    take: Callable[[CellResult], None] = lambda result: None
 
-    def run(
-        self, pool: Pool, choose: Choose, ledger: Ledger, *, end_s: float = math.inf
-    ) -> tuple[list[CellResult], bool]:
-        """Run the cells that ``choose`` returns, none of them begun after ``end_s``, and return
-        their results; false where the user interrupted.
+@attrs.define(kw_only=True)
+class Runner:
+    """Runs ``cells`` and what follows from their results, all of it recorded in ``ledger``."""
+
+    cells: Mapping[Place, Cell]
+    ledger: Ledger
+    store: RunStore
+    jobs: int | None
+    end_s: float
+    _repeated: dict[str, list[Cell]] = attrs.field(init=False, factory=dict)
+
+    def run(self, order: Sequence[Place]) -> bool:
+        """Run the cells at the places of ``order``; return false where the user interrupted."""
+        chosen = [self.cells[place] for place in order]
+        left = [cell for cell in chosen if cell.key not in self.ledger.known]
+        if len(left) < len(chosen):
+            say(f"{len(chosen) - len(left)} of {len(chosen)} cells are known")
+        kept = {result.run for result in self.ledger.known.values()}
+        if gone := self.store.sweep({cell.plan.name for cell in left}, kept):
+            say(f"removed {gone} runs that were broken off")
+        return self._run(left, "cells")
+
+    def repeat(self, times: int) -> bool:
+        """Run each cell that failed ``times`` more; return false where the user interrupted."""
+        again = []
+        for cell in self.cells.values():
+            result = self.ledger.known.get(cell.key)
+            if result is not None and result.outcome in FAILED:
+                more = [attrs.evolve(cell, repetition=number + 1) for number in range(times)]
+                self._repeated[cell.key] = more
+                again += [each for each in more if each.key not in self.ledger.known]
+        return self._run(again, "repetitions")
+
+    def shrink(self) -> dict[str, str]:
+        """Look for the smallest plan of each kind of failure in simulation; return the files by
+        the cells' keys.
         """
-        done: list[CellResult] = []
-        chosen: dict[str, None] = {}
+        found: dict[str, str] = {}
+        seen: set[frozenset[str]] = set()
+        for cell in self.cells.values():
+            result = self.ledger.known.get(cell.key)
+            if result is None or result.outcome is not Outcome.VIOLATION or not result.run:
+                continue
+            run = RunDirectory(Path(result.run))
+            if not _runs_plan(run, cell):
+                continue
+            path = run.root / SHRUNK
+            names = frozenset(result.anomalies)
+            if path.is_file():
+                found[cell.key] = str(path)
+            elif names not in seen and _simulated(cell) and time.monotonic() < self.end_s:
+                try:
+                    shrink_run(run, failures(run), budget_s=SHRINK_S, jobs=self.jobs)
+                except Interrupted:
+                    # What it had by then is not the smallest.
+                    path.unlink(missing_ok=True)
+                    raise
+                except FiredrillError as error:
+                    say(f"{run.root.name}: no smaller plan: {error}")
+                if path.is_file():
+                    found[cell.key] = str(path)
+            seen.add(names)
+        return found
 
-        def choosing() -> Cell | None:
-            cell = choose()
-            if cell is not None:
-                chosen[cell.key] = None
-            return cell
+    def results(self) -> list[CellResult]:
+        """The results of all cells that have one."""
+        known = self.ledger.known
+        return [known[cell.key] for cell in self.cells.values() if cell.key in known]
 
-        noted_s = time.monotonic()
+    def rows(self, asked: CampaignFile, shrunk: Mapping[str, str]) -> list[CellRow]:
+        """Return the table: a row for each cell, in the order of the matrix."""
+        today = datetime.now(UTC).date()
+        rows = []
+        for place, cell in self.cells.items():
+            rule = quarantined(asked, place, today)
+            same = [cell, *self._repeated.get(cell.key, self._known_repeats(cell))]
+            runs = [self.ledger.known[each.key] for each in same if each.key in self.ledger.known]
+            quarantine = f"until {rule.until}: {rule.reason}" if rule else ""
+            path = shrunk.get(cell.key, "")
+            rows.append(row_of(place, cell.key, runs, quarantine=quarantine, shrunk=path))
+        return rows
+
+    def _known_repeats(self, cell: Cell) -> list[Cell]:
+        if cell.key not in self.ledger.known:
+            return []
+        numbered = (attrs.evolve(cell, repetition=number) for number in itertools.count(1))
+        return list(itertools.takewhile(lambda each: each.key in self.ledger.known, numbered))
+
+    def _run(self, cells: Sequence[Cell], what: str) -> bool:
+        simulated = [cell for cell in cells if _simulated(cell)]
+        real = [cell for cell in cells if not _simulated(cell)]
+        return self._on(
+            simulated, lambda: simulation_pool(self.store.root, keep=True, jobs=self.jobs), what
+        ) and self._on(real, self._nodes, what)
+
+    def _on(self, cells: Sequence[Cell], pool: Callable[[], Pool], what: str) -> bool:
+        if not cells:
+            return True
+        named = {cell.key: place.axes for place, cell in self.cells.items()}
+        for key, more in self._repeated.items():
+            named |= {cell.key: f"{named[key]} again" for cell in more}
+        announcer = Announcer(
+            title=lambda result: f"{named[result.key]}, seed {result.seed}",
+            progress=lambda count: self._progress(count, cells, what),
+        )
+        done, finished = announcer.run(pool(), in_turn(cells), self.ledger, end_s=self.end_s)
+        if finished and len(done) < len(cells):
+            click.echo(f"the time is over: {len(cells) - len(done)} of {len(cells)} {what} left")
+        return finished
+
+    def _nodes(self) -> Pool:
+        # One at a time: clusters on one machine would slow each other down.
+        return pool_of(partial(run_on_nodes, runs_dir=self.store.root), jobs=1)
+
+    def _progress(self, count: int, cells: Sequence[Cell], what: str) -> str:
+        left = cells[count:]
+        took = [r.wall_s for cell in cells[:count] if (r := self.ledger.known.get(cell.key))]
+        workers = (self.jobs or 2) if _simulated(cells[0]) else 1
+        left_s = len(left) * (sum(took) / len(took) if took else SIMULATED_S) / workers
+        ends = f"about {quantities.words(max(1.0, round(left_s)))} left"
+        return f"{count} of {len(cells)} {what}, {ends}"
+
+
+def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
+    """Return the cell at each place. Raises ``PlanError``, ``UsageError``."""
+    base = file.parent / asked.plan if asked.plan else None
+    found, simulated = {}, []
+    for place in places(asked):
+        given = place.overrides() | {"name": asked.name}
         try:
-            # Closed on each way out: the workers end with the generator.
-            with closing(pool.results(choosing, ledger, begin_until_s=end_s)) as work:
-                for result in work:
-                    done.append(result)
-                    self._came(result)
-                    if time.monotonic() - noted_s >= NOTE_EVERY_S:
-                        noted_s = time.monotonic()
-                        say(self.progress(len(done)))
-        except KeyboardInterrupt:
-            # Those that ended behind one that went on: a violation among them is proven.
-            reported = {result.key for result in done}
-            for key in chosen:
-                if key in ledger.known and key not in reported:
-                    done.append(ledger.known[key])
-                    self._came(ledger.known[key])
-            return done, False
-        return done, True
-
-    def _came(self, result: CellResult) -> None:
-        self.take(result)
-        announce(self.title(result), result)
+            plan = load(base, given, usual=DEFAULTS)
+            if plan.cluster.provider == SIMULATED:
+                plan = load(base, given | {"check.executor": "local"}, usual=DEFAULTS)
+                simulated.append(plan)
+        except PlanError as error:
+            raise PlanError(error.path, f"{error.problem} (in {place.axes})", str(file)) from error
+        found[place] = Cell(plan=plan, limit_s=_limit_s(plan))
+    if simulated:
+        refuse_unrunnable(simulated)
+    return found
 
 
-def announce(title: str, result: CellResult) -> None:
-    """Print one line for a result that is not valid, and one with the command that replays it."""
-    if result.outcome is Outcome.VALID:
-        return
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(result.anomalies.items()))
-    why = found or "; ".join(result.reasons)
-    click.echo(inert(f"{title}: {result.outcome.value.upper()}: {why}", LINE_CHARS))
-    if result.run:
-        click.echo(f"  firedrill replay {shlex.quote(result.run)}")
+def _limit_s(plan: Plan) -> float:
+    if plan.cluster.provider == SIMULATED:
+        return SIMULATED_LIMIT_S
+    return CELL_LIMIT_S + plan.drive.duration_s
 
 
-def conclude(outcome: Outcome, root: Path, *, interrupted: bool, again: str = GOES_ON) -> int:
-    """Print the last line of a campaign below ``root``, and return its exit code; ``again`` says
-    what the same command does after an interruption.
+def _runs_plan(run: RunDirectory, cell: Cell) -> bool:
+    """Whether ``run`` is of the plan of ``cell``. A ledger that was merged may name any directory,
+    and shrinking runs the plan that is in it.
     """
-    if interrupted:
-        click.echo(f"interrupted: {again}")
-    else:
-        click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {root}")
-    return exit_code(outcome, interrupted=interrupted)
+    try:
+        require_plain(run)
+        found = load(run.plan)
+    except (MalformedHistory, PlanError):
+        return False
+    # A run materialises the schedule that its seed draws.
+    drawn = msgspec.structs.replace(found.nemesis, schedule=(), mix=cell.plan.nemesis.mix)
+    return msgspec.structs.replace(found, nemesis=drawn) == msgspec.structs.replace(
+        cell.plan, nemesis=msgspec.structs.replace(cell.plan.nemesis, schedule=())
+    )
+
+
+def _simulated(cell: Cell) -> bool:
+    return cell.plan.cluster.provider == SIMULATED
+
+
+def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
+    path, code = root / RESULTS_FILE, code_digest()
+    ledger = Ledger(path, code) if again else Ledger.read(path, code)
+    for other in others:
+        source = other / CAMPAIGNS / root.name / RESULTS_FILE
+        if not source.is_file():
+            source = other / RESULTS_FILE
+        if not source.is_file():
+            raise UsageError(f"--merge: {other} holds no results of the campaign {root.name!r}")
+        taken = Ledger.read(source, code)
+        if not taken.known and past_results(source):
+            say(f"--merge: the results in {source} are of other code: they do not count")
+        for key, result in taken.known.items():
+            if key not in ledger.known:
+                ledger.add(_here(result, source))
+    return ledger
+
+
+def _here(result: CellResult, source: Path) -> CellResult:
+    """Return ``result`` with its run as it is found from here: beside the campaign it came from."""
+    if not result.run or Path(result.run).is_dir():
+        return result
+    near = source.parent.parent.parent / Path(result.run).name
+    return msgspec.structs.replace(result, run=str(near) if near.is_dir() else "")
+
+
+def _order(cells: Mapping[Place, Cell], path: Path) -> list[Place]:
+    """Return the places in the order to run them: the riskiest first, by what ``path`` records."""
+    code = code_digest()
+    axes = {cell.key: place.axes for place, cell in cells.items()}
+    past: dict[str, Past] = {}
+    for its_code, result in past_results(path):
+        if result.key in axes:
+            known = past.get(axes[result.key], Past())
+            red = result.outcome is not Outcome.VALID
+            past[axes[result.key]] = Past(runs=known.runs + 1, red=red, changed=its_code != code)
+    return by_risk(cells, past)
+
+
+def _shard(cells: Mapping[Place, Cell], part: str, durations: Path | None) -> set[Place]:
+    """Return the places of the shard ``part``. They follow from the file, and the table of
+    ``durations``, alone: every machine has to come to the same shards.
+    """
+    number, of = _parts(part)
+    took: dict[str, float] = {}
+    if durations is not None:
+        try:
+            table = msgspec.json.decode(durations.read_bytes(), type=CampaignTable)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UsageError(
+                f"--durations: {durations} is no table of a campaign: {error}"
+            ) from error
+        for row in table.cells:
+            if row.times:
+                took[row.key] = row.wall_s / row.times
+    sized = []
+    for place, cell in cells.items():
+        usual_s = SIMULATED_S if _simulated(cell) else cell.plan.drive.duration_s + AROUND_S
+        sized.append((place, took.get(cell.key, usual_s)))
+    return set(shard(sized, number, of))
+
+
+def _parts(text: str) -> tuple[int, int]:
+    number, slash, of = text.partition("/")
+    if not slash or not number.isdecimal() or not of.isdecimal() or not 1 <= int(number) <= int(of):
+        raise UsageError(f"--shard: expected K/N, as 2/5 (got {text!r})")
+    return int(number), int(of)
+
+
+def _note(rows: Sequence[CellRow], part: str | None) -> str:
+    """Say what the outcome does not cover."""
+    missing = sum(row.outcome is None for row in rows)
+    spared = sum(bool(row.quarantine) for row in rows)
+    parts = []
+    if missing:
+        only = f" (this is shard {part})" if part else ""
+        parts.append(f"{missing} of {len(rows)} cells were not run{only}")
+    if spared:
+        parts.append(f"{spared} cells are quarantined: what they show does not count")
+    return "; ".join(parts)
+
+
+def _report(rows: Sequence[CellRow]) -> None:
+    """Write the reports of cells that failed, which simulation leaves out, for the page's links."""
+    from results.report.render import write_report
+
+    failed = [row for row in rows if row.outcome in FAILED and row.run]
+    for row in failed[:REPORTS_MAX]:
+        run = RunDirectory(Path(row.run))
+        if not run.report.exists():
+            try:
+                write_report(run)
+            except FiredrillError as error:
+                say(f"{run.root.name}: no report: {error}")
+
+
+def _write(
+    root: Path, asked: CampaignFile, outcome: Outcome, rows: Sequence[CellRow], note: str
+) -> None:
+    from results.report.campaign_page import write_campaign
+
+    root.mkdir(parents=True, exist_ok=True)
+    table = CampaignTable(name=asked.name, outcome=outcome, cells=tuple(rows))
+    encoded = msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
+    write_atomically(root / TABLE, encoded)
+    page = write_campaign(root, asked.name, outcome, rows, note)
+    click.echo(f"page: {page}")

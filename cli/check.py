@@ -97,10 +97,14 @@ def check(
             search_limit,
             report=drawn,
             history=history,
+            kept=not only_judged,
             limits=limits,
         )
         # Before it is printed: the exit code holds even where stdout refuses the findings.
         session.found(judged.outcome)
+        # Before it, too: the outcome is the last line.
+        if directory.root.parent.resolve() == store.root.resolve():
+            refresh_index(store)
         if as_json:
             from harness.protocols.verdict import encode
 
@@ -109,8 +113,6 @@ def check(
             # A history that is only judged leaves no directory behind.
             gone = Path(path) if only_judged else None
             judging.announce(directory, judged, directory.report.exists(), gone)
-    if directory.root.parent.resolve() == store.root.resolve():
-        refresh_index(store)
     return judged.outcome.exit_code
 
 

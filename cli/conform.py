@@ -32,7 +32,7 @@ from harness.plan.overrides import PLUGINS, merged
 from harness.plan.plan import Plan, load, node_names
 from harness.protocols.cluster import Cluster, System, felt, require_made
 from harness.run.directory import RunDirectory
-from harness.text import inert
+from harness.text import inert, inert_json
 from results.store.store import RunStore
 
 RESULTS = "conform.json"
@@ -199,7 +199,7 @@ def line(name: str, mark: str, text: str) -> str:
 def _conclude(
     results: Sequence[Result], run: RunDirectory, store: RunStore, system: str, *, as_json: bool
 ) -> int:
-    encoded = msgspec.json.format(msgspec.json.encode(results))
+    encoded = inert_json(msgspec.json.format(msgspec.json.encode(results)))
     count = Counter(result.mark for result in results)
     broken = count[Mark.BROKEN]
     if broken:

@@ -12,12 +12,12 @@ import click
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from cli import duration
-from cli.campaign import Announcer, conclude
+from cli import quantities
+from cli.campaign_course import Announcer, conclude
 from cli.campaign_plans import FIXED, NAME_CHARS
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
-from cli.session import Session, runs_option, say
+from cli.session import PlanFile, Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.point_census import (
@@ -42,7 +42,7 @@ HOLD_S = 1.5  # longer than a lease and an election, so that others take over
 
 
 @click.command("crash-points")
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=PlanFile())
 @click.option("--sample", type=click.IntRange(1), default=SAMPLE, show_default=True,
               help="How many points at most, of each kind alike.")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Every point, however many.")
@@ -53,7 +53,7 @@ HOLD_S = 1.5  # longer than a lease and an election, so that others take over
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once (as many as cores).")
 @click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=CELL_LIMIT_S,
               show_default=True, help="Wall seconds that one run may take.")  # fmt: skip
-@click.option("--time-budget", "budget_s", callback=duration.seconds, metavar="TIME",
+@click.option("--time-budget", "budget_s", callback=quantities.seconds, metavar="TIME",
               help="Begin no run after that time: 90s, 30m, 8h.")  # fmt: skip
 @runs_option
 @click.pass_obj

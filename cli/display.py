@@ -58,6 +58,22 @@ def choose(stream: TextIO, drive_s: float, now: Now = time.monotonic) -> Display
     return PlainDisplay(stream, drive_s, now)
 
 
+class Rate:
+    """Acknowledged transactions a second, over the last ``window_s``; each reader has its own."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def of(self, now_s: float, done: int) -> float:
+        """Take a count at a time; return the rate since the oldest one kept."""
+        self._marks.append((now_s, done))
+        while len(self._marks) > 2 and self._marks[1][0] <= now_s - self._window_s:
+            self._marks.popleft()
+        then_s, before = self._marks[0]
+        return (done - before) / (now_s - then_s) if now_s > then_s else 0.0
+
+
 class Tally:
     """The state that both displays show: the phase, counts by type and error, the
     faults in force.
@@ -70,13 +86,13 @@ class Tally:
         self.counts = dict.fromkeys(OpType, 0)
         self.errors: dict[str, int] = {}
         self.active: tuple[str, ...] = ()
-        self._marks: deque[tuple[float, int]] = deque()
+        self._rate = Rate(RATE_WINDOW_S)
 
     def enter(self, phase: str) -> None:
         """Begin a new phase now."""
         self.phase, self.entered_s = phase, self._now()
-        self._marks.clear()
-        self._marks.append((self.entered_s, self.counts[OpType.OK]))
+        self._rate = Rate(RATE_WINDOW_S)
+        self._rate.of(self.entered_s, self.counts[OpType.OK])
 
     def count(self, kind: OpType, error: str | None) -> None:
         """Count one completion; an error code past the limit of distinct ones
@@ -104,12 +120,7 @@ class Tally:
         """Return ok operations a second, since the last call that is at least a window old or since
         the phase began.
         """
-        now, done = self._now(), self.counts[OpType.OK]
-        self._marks.append((now, done))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW_S:
-            self._marks.popleft()
-        then, before = self._marks[0]
-        return (done - before) / (now - then) if now > then else 0.0
+        return self._rate.of(self._now(), self.counts[OpType.OK])
 
     def top_errors(self) -> str:
         """Return the commonest error codes with their counts."""
@@ -158,7 +169,9 @@ class PlainDisplay:
         self._tally.enter(name)
         self._summed_s = self._now()
         left_s = self._tally.left_s
-        self._say(f"{inert(name, FIELD_CHARS)}{'' if left_s is None else f' for {left_s:g} s'}")
+        self._say(
+            f"{inert(name, FIELD_CHARS)}{'' if left_s is None else f' for {round(left_s, 1):g} s'}"
+        )
 
     def completed(self, type: OpType, error: str | None) -> None:
         """See ``Progress``."""

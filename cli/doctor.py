@@ -22,7 +22,7 @@ from harness.errors import FiredrillError
 from harness.exit_codes import Outcome
 from harness.protocols.cluster import Requirement
 from harness.protocols.faults import Fault
-from harness.text import inert
+from harness.text import inert, inert_json
 from results.store.store import RunStore
 
 DISK_MIN_BYTES = 2 << 30  # an image, a long history and its tables side by side
@@ -50,7 +50,7 @@ def doctor(as_json: bool, store: RunStore) -> int:
     rows, choice = examine(store.root)
     if as_json:
         said = {"findings": rows, "provider": choice}
-        click.echo(msgspec.json.format(msgspec.json.encode(said), indent=2))
+        click.echo(inert_json(msgspec.json.format(msgspec.json.encode(said), indent=2)))
     else:
         _show(rows, choice)
     return 0 if choice.name else Outcome.HARNESS_ERROR.exit_code

@@ -14,8 +14,8 @@ import attrs
 
 from cli import judging, streams
 from cli.display import choose
-from cli.duration import words
 from cli.live_status import StatusFile
+from cli.quantities import words
 from cli.run_pages import refresh_index
 from cli.session import Session, say
 from cli.signals import stopping
@@ -84,6 +84,8 @@ def one(
     outcome = judged.outcome
     session.found(outcome)
     code = exit_code(outcome, interrupted=read_manifest(directory).interrupted)
+    # The outcome is the last line.
+    refresh_index(store)
     try:
         judging.announce(directory, judged, directory.report.exists())
     # An ``OSError`` as well, with an exit code of its own: see ``cli.main.execute``.
@@ -96,7 +98,6 @@ def one(
         code = outcome.exit_code
     if drill.kept:
         _tell_kept(directory, store)
-    refresh_index(store)
     return DrillResult(run=directory, outcome=outcome, code=code, kept=drill.kept)
 
 

@@ -14,12 +14,12 @@ import attrs
 import click
 from msgspec.structs import replace
 
-from cli import duration
-from cli.campaign import GOES_ON, Announcer, conclude
+from cli import quantities
+from cli.campaign_course import GOES_ON, Announcer, conclude
 from cli.campaign_plans import flags_given, markers_of, refuse_unrunnable, seed_plans, swarm_plans
 from cli.cells import code_digest, simulate, simulation_pool
 from cli.run import naming_source
-from cli.session import Session, runs_option, say
+from cli.session import PlanFile, Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, CRASHES, Cell, CellResult
 from harness.campaigns.corpus import Corpus, Entry
 from harness.campaigns.coverage_log import CoverageLog
@@ -34,9 +34,9 @@ from harness.exit_codes import Outcome
 from harness.history.files import disk_failure, locked
 from harness.plan.overrides import PLUGINS, applied
 from harness.plan.plan import MAX_SEED, Plan, dumps, loads, resolved
-from harness.protocols.cluster import OF_SYSTEMS
+from harness.protocols.cluster import OF_SYSTEMS, Capability
 from harness.protocols.coverage import Features
-from harness.protocols.fault_kinds import BUILT_IN
+from harness.protocols.fault_kinds import BUILT_IN, PROCEDURES
 from harness.protocols.moments import Moment
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
@@ -54,9 +54,9 @@ FROM_CORPUS = "the same command searches on from the corpus as it is now"
 
 
 @click.command()
-@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.argument("plan", required=False, type=PlanFile())
 @click.option("--runs", type=click.IntRange(1), help="How many; as many as the time allows.")
-@click.option("--time-budget", "budget_s", callback=duration.seconds, metavar="TIME",
+@click.option("--time-budget", "budget_s", callback=quantities.seconds, metavar="TIME",
               help="Begin no run after that time: 90s, 30m, 8h (without --runs 10m).")  # fmt: skip
 @click.option("--corpus", "corpus_path", type=click.Path(path_type=Path), metavar="DIR",
               help="Plans that reached something: read, made smaller, and grown.")  # fmt: skip
@@ -73,7 +73,7 @@ FROM_CORPUS = "the same command searches on from the corpus as it is now"
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once (as many as cores).")
 @click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=CELL_LIMIT_S,
               show_default=True, help="Wall seconds that one run may take.")  # fmt: skip
-@click.option("--shrink", "shrink_s", callback=duration.seconds, default=SHRINK_BUDGET,
+@click.option("--shrink", "shrink_s", callback=quantities.seconds, default=SHRINK_BUDGET,
               show_default=True, metavar="TIME", help="For each failure, afterwards.")  # fmt: skip
 @click.option("--no-shrink", is_flag=True, help="Leave what fails as it is.")
 @runs_option
@@ -321,10 +321,13 @@ def _repertoire(kinds: Sequence[str]) -> Repertoire:
     from nemesis.schedule import COUNTED_TARGETS, LEADER_TARGET
 
     # Of another's kinds only a plan that names them can know what they need.
-    names = kinds or [name for name in plugins.names("faults") if name in BUILT_IN]
+    # How long a procedure takes depends on its nodes: a drawn hold would break most of them off.
+    drawn = frozenset(BUILT_IN) - PROCEDURES
+    names = kinds or [name for name in plugins.names("faults") if name in drawn]
+    # What a statement or a command says is the plan's, and nothing draws it.
+    said = OF_SYSTEMS | {Capability.COMMANDS}
     return Repertoire(
-        # What a statement says is the plan's, and nothing draws it.
-        kinds={n: kind for n in names if not (kind := build_fault(n).kind).needs & OF_SYSTEMS},
+        kinds={n: kind for n in names if not (kind := build_fault(n).kind).needs & said},
         targets=(LEADER_TARGET, "follower of any partition", *COUNTED_TARGETS),
         moments=tuple(Moment),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from cli.session import Session, runs_option, say
-from harness.errors import UsageError
+from harness.errors import MalformedHistory, UsageError
 from harness.history import files
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory
@@ -81,7 +81,8 @@ def _operations(history: History, *, edn: bool) -> Iterator[bytes]:
 
 def operations_of(history: History) -> Iterator[dict[str, Any]]:
     """Return the operations of a run, with all else that its verdict rests on. Raises
-    ``MalformedHistory``.
+    ``MalformedHistory``, also where the run has files that its manifest does not name: the export
+    would be of another verdict.
     """
     from checkers.promises.always_on import log_lines
     from harness.history.parquet import read_summed
@@ -90,6 +91,8 @@ def operations_of(history: History) -> Iterator[dict[str, Any]]:
     from results.export.operations import operations
 
     run, sums = history.run, history.manifest.checksums
+    if unnamed := (*history.unnamed, *history.logs.unsealed):
+        raise MalformedHistory(str(run.root), "", unnamed[0])
     beside = {LINES: log_lines(history)}
     for name, (file, schema) in SIDE_TABLES.items():
         if name != LINES and file in sums:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
 from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
 from harness.run.directory import BankRules, RunDirectory
+from harness.scratch import scratch_directory
 from results.store.store import RunStore
 
 STDIN = "-"
@@ -45,8 +45,8 @@ def opened(
     neither can be changed. Raises ``UsageError``.
     """
     if name == STDIN:
-        with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
-            copy = _copied_stdin(Path(scratch))
+        with scratch_directory("import") as scratch:
+            copy = _copied_stdin(scratch.path)
             with opened(str(copy), store, workload, bank=bank, keep=keep) as found:
                 yield found
         return
@@ -65,8 +65,8 @@ def opened(
         plugins.load("workloads", workload)
     history = Foreign(path=str(path), workload=workload, bank=bank)
     if not keep:
-        with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
-            yield RunDirectory(Path(scratch) / path.name), history
+        with scratch_directory("import") as scratch:
+            yield RunDirectory(scratch.path / path.name), history
         return
     run = store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2))
     try:

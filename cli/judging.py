@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import attrs
 import click
+import msgspec
 
 from cli.analysis import Asked, Foreign, analyzed
 from cli.judging_limits import LimitsAsked
@@ -31,6 +32,7 @@ COLORS = {
 }
 """Of the outcome, on a terminal; click leaves them out elsewhere."""
 DEFAULT_EXECUTOR = "auto"
+BY_INDEX = "ordered by index alone, and nothing is said of durations"
 # A history of at most this many is judged in process before Spark has begun to start.
 SMALL_TRANSACTIONS = 50_000
 
@@ -57,6 +59,7 @@ def judge(
     *,
     report: bool = True,
     history: Foreign | None = None,
+    kept: bool = True,
     limits: LimitsAsked | None = None,
 ) -> Judged:
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
@@ -65,7 +68,7 @@ def judge(
     As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``.
     """
     asked = Asked(executor=executor, model=model, search_limit=search_limit)
-    found = analyzed(run, say, asked, report=report, history=history, asked=limits)
+    found = analyzed(run, say, asked, report=report, history=history, kept=kept, asked=limits)
     verdict = found.verdict
     if verdict is None:
         reason = f"the analysis did not end: {found.death}"
@@ -113,6 +116,9 @@ def judge_here(
         recover(run, partition_of=_partition_of(run))
     chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
     say(f"judging {run.root.name} ({chosen}{why})")
+    origin = read_manifest(run).origin
+    if not isinstance(origin, msgspec.UnsetType) and not origin.real_time:
+        say(f"the times in {origin.file} are missing or go back: its operations are {BY_INDEX}")
     unstored: list[NotStored] = []
     verdict = analyze(
         run,

@@ -15,7 +15,7 @@ from harness import plugins
 from harness.errors import FiredrillError
 from harness.plan.installed_plugins import every
 from harness.protocols.cluster import PlantsBugs
-from harness.text import inert
+from harness.text import inert, inert_json
 
 LOG_COLUMNS = 160  # where no terminal tells its own
 _NODES = ("n1", "n2", "n3")  # a system is built to be asked for its bugs
@@ -78,7 +78,7 @@ def list_command(kind: str, as_json: bool) -> int:
     """List what a plan may name: KIND with a line for each, plug-ins included."""
     rows = tuple(KINDS[kind]())
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+        click.echo(inert_json(msgspec.json.format(msgspec.json.encode(rows), indent=2)))
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

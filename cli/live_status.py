@@ -7,13 +7,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from cli.display import Tally
+from cli.display import Rate, Tally
 from harness.errors import FiredrillError
 from harness.history.files import read_small
 from harness.history.records import OpType
@@ -40,21 +39,6 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
 
 
-class Rate:
-    """Acknowledged transactions a second, over the last ``WINDOW_S``."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, int]] = deque()
-
-    def of(self, now_s: float, done: int) -> float:
-        """Take a count at a time; return the rate since the oldest one kept."""
-        self._marks.append((now_s, done))
-        while len(self._marks) > 2 and self._marks[1][0] <= now_s - WINDOW_S:
-            self._marks.popleft()
-        then_s, before = self._marks[0]
-        return (done - before) / (now_s - then_s) if now_s > then_s else 0.0
-
-
 class StatusFile:
     """Writes the state of ``tally`` between ``with`` and its end, once ``run`` is set and records.
     A disk that refuses costs the status alone.
@@ -63,7 +47,7 @@ class StatusFile:
     def __init__(self, tally: Tally) -> None:
         self.run: RunDirectory | None = None
         self._tally = tally
-        self._rate = Rate()
+        self._rate = Rate(WINDOW_S)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
 

@@ -19,6 +19,7 @@ from cli.signals import interrupt_on_terminate
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome, worst
+from harness.scratch import sweep
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
 
@@ -41,6 +42,7 @@ COMMANDS = {
     "list": "cli.listing:list_command",
     "new": "cli.new:new",
     "sim": "cli.sim:sim",
+    "campaign": "cli.campaign:campaign",
     "explore": "cli.explore:explore",
     "crash-points": "cli.crash_points:crash_points",
     "selftest": "cli.selftest:selftest",
@@ -102,6 +104,7 @@ def main() -> None:
     interrupt_on_terminate()
     streams.complete()
     streams.bound_warnings()
+    sweep()
     if sys.stdout is None:
         say("stdout is closed: the findings could not be printed")
         sys.exit(EXIT_HARNESS_ERROR)

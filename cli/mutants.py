@@ -21,7 +21,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from cli import duration
+from cli import quantities
 from cli.cells import code_digest, pool_of, run_on_nodes, simulate
 from cli.environment import SIMULATED
 from cli.session import say
@@ -102,7 +102,7 @@ def mutant_options(command: C) -> C:
     )
     @click.option("--limit-cpu", "limit_cpu_s", type=click.FloatRange(min=1), default=LIMIT_CPU_S,
                   show_default=True, help="Seconds of a core for one mutant.")  # fmt: skip
-    @click.option("--time-budget", "budget_s", callback=duration.seconds, metavar="TIME",
+    @click.option("--time-budget", "budget_s", callback=quantities.seconds, metavar="TIME",
                   help="Begin no drill of a mutant after that time: 90s, 30m, 8h.")  # fmt: skip
     @click.option("--at-least", type=click.FloatRange(0, 1), default=AT_LEAST, show_default=True,
                   help="Share of mutants that must be killed.")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import keyword
 import os
@@ -17,6 +18,8 @@ from harness.errors import HarnessError, UsageError
 
 NAME = re.compile(r"[a-z][a-z0-9]{1,29}")
 SUFFIXES = (".py", ".toml")
+# What pytest and build tools import by name, in the directory of the package as well.
+RESERVED = frozenset({"conftest", "firedrill", "setup", "test", "tests"})
 
 
 @attrs.frozen
@@ -79,10 +82,22 @@ def _check(example: Example, name: str, target: Path) -> None:
     for group in example.groups:
         if name in plugins.names(group):
             raise UsageError(f"name {name!r}: there is a {group.removesuffix('s')} of that name")
+    if name in sys.stdlib_module_names or name in RESERVED:
+        raise UsageError(f"name {name!r}: a module of that name is another's, which it would hide")
+    if _distributed(name):
+        raise UsageError(f"name {name!r}: a package of that name is installed, which it replaces")
     if importlib.util.find_spec(name) is not None:
         raise UsageError(f"name {name!r}: there is a Python package of that name, which it hides")
     if target.exists():
         raise UsageError(f"{target}: it is there already, and nothing is written over")
+
+
+def _distributed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _source(example: Example) -> Path:

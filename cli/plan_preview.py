@@ -19,15 +19,15 @@ from rich.text import Text
 from cli.environment import SIMULATED, prepare
 from cli.guard import ReaperGuard
 from cli.listing import print_table
-from cli.run import naming_source, overrides, plan_flags
+from cli.run import naming_source, overrides, plan_flags, refuse_without_java
 from cli.session import Session, runs_option
-from harness.errors import FiredrillError, HarnessError
+from harness.errors import FiredrillError, HarnessError, MissingCapability
 from harness.exit_codes import EXIT_USAGE, Outcome
 from harness.plan.plan import MAX_SEED, Plan, as_table, converted_options, load
 from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
-from harness.text import inert
+from harness.text import inert, inert_json
 from results.store.store import RunStore
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ def look(plan: Plan, runs: Path) -> Examined:
             require_room(ready.plan, runs)
         except HarnessError as error:
             missing.append(error)
+        try:
+            refuse_without_java(ready.plan)
+        except MissingCapability as error:
+            missing.append(error)
         # Within: the environment has a say in the options of its provider.
         missing += _tried(ready)
     own = {path: msgspec.to_builtins(found) for path, found in converted.items()}
@@ -150,7 +154,7 @@ def _print_json(found: Examined) -> None:
         "provider": {"name": ready.plan.cluster.provider, "why": ready.provider_reason},
         "missing": [str(error) for error in found.missing],
     }
-    click.echo(msgspec.json.format(msgspec.json.encode(said), indent=2))
+    click.echo(inert_json(msgspec.json.format(msgspec.json.encode(said), indent=2)))
 
 
 def _print(found: Examined) -> None:
@@ -231,7 +235,7 @@ def _schema(own: bool) -> str:
     from harness.plan.plan_schema import schema
 
     made = msgspec.json.encode(schema(installed(own=own)))
-    return msgspec.json.format(made, indent=1).decode() + "\n"
+    return inert_json(msgspec.json.format(made, indent=1)).decode() + "\n"
 
 
 def _reference(own: bool) -> str:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from cli.drill import Budget, RunOptions, one
-from cli.duration import words
+from cli.quantities import words
 from cli.session import Session, say
 from harness.campaigns.cell import Cell, CellResult, result_of
 from harness.campaigns.pool import RunStarted, in_this_process
@@ -47,6 +47,8 @@ def series(
 
     A run that the environment broke is one row; an error that would refuse every run is raised.
     """
+    from cli.wiring import without_untestable
+
     rows: list[CellResult] = []
     kept, why = False, ""
 
@@ -57,7 +59,10 @@ def series(
         number = len(rows) + 1
         seed = seed_of(plan.seed, number)
         say(f"run {number} of at most {bounds.runs}, seed {seed}")
-        return Cell(plan=msgspec.structs.replace(plan, seed=seed), repetition=number)
+        own, untested = without_untestable(msgspec.structs.replace(plan, seed=seed))
+        if untested:
+            say(f"seed {seed} draws nothing that tests {', '.join(untested)}: left out of this run")
+        return Cell(plan=own, repetition=number)
 
     def work(cell: Cell, _run_started: RunStarted) -> CellResult:
         nonlocal kept

@@ -8,6 +8,7 @@ import click
 from cli import judging
 from cli.drill import RunOptions, one
 from cli.environment import SIMULATED, TRACE
+from cli.run_pages import refresh_index
 from cli.session import Session, runs_option, say
 from cli.trace_figure import DIAGRAM, View, draw_figure
 from harness.clock import NS_PER_S
@@ -114,6 +115,7 @@ def _again(
     session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace, mutation=mutation)
     judged = judging.judge(run, None, report=report)
     judging.announce(run, judged, run.report.exists())
+    refresh_index(store)
     return run, judged.outcome
 
 

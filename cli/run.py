@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from cli import duration
+from cli import quantities
 from cli.drill import Budget, Keep, RunOptions, one
+from cli.modes import compare, modes_of
 from cli.repeat import MAX_REPEAT, Bounds, series
-from cli.session import Session, executor_option, runs_option
-from harness.errors import MissingCapability, PlanError
+from cli.session import PlanFile, Session, executor_option, runs_option
+from harness.errors import MissingCapability, PlanError, UsageError
 from harness.plan.overrides import merged
 from harness.plan.plan import MAX_SEED, Plan, load
 from results.store.store import RunStore
@@ -57,7 +58,7 @@ def plan_flags(command: C) -> C:
     """``PLAN`` and the flags that override its keys."""
     for flag in reversed(PLAN_FLAGS):
         command = flag(command)
-    return click.argument("plan", required=False, type=click.Path(path_type=Path))(command)
+    return click.argument("plan", required=False, type=PlanFile())(command)
 
 
 @click.command(cls=_Keeping)
@@ -77,9 +78,15 @@ def plan_flags(command: C) -> C:
 @click.option("--until-failure", is_flag=True, help="End with the first run that failed.")
 @click.option(
     "--time-budget",
-    callback=duration.seconds,
+    callback=quantities.seconds,
     metavar="TIME",
     help="For all runs together: 90s, 30m, 8h. Ends what is under way then.",
+)
+@click.option(
+    "--modes",
+    metavar="SC,HA",
+    help="A run in each of these modes of the store, under one seed and schedule, and one page "
+    "that compares what each costs, gives and loses.",
 )
 @click.pass_obj
 def run(
@@ -92,6 +99,7 @@ def run(
     repeat: int,
     until_failure: bool,
     time_budget: float | None,
+    modes: str | None,
     **flags: Any,  # noqa: ANN401
 ) -> int:
     """Run PLAN (a TOML file; flags override its keys) and judge what happened.
@@ -103,7 +111,12 @@ def run(
     wishes = RunOptions(report=not no_report, keep=Keep(keep))
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
-        _refuse_without_java(chosen)
+        refuse_without_java(chosen)
+        if modes is not None:
+            if repeat > 1 or until_failure:
+                raise UsageError("--modes makes a run a mode: leave --repeat and the like out")
+            budget = Budget(time_budget) if time_budget else None
+            return compare(session, chosen, store, wishes, modes_of(modes), budget)
         if repeat == 1 and not until_failure:
             budget = Budget(time_budget) if time_budget else None
             return one(session, chosen, store, wishes, budget).code
@@ -176,7 +189,7 @@ def _unplanned(text: str, why: str) -> PlanError:
     return PlanError("nemesis.schedule", problem, "flags")
 
 
-def _refuse_without_java(plan: Plan) -> None:
+def refuse_without_java(plan: Plan) -> None:
     """Refuse a drill that could not be judged afterwards. Raises ``MissingCapability``."""
     if plan.check.executor != "spark":
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.runs import Summary, described
+from cli.run_summary import Summary, described
 from cli.session import say
 from harness.errors import FiredrillError
 from harness.run.directory import RunDirectory

@@ -1,66 +1,131 @@
-"""``firedrill runs``: lists the runs of the store, and removes old ones."""
+"""``firedrill runs``: lists, tags and archives the runs of the store, and removes old ones."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 import msgspec
 
-from cli.cleanup import driven
-from cli.duration import seconds
+from cli.quantities import seconds, size_bytes
+from cli.run_pages import refresh_index
+from cli.run_summary import Summary, held_by, summarized
 from cli.session import runs_option, say
-from harness.errors import HarnessError, MalformedHistory, PlanError, UsageError
+from harness.errors import HarnessError, UsageError
 from harness.exit_codes import Outcome
-from harness.history.manifest import RUNNING, read_manifest
-from harness.plan import planfile
-from harness.plan.plan import MAX_DURATION_S, MAX_SEED
-from harness.protocols.verdict import read_outcome
-from harness.run.directory import RunDirectory, require_plain
+from harness.run.directory import RunDirectory
 from harness.run.disk_budget import MIB, used_bytes
-from harness.text import inert
-from results.store.retention import Rule, RunRecord, begun_at, to_prune
+from harness.text import inert, inert_json
+from results.store.archive import SUFFIX, archive, require_whole, restore
+from results.store.index import Condition, Query, opened
+from results.store.retention import Rule, RunRecord, to_prune
+from results.store.run_tags import change_tags, read_tags
 from results.store.store import RunStore
 
 FAILED = frozenset({Outcome.VIOLATION.value, Outcome.HARNESS_ERROR.value})
-ON = "still driven"
-UP = "its cluster is kept up"
 COLUMNS = ("run", "outcome", "workload", "begun (UTC)", "nodes", "seed", "drive", "faults", "size")
 NUMBERS = ("nodes", "seed", "drive", "faults", "size")
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. ``state`` is the outcome, or the reason why there is none; ``held``
-    says why the run can't be removed. ``begun`` is a time in UTC, ``duration_s`` the length of the
-    drive phase, ``faults`` the number of those planned; what can't be read is ``None``.
-    """
-
-    run: str
-    state: str
-    outcome: str | None
-    workload: str
-    nodes: int | None
-    size_bytes: int
-    held: str
-    begun: datetime | None = None
-    seed: int | None = None
-    duration_s: float | None = None
-    faults: int | None = None
-
-
 @click.group(invoke_without_command=True)
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="List those alone: outcome=violation, fault=kill, tag=nightly, 'begun>=2026-11', "
+    "'longest_gap_s>2', != for the others; repeatable, all must hold.",
+)
+@click.option("--sort", default="run", show_default=True, metavar="NAME", help="Of a column.")
+@click.option("--reverse", is_flag=True, help="Last first.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N of them.")
+@click.option("--rebuild", is_flag=True, help="Read every run again, not those that changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @runs_option
 @click.pass_context
-def runs(context: click.Context, store: RunStore, as_json: bool) -> int:
-    """List the runs of the store, oldest first; see also its command prune."""
+def runs(
+    context: click.Context,
+    store: RunStore,
+    conditions: tuple[str, ...],
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    rebuild: bool,
+    as_json: bool,
+) -> int:
+    """List the runs of the store, oldest first; see also its commands."""
     if context.invoked_subcommand is not None:
         return 0
-    rows = [summary(run) for run in store.runs()]
+    query = Query(
+        conditions=tuple(map(Condition.parse, conditions)),
+        order=sort,
+        descending=reverse,
+        limit=limit,
+    )
+    with opened(store, rebuild=rebuild) as index:
+        found = index.entries(query)
+    rows = [summarized(each, held_by(RunDirectory(store.root / each.run))) for each in found]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+        click.echo(inert_json(msgspec.json.format(msgspec.json.encode(rows), indent=2)))
     else:
-        _show(rows, store)
+        _show(rows, store, some=bool(conditions))
+    return 0
+
+
+@runs.command()
+@click.argument("run")
+@click.argument("tags", nargs=-1)
+@click.option("--remove", multiple=True, metavar="TAG", help="Take a tag off; repeatable.")
+@runs_option
+def tag(store: RunStore, run: str, tags: tuple[str, ...], remove: tuple[str, ...]) -> int:
+    """Attach TAGS to RUN, each NAME or NAME=VALUE (release=3.1.0, commit=1f3a9c0), and print all
+    that it has. A tag replaces the one of its name.
+    """
+    directory = store.resolve(run)
+    if tags or remove:
+        change_tags(directory, tags, remove)
+    for each in read_tags(directory):
+        click.echo(each)
+    return 0
+
+
+@runs.command(name="archive")
+@click.argument("names", nargs=-1, required=True, metavar="RUNS...")
+@click.option(
+    "--to",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where the files go (here by default).",
+)
+@click.option("--remove", is_flag=True, help="Remove each run once it is archived.")
+@runs_option
+def archive_runs(store: RunStore, names: tuple[str, ...], directory: Path, remove: bool) -> int:
+    """Write each of RUNS as one file with the sums of all its parts."""
+    found = [store.resolve(name) for name in names]
+    for run in found:
+        if held := held_by(run):
+            raise UsageError(f"run {run.root.name} can't be archived: {held}")
+    for run in found:
+        target = archive(run, directory / f"{run.root.name}{SUFFIX}")
+        if remove:
+            require_whole(target)
+            store.remove(run)
+        click.echo(target)
+    if remove:
+        refresh_index(store)
+    return 0
+
+
+@runs.command(name="restore")
+@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@runs_option
+def restore_runs(store: RunStore, files: tuple[Path, ...]) -> int:
+    """Bring the runs of archives back into the store, once every sum was found right."""
+    for file in files:
+        click.echo(restore(file, store).root)
+    refresh_index(store)
     return 0
 
 
@@ -72,6 +137,17 @@ def runs(context: click.Context, store: RunStore, as_json: bool) -> int:
 @click.option(
     "--keep-failed", is_flag=True, help="Keep violations, harness errors and runs without verdict."
 )
+@click.option(
+    "--max-size",
+    callback=size_bytes,
+    metavar="SIZE",
+    help="Remove, oldest first, no more than brings all runs down to this size: 500M, 20G.",
+)
+@click.option(
+    "--forget-findings",
+    is_flag=True,
+    help="Remove also the last run that proves a finding, which stays otherwise.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would go, and let it stay.")
 @runs_option
 def prune(
@@ -79,19 +155,27 @@ def prune(
     keep_last: int | None,
     older_than: float | None,
     keep_failed: bool,
+    max_size: int | None,
+    forget_findings: bool,
     dry_run: bool,
 ) -> int:
     """Remove old run directories. One that is still driven, or whose cluster is kept up, stays.
 
     Every rule that is given must let a run go.
     """
-    if keep_last is None and older_than is None:
-        raise UsageError("say which runs may go: --keep-last N, --older-than TIME, or both")
+    if keep_last is None and older_than is None and max_size is None:
+        wanted = "--keep-last N, --older-than TIME, --max-size SIZE, or several"
+        raise UsageError(f"say which runs may go: {wanted}")
     rule = Rule(
-        keep_last=keep_last, older_than_s=older_than, keep_failed=keep_failed, failed=FAILED
+        keep_last=keep_last,
+        older_than_s=older_than,
+        max_bytes=max_size,
+        keep_proofs=not forget_findings,
+        keep_failed=keep_failed,
+        failed=FAILED,
     )
     every = {run.root.name: run for run in store.runs()}
-    known = [_known(run) for run in every.values()]
+    known = _known(store)
     freed = count = failures = 0
     # These are no runs any more: no rule protects them.
     for left in store.broken_off():
@@ -117,98 +201,31 @@ def prune(
                 continue
         click.echo(f"{'would remove' if dry_run else 'removed'} {chosen.run_id}")
         freed, count = freed + size, count + 1
+    if not dry_run:
+        refresh_index(store)
     said = "would go" if dry_run else "removed"
     click.echo(f"{count} of {len(every)} runs {said}, {freed / MIB:,.0f} MiB")
     return Outcome.HARNESS_ERROR.exit_code if failures else 0
 
 
-def summary(run: RunDirectory) -> Summary:
-    """Summarize the run for the list; unreadable parts are named, not raised."""
-    return msgspec.structs.replace(described(run), size_bytes=used_bytes(run.root))
+def _known(store: RunStore) -> list[RunRecord]:
+    with opened(store) as index:
+        found = index.entries(Query())
+    return [
+        RunRecord(
+            run_id=each.run,
+            outcome=each.outcome,
+            held=held_by(RunDirectory(store.root / each.run)),
+            size_bytes=each.size_bytes,
+            findings=frozenset(finding.fingerprint for finding in each.findings),
+        )
+        for each in found
+    ]
 
 
-def described(run: RunDirectory) -> Summary:
-    """As ``summary``, but without the size, for which the whole directory is walked."""
-    outcome = outcome_of(run)
-    held = held_by(run)
-    try:
-        manifest = read_manifest(run)
-        unjudged = "not sealed" if manifest.state == RUNNING else "not judged"
-        workload = manifest.workload
-        nodes = sum(path.is_dir() for path in run.node("any").parent.glob("*")) or None
-    except MalformedHistory:
-        unjudged, workload, nodes = "no history", "", None
-    seed, duration_s, faults = _planned(run)
-    # The outcome says nothing yet while the run is driven.
-    state = ON if held == ON else outcome or unjudged
-    return Summary(
-        run=run.root.name,
-        state=f"{state}, {held}" if held not in ("", ON) else state,
-        outcome=outcome,
-        workload=workload,
-        nodes=nodes,
-        size_bytes=0,
-        held=held,
-        begun=begun_at(run.root.name),
-        seed=seed,
-        duration_s=duration_s,
-        faults=faults,
-    )
-
-
-def _planned(run: RunDirectory) -> tuple[int | None, float | None, int | None]:
-    """Return the plan's seed, its length and the number of its faults, each ``None`` where it is
-    not a number of a plan: the directory may come from elsewhere.
-    """
-    try:
-        require_plain(run)
-        table = planfile.parse(planfile.read_text(run.plan), run.plan.name)
-    except (MalformedHistory, PlanError):
-        return None, None, None
-    drive, nemesis = table.get("drive"), table.get("nemesis")
-    seed = table.get("seed")
-    length = drive.get("duration_s") if isinstance(drive, dict) else None
-    schedule = nemesis.get("schedule") if isinstance(nemesis, dict) else None
-    return (
-        # A bool is an instance of int.
-        seed if type(seed) is int and 0 <= seed <= MAX_SEED else None,
-        float(length)
-        if isinstance(length, int | float) and 0 <= length <= MAX_DURATION_S
-        else None,
-        len(schedule) if isinstance(schedule, list) else None,
-    )
-
-
-def outcome_of(run: RunDirectory) -> str | None:
-    """Return the outcome of the run's verdict; ``None`` where there is no readable one."""
-    try:
-        require_plain(run)
-        found = read_outcome(run)
-    except MalformedHistory:
-        return None
-    return found.value if found else None
-
-
-def held_by(run: RunDirectory) -> str:
-    """Return why the run can't be removed now; empty where nothing holds it, or where the directory
-    has links in place of files, and so comes from elsewhere.
-    """
-    try:
-        require_plain(run)
-    except MalformedHistory:
-        return ""
-    if run.kept.exists():
-        return UP
-    return ON if driven(run) else ""
-
-
-def _known(run: RunDirectory) -> RunRecord:
-    return RunRecord(run_id=run.root.name, outcome=outcome_of(run), held=held_by(run))
-
-
-def _show(rows: list[Summary], store: RunStore) -> None:
+def _show(rows: list[Summary], store: RunStore, *, some: bool) -> None:
     if not rows:
-        click.echo(f"no runs in {store.root}")
+        click.echo(f"no {'such ' if some else ''}runs in {store.root}")
         return
     table = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(cells[at]) for cells in table) for at in range(len(COLUMNS))]
@@ -225,7 +242,7 @@ def _show(rows: list[Summary], store: RunStore) -> None:
 
 def _cells(row: Summary) -> tuple[str, ...]:
     return (
-        row.run,
+        inert(row.run),
         inert(row.state),
         inert(row.workload),
         "" if row.begun is None else f"{row.begun:%Y-%m-%d %H:%M}",

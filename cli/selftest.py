@@ -197,12 +197,14 @@ def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
 
 def checker_of(name: str) -> str:
     """Return the checker that names this anomaly of a list-append drill."""
-    from harness.protocols.models import OF_CLAIMS, OF_PLACEMENT, OF_REPLICAS
+    from harness.protocols.models import OF_CLAIMS, OF_PLACEMENT, OF_REPLICAS, OF_RESETS
 
     if name in OF_CLAIMS:
         return "claims"
     if name in OF_PLACEMENT:
         return "data-nodes" if name.endswith("data-nodes") else "assignments"
+    if name in OF_RESETS:
+        return "resets"
     return "replicas" if name in OF_REPLICAS else CHECKERS.get(name, "list-append")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any, TypeVar, cast
 import attrs
 import click
 
-from cli.duration import seconds
 from cli.judging_limits import LimitsAsked
+from cli.quantities import seconds
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst
 from harness.history.files import write_atomically
@@ -79,6 +80,24 @@ def _store(_context: click.Context, _option: click.Parameter, value: str) -> Run
     if Path(value).exists() and not Path(value).is_dir():
         raise click.BadParameter(f"expected a directory (got the file {value!r})")
     return RunStore(Path(value))
+
+
+class PlanFile(click.Path):
+    """The type of a PLAN argument: a path. No name is no path, which would mean this directory."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 (as click's)
+        """Raises ``click.BadParameter``."""
+        if value == "":
+            self.fail("expected the path of a plan (got an empty name)", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def executor_option(command: C) -> C:

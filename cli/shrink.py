@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 
 import click
 
-from cli import duration
+from cli import quantities
 from cli.session import Session, runs_option
 from cli.shrinking.shrink_run import REAL_REPETITIONS, SHRUNK, failures, shrink_run, told
 from harness.errors import UsageError
@@ -33,7 +33,7 @@ TRIES = 3
 )
 @click.option(
     "--time-budget",
-    callback=duration.seconds,
+    callback=quantities.seconds,
     default=SHRINK_LIMIT,
     show_default=True,
     metavar="TIME",
@@ -90,7 +90,7 @@ def shrink(
     )
     for line in told(found.plan, found.small, names):
         click.echo(line)
-    click.echo(f"{found.trials} trials in {duration.words(round(found.took_s))}; {found.counted}")
+    click.echo(f"{found.trials} trials in {quantities.words(round(found.took_s))}; {found.counted}")
     click.echo(f"plan: {path}")
     return 0 if found.failed else Outcome.UNKNOWN.exit_code
 

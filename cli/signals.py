@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
@@ -96,6 +97,30 @@ def interrupt_on_terminate() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, handle)
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Within the block SIGHUP and SIGQUIT, unless they are ignored, unwind as Ctrl-C does: what the
+    block made is removed.
+    """
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # In another thread, as in tests, no handler can be set.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # of nohup
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _on_loop(act: Callable[[], None]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from cli import duration
-from cli.campaign import Announcer, conclude
+from cli import quantities
+from cli.campaign_course import Announcer, conclude
 from cli.campaign_plans import (
     flags_given,
     markers_of,
@@ -21,8 +21,9 @@ from cli.campaign_plans import (
 )
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
+from cli.run_pages import refresh_index
 from cli.served import Comparison
-from cli.session import Session, runs_option, say
+from cli.session import PlanFile, Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.marker_counts import MustReach, load_must_reach, table
@@ -36,7 +37,7 @@ from results.store.store import RunStore
 
 
 @click.command()
-@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.argument("plan", required=False, type=PlanFile())
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
 @click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=0, help="The first (0).")
 @click.option(
@@ -73,7 +74,7 @@ from results.store.store import RunStore
 @click.option(
     "--time-budget",
     "budget_s",
-    callback=duration.seconds,
+    callback=quantities.seconds,
     metavar="TIME",
     help="Begin no seed after that time: 90s, 30m, 8h.",
 )
@@ -164,6 +165,7 @@ def sim(
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
     with contextlib.suppress(OSError):  # a name for convenience
         store.mend_latest()
+    refresh_index(store)
     for line in totals(done, time.monotonic() - began_s):
         click.echo(line)
     outcome = comparison.outcome(done, overall(done, max_unknown), finished=finished)

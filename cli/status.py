@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from cli.live_status import LiveStatus, read_status
-from cli.runs import ON, summary
+from cli.run_summary import ON, summary
 from cli.session import Session, runs_option
-from harness.text import inert
+from harness.text import inert, inert_json
 from results.store.store import RunStore
 
 
@@ -27,9 +27,9 @@ def status(session: Session, run: str, store: RunStore, as_json: bool) -> int:
     live = read_status(directory) if row.state.startswith(ON) else None
     if as_json:
         told = {"run": row.run, "state": row.state, "outcome": row.outcome, "live": live}
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        click.echo(inert_json(msgspec.json.format(msgspec.json.encode(told), indent=2)))
         return 0
-    click.echo(f"{row.run}: {inert(row.state)}")
+    click.echo(f"{inert(row.run)}: {inert(row.state)}")
     if live is not None:
         for line in lines(live):
             click.echo(line)
@@ -39,7 +39,7 @@ def status(session: Session, run: str, store: RunStore, as_json: bool) -> int:
 def lines(live: LiveStatus) -> list[str]:
     """Return the lines about a run that is going on."""
     left = "" if live.left_s is None else f", {live.left_s:.0f} s left"
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in live.counts.items())
+    counts = ", ".join(f"{count:,} {inert(kind)}" for kind, count in live.counts.items())
     errors = ", ".join(f"{inert(code)} {count:,}" for code, count in live.errors.items())
     return [
         f"phase   {inert(live.phase)}{left} ({live.elapsed_s:.0f} s since it began)",

@@ -39,10 +39,11 @@ TITLE_CHARS = 170
 OPERATIONS_MAX = 4
 ELEMENTS_SHOWN = 6
 # What tells most of a failure comes first.
-_TELLING = (
+TELLING = (
     EventKind.LOG_TRUNCATED.value,
     EventKind.TORN_TAIL.value,
     EventKind.RESET.value,
+    EventKind.PARTITION_RESET.value,
     EventKind.NODE_EXITED.value,
     EventKind.LEADER_ELECTED.value,
     EventKind.LEASE_GRANTED.value,
@@ -137,10 +138,10 @@ def _story(run: RunDirectory, history: History, finding: Finding) -> Story:
                 at_s=row["at_ns"] / NS_PER_S,
                 node=row["node"],
                 text=row["text"],
-                rank=_TELLING.index(row["kind"]),
+                rank=TELLING.index(row["kind"]),
             )
             for row in history.events().to_pylist()
-            if row["kind"] in _TELLING
+            if row["kind"] in TELLING
         ),
     )
 

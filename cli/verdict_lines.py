@@ -24,7 +24,6 @@ from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
 from results.report.cards import plainest_first
-from results.report.steps import key_names
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
@@ -37,27 +36,28 @@ NEEDED = [
     *("invoke_index", "complete_index"),
 ]
 FIRST, LAST = "p50", "p99"
+LIMITS = "limits"  # among a verdict's statistics
 
 
-def findings_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
-    """Return the lines about ``verdict``, and one about the load and the faults of its run. Raises
-    ``MalformedHistory``.
+def findings_of(run: RunDirectory, verdict: Verdict, *, kept: bool = True) -> tuple[str, ...]:
+    """Return the lines about ``verdict``, one about the load and the faults of its run, and, where
+    the run is ``kept``, the commands that go on from it. Raises ``MalformedHistory``.
     """
     manifest = read_manifest(run)
     with pq.ParquetFile(regular(table_path(run, TRANSACTIONS))) as file:
         table = file.read(columns=NEEDED)
-    names = key_names(run, manifest) if verdict.anomalies else {}
     imported = not isinstance(manifest.origin, msgspec.UnsetType)
     lines = []
     for name, anomaly in plainest_first(verdict.anomalies):
         lines.append(f"{inert(name)}: {anomaly.count}")
         for example in anomaly.examples[:EXAMPLES_SHOWN]:
-            lines += _example(example, names)
+            lines += _example(example)
             lines += _places(example, table) if imported else ()
         if anomaly.count > EXAMPLES_SHOWN:
             lines.append(f"  and {anomaly.count - EXAMPLES_SHOWN} more")
     driven = _driven(run, verdict, manifest, table)
-    return (*lines, *beside(verdict), driven, *_next(run, verdict))
+    following = _next(run, verdict) if kept else ()
+    return (*lines, *beside(verdict), driven, *_limits(verdict), *following)
 
 
 def beside(verdict: Verdict) -> Iterator[str]:
@@ -72,10 +72,8 @@ def beside(verdict: Verdict) -> Iterator[str]:
         yield f"and {len(reasons) - REASONS_SHOWN} more reasons"
 
 
-def _example(finding: Finding, names: Mapping[int, str]) -> Iterator[str]:
+def _example(finding: Finding) -> Iterator[str]:
     yield f"  {inert(finding.text, LINE_CHARS)}"
-    for key in (key for key in finding.keys if key in names):
-        yield f"    key {key} is {inert(names[key], LINE_CHARS)} in the file"
     if (explained := finding.explained_by) is not None:
         lead = "" if explained.no_fault else "explained by: "
         yield f"    {lead}{inert(explained.text, LINE_CHARS)}"
@@ -155,6 +153,23 @@ def _time(seconds: float) -> str:
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def _limits(verdict: Verdict) -> Iterator[str]:
+    """Say what was measured for each limit of the plan, kept or broken."""
+    found = verdict.statistics.get(LIMITS)
+    told = [
+        f"{inert(str(name)).removeprefix('promise.')} {figure['measured']:g} of {figure['limit']:g}"
+        for name, figure in (found.items() if isinstance(found, Mapping) else ())
+        if isinstance(figure, Mapping) and _numbers(figure)
+    ]
+    if told:
+        yield f"limits: {', '.join(told)}"
+
+
+def _numbers(figure: Mapping[str, object]) -> bool:
+    # Verdicts of before have neither.
+    return all(isinstance(figure.get(key), int | float) for key in ("measured", "limit"))
 
 
 def _next(run: RunDirectory, verdict: Verdict) -> Iterator[str]:

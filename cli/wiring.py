@@ -28,10 +28,31 @@ from harness.history.files import locked
 from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
 from harness.plan.installed_plugins import plugin
-from harness.plan.plan import Plan, machine_names, node_names, options, resolved, spare_names
-from harness.protocols.cluster import Capability, Provider, System, felt, require_made
+from harness.plan.plan import (
+    Plan,
+    PromisePlan,
+    machine_names,
+    node_names,
+    options,
+    resolved,
+    spare_names,
+)
+from harness.protocols.cluster import (
+    Capability,
+    Provider,
+    RunsCommands,
+    System,
+    felt,
+    require_made,
+)
 from harness.protocols.fault_kinds import FaultKind, recorded
-from harness.protocols.faults import ChecksSystem, Fault, PlannedFault, configured
+from harness.protocols.faults import (
+    ChecksSystem,
+    EndsByItself,
+    Fault,
+    PlannedFault,
+    configured,
+)
 from harness.protocols.moments import moments_told
 from harness.protocols.statements import of_system
 from harness.protocols.workload import Workload, WorkloadSetting
@@ -163,6 +184,37 @@ def refuse_untestable(plan: Plan) -> None:
             raise PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
         if within_s is not None:
             _refuse_without_calm(path, within_s, plan)
+
+
+def without_untestable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
+    """Return ``plan`` without those limits that its seed leaves untested, and their paths: for a
+    series, whose other seeds may draw what they need. Raises ``PlanError``, also for limits that no
+    seed could test.
+    """
+    if not plan.promise.sections or not plan.nemesis.mix:
+        return plan, ()
+    drawn = schedule_of(plan)
+    kinds, mix = {fault.kind for fault in drawn}, set(plan.nemesis.mix)
+    gone = [f"promise.{kind}" for kind in plan.promise.during if kind in mix - kinds]
+    during = {k: of for k, of in plan.promise.during.items() if f"promise.{k}" not in gone}
+    left = msgspec.structs.replace(plan.promise, during=during)
+    for path, limits in left.sections.items():
+        if limits.recovered_within_s is None:
+            continue
+        try:
+            _refuse_without_calm(path, limits.recovered_within_s, resolved(plan, drawn))
+        except PlanError as error:
+            gone.append(error.path)
+            left = _without_recovery(left, path)
+    return msgspec.structs.replace(plan, promise=left), tuple(gone)
+
+
+def _without_recovery(promise: PromisePlan, path: str) -> PromisePlan:
+    kind = path.partition(".")[2]
+    if not kind:
+        return msgspec.structs.replace(promise, recovered_within_s=None)
+    of = msgspec.structs.replace(promise.during[kind], recovered_within_s=None)
+    return msgspec.structs.replace(promise, during={**promise.during, kind: of})
 
 
 def _refuse_without_calm(path: str, within_s: float, plan: Plan) -> None:
@@ -308,6 +360,11 @@ async def examine(
         able = felt(there, system, provider) | of_system(system)
         around = f"nodes of {system.name} walk around what provider {provider.name} does there"
         why = dict.fromkeys(there - able, around)
+        why[Capability.COMMANDS] = (
+            provider.commands_refused
+            if isinstance(provider, RunsCommands)
+            else f"nodes of provider {provider.name} have no shell"
+        )
         # One by one: a person mends all that is missing at once.
         for planned in plan.nemesis.schedule:
             with noted():
@@ -455,6 +512,9 @@ def materialised(
         fault = configured(faults[planned.kind], planned, system.partitions, path)
         if isinstance(fault, ChecksSystem):
             fault.check_system(system, path)
+        if isinstance(fault, EndsByItself) and fault.lease_s <= planned.hold_s:
+            least = f"more than its hold_s, {planned.hold_s:g}"
+            raise PlanError(f"{path}.lease_s", f"expected {least} (got {fault.lease_s:g})")
     return schedule
 
 

@@ -1,8 +1,9 @@
 """The one face for authors of plug-ins: systems, providers, faults, workloads and checkers.
 
 Everything that a plug-in implements, is handed or returns stands here under its public name, so
-that a package of one's own imports from this module alone. The contracts are in the docstrings of
-the names themselves; ``docs/your-own-store.md`` and ``docs/your-own-checker.md`` show them in use.
+that a package of one's own imports from this module alone. What ready-made parts of firedrill's own
+plug-ins may be built upon stands in ``FOUNDATIONS``. The contracts are in the docstrings of the
+names themselves; ``docs/your-own-store.md`` and ``docs/your-own-checker.md`` show them in use.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from harness.history.records import (
     Invoke,
     MicroOp,
     OpType,
+    PartitionReset,
     Phase,
     StoreEvent,
 )
@@ -74,6 +76,7 @@ from harness.protocols.cluster import (
     Address,
     Capability,
     Cluster,
+    CommandResult,
     LeasesFaults,
     Link,
     LinkQuality,
@@ -91,6 +94,7 @@ from harness.protocols.cluster import (
     ReadsLogs,
     Requirement,
     Roles,
+    RunsCommands,
     System,
     TellsVersions,
     WalksAround,
@@ -118,9 +122,20 @@ from harness.protocols.verdict import Anomaly, Verdict
 from harness.protocols.workload import Share, Workload, WorkloadSetting
 from harness.tasks import Late, together, within
 
+FOUNDATIONS = (
+    "checkers.engine.arrays",
+    "checkers.engine.transactions",
+    "checkers.row_checker",
+    "nemesis.node_faults",
+)
+"""Modules of firedrill's own plug-ins on which others may build: checkers of rows, faults of
+nodes. They stay where they are as the names of this module do.
+"""
+
 __all__ = [
     "EVERY_NODE",
     "EXAMPLES_MAX",
+    "FOUNDATIONS",
     "NS_PER_S",
     "OBSERVED",
     "READ_WRITE",
@@ -139,6 +154,7 @@ __all__ = [
     "ClockLook",
     "ClockTrouble",
     "Cluster",
+    "CommandResult",
     "Committed",
     "Complete",
     "Context",
@@ -185,6 +201,7 @@ __all__ = [
     "Operation",
     "Outcome",
     "Part",
+    "PartitionReset",
     "Phase",
     "Phases",
     "PlanError",
@@ -210,6 +227,7 @@ __all__ = [
     "RoleKind",
     "Roles",
     "RunClock",
+    "RunsCommands",
     "Scene",
     "Setting",
     "Share",

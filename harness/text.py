@@ -7,6 +7,7 @@ verdict.
 
 from __future__ import annotations
 
+import json
 import re
 
 from harness.clock import NS_PER_S
@@ -58,6 +59,31 @@ def _visible(char: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+_PLAIN = re.compile(r"[ -~\n]*")
+
+
+def inert_json(document: bytes) -> bytes:
+    """The same JSON with an escape for each character that a terminal would act on or not show: a
+    document that holds names and texts of nodes may go to one.
+    """
+    text = document.decode()
+    if _PLAIN.fullmatch(text):
+        return document
+    return "\n".join(map(inactive, text.split("\n"))).encode()
+
+
+def inactive(text: str) -> str:
+    """Escape each character that a terminal would act on or not show, as in a string of JSON or
+    EDN.
+    """
+    return text if text.isprintable() else "".join(map(_in_json, text))
+
+
+def _in_json(char: str) -> str:
+    # Of a character beyond 16 bits JSON escapes two halves.
+    return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
 def in_seconds(time_ns: float) -> str:

@@ -5,13 +5,28 @@ that are observable beside the others.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
 
 import attrs
 
 from harness.protocols.cluster import Grudge, LinkShape
-from harness.protocols.fault_kinds import Mechanism
-from harness.protocols.faults import Fault, PlannedFault, Victims
+from harness.protocols.fault_kinds import Effect, Mechanism
+from harness.protocols.faults import Fault, PlannedFault, Scene, Victims
 from nemesis import grudges
+
+
+@runtime_checkable
+class MayStay(Protocol):
+    """A ``Fault`` whose change may be for good: a step of a procedure, which rests on the steps
+    before it.
+    """
+
+    @property
+    def stays(self) -> bool:
+        """Whether the change is for good."""
+
+    async def came_about(self, scene: Scene, victims: Victims) -> bool:
+        """Whether the change is made. Raises ``HarnessError``."""
 
 
 @attrs.define(kw_only=True)
@@ -30,6 +45,16 @@ class Active:
     mending: bool = False
     struck: bool = False
     gone_ns: int | None = None
+
+
+def for_good(fault: Fault) -> MayStay | None:
+    """``fault`` where its change is for good."""
+    return fault if isinstance(fault, MayStay) and fault.stays else None
+
+
+def changes_placement(fault: Fault) -> bool:
+    """Whether data moves for ``fault``."""
+    return bool(fault.kind.effects & {Effect.CHANGES_PLACEMENT, Effect.CHANGES_MEMBERS})
 
 
 def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 place, and come back with other attributes.
 
 Without ``stays`` the heal undoes the change; with it the change is for good, and over once the data
-that moves for it has moved. Each tells the run's ``Membership``, so that nothing counts on a node
+that moves for it has moved: the heal finishes one that was made by half, or takes it back. Each
+tells the run's ``Membership``, so that nothing counts on a node
 before it has joined or after it has left.
 """
 
@@ -26,7 +27,8 @@ from harness.tasks import together
 from nemesis import hardware_faults, node_faults, targets
 
 # Within the nemesis's limit of an injection: a start, an election of metastorage's, two tries.
-JOIN_LIMIT_S = 10.0
+# Where nodes share a few cores a start alone takes seconds.
+JOIN_LIMIT_S = 13.0
 POLL_S = 0.1
 MAX_ATTRIBUTES = 16
 
@@ -144,7 +146,7 @@ class Verbs(Protocol):
     """The verbs of a kind."""
 
     async def inject(self, change: Change) -> None:
-        """Make the change. Raises ``HarnessError``."""
+        """Make the change, or what is left of it. Idempotent. Raises ``HarnessError``."""
 
     async def effective(self, change: Change) -> Proof:
         """Whether a look shows it."""
@@ -246,10 +248,29 @@ class MemberFault:
         """A probe and a query show the change."""
         return await self.verbs.effective(self._change(scene, victims))
 
+    @property
+    def stays(self) -> bool:
+        """Whether the options say so."""
+        return self._given.stays
+
+    async def came_about(self, scene: Scene, victims: Victims) -> bool:
+        """Whether the change stays, and was made. Raises ``HarnessError``."""
+        return await self._made(self._change(scene, victims))
+
     async def heal(self, scene: Scene, victims: Victims) -> None:
-        """Take the change back, unless it stays. Raises ``HarnessError``."""
+        """Take the change back. One that stays is made whole: it may have been made by half, or a
+        node of it may have ended since; where that fails it is taken back, too. Raises
+        ``HarnessError``.
+        """
         change = self._change(scene, victims)
-        if not await self._made(change):
+        if not self._given.stays:
+            await self.verbs.undo(change)
+            return
+        try:
+            await self.verbs.inject(change)
+        except HarnessError:
+            if await self._made(change):
+                raise
             await self.verbs.undo(change)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
@@ -264,9 +285,7 @@ class MemberFault:
         return msgspec.structs.replace(settled, text=both)
 
     async def _made(self, change: Change) -> bool:
-        """Whether the change is one that stays, and was made: one that never took effect is taken
-        back.
-        """
+        """Whether the change is one that stays, and was made."""
         if not self._given.stays:
             return False
         # Whom the harness counts on says it: the verbs tell only what has taken effect.
@@ -277,7 +296,9 @@ class MemberFault:
         if self.with_spares:
             half = len(nodes) // 2
             return members.isdisjoint(nodes[:half]) and members.issuperset(nodes[half:])
-        return members.isdisjoint(nodes) if self.takes_out else True
+        if self.takes_out:
+            return members.isdisjoint(nodes)
+        return bool((await self.verbs.effective(change)).holds)
 
     def _change(self, scene: Scene, victims: Victims) -> Change:
         if not isinstance(scene.system, ChangesMembers):

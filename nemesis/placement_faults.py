@@ -78,6 +78,15 @@ class DdlFault:
             accepted = ", ".join(self.kind.aims)
             raise PlanError(path, f"target of {self.kind.name} must be {accepted} (got {target!r})")
 
+    @property
+    def stays(self) -> bool:
+        """Whether nothing leads back."""
+        return not self._given.back
+
+    async def came_about(self, scene: Scene, victims: Victims) -> bool:
+        """Whether a query shows what the statements say. Raises ``HarnessError``."""
+        return bool((await self.prove(scene, victims)).holds)
+
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:

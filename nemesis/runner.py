@@ -19,7 +19,14 @@ import attrs
 
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessError, MissingCapability
-from harness.history.records import FaultState, FaultTransition, Note, Record, StoreEvent
+from harness.history.records import (
+    EventKind,
+    FaultState,
+    FaultTransition,
+    Note,
+    Record,
+    StoreEvent,
+)
 from harness.protocols.cluster import Capability, Readmits, Roles
 from harness.protocols.faults import (
     Fault,
@@ -35,6 +42,7 @@ from harness.protocols.moments import Happening, RolesHeard, WatchesMoments, mom
 from harness.tasks import together
 from nemesis import active_faults, aims
 from nemesis.active_faults import Active
+from nemesis.procedures import Procedure, Steps
 from nemesis.waits import Failed, Limits, call, reason, until
 
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
@@ -94,6 +102,10 @@ class Nemesis:
         self._active: dict[int, Active] = {}
         # Two: a destroying fault may wait seconds for whole replicas, and no cut may wait with it.
         self._cutting, self._destroying = asyncio.Lock(), asyncio.Lock()
+        # Steps of procedures that wait for those before them, and such as did not come about: what
+        # was to come after these rests on nothing.
+        self._waiting_steps: set[int] = set()
+        self._failed_steps: dict[int, str] = {}
         # By fault and phase: a heal that is proven later takes back its own reason, and no other's.
         self._trouble: dict[tuple[int, str], str] = {}
 
@@ -156,8 +168,14 @@ class Nemesis:
         planned = active.planned
         # The hold counts from the begin of the injection, however long its proof takes.
         begun_ns = scene.clock.now_ns()
-        if await self._break(scene, active):
-            await scene.clock.sleep_until(begun_ns + int(planned.hold_s * NS_PER_S))
+        until_ns = begun_ns + int(planned.hold_s * NS_PER_S)
+        if isinstance(active.fault, Procedure):
+            in_force = await self._carry_out(scene, active, active.fault, until_ns)
+            in_force = in_force and active.fault.holds
+        else:
+            in_force = await self._break(scene, active)
+        if in_force:
+            await scene.clock.sleep_until(until_ns)
         # Also a fault without an effect: what was tried may still take effect later.
         for _ in range(MEND_TRIES):
             if await self._mend(scene, active, final=False):
@@ -213,7 +231,7 @@ class Nemesis:
         fault = self._fault(planned)
         if isinstance(fault, WaitsForPoint):
             return await self._at_point(scene, number, planned, fault, started_ns)
-        return await self._claim(scene, number, planned)
+        return await self._claim(scene, number, planned, started_ns)
 
     def _fault(self, planned: PlannedFault) -> Fault:
         return configured(self._faults[planned.kind], planned, None, "options")
@@ -257,11 +275,32 @@ class Nemesis:
             return None
         return self._active[number]
 
-    async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> Active | None:
+    async def _claim(
+        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
+    ) -> Active | None:
         """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
         skipped.
         """
         fault = self._fault(planned)
+        if active_faults.for_good(fault) is None:
+            return await self._claim_now(scene, number, planned, fault)
+        self._waiting_steps.add(number)
+        try:
+            why = await self._await_steps(scene, number, planned, started_ns)
+            if why:
+                self._record(scene, number, planned, FaultState.SKIPPED, text=why)
+                # Of a procedure that lacks a step little is shown.
+                self._trouble[number, "effect"] = f"fault {number} ({planned.kind}) skipped: {why}"
+            active = None if why else await self._claim_now(scene, number, planned, fault)
+        finally:
+            self._waiting_steps.discard(number)
+        if active is None:
+            self._failed_steps[number] = f"the step before it, {planned.kind}, was skipped"
+        return active
+
+    async def _claim_now(
+        self, scene: Scene, number: int, planned: PlannedFault, fault: Fault
+    ) -> Active | None:
         # A leader may be missing for a moment, or a node be busy with the fault before.
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
         # At a moment there is no time to ask: the store would be past it.
@@ -281,6 +320,31 @@ class Nemesis:
                 text = f"{why} for {self._limits.wait_s:g} s"
                 self._record(scene, number, planned, FaultState.SKIPPED, text=text)
                 return None
+            await asyncio.sleep(self._limits.poll_s)
+
+    async def _await_steps(
+        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
+    ) -> str:
+        """Wait until the changes of members and placement before this one, which is for good, are
+        over. Returns why it must not begin: one of them failed, or the drive would end first.
+        """
+        last_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
+        if self._duration_s is not None:
+            give_up_s = aims.give_up_s(planned, self._duration_s)
+            last_ns = max(last_ns, started_ns + int(give_up_s * NS_PER_S))
+        while True:
+            failed = [text for other, text in self._failed_steps.items() if other < number]
+            if failed:
+                return failed[0]
+            before = [
+                _short(active)
+                for other, active in sorted(self._active.items())
+                if other < number and active_faults.changes_placement(active.fault)
+            ]
+            if not before and not any(other < number for other in self._waiting_steps):
+                return ""
+            if scene.clock.now_ns() >= last_ns:
+                return f"{before[0] if before else 'a step before it'} was not over in time"
             await asyncio.sleep(self._limits.poll_s)
 
     def _resolve(
@@ -343,6 +407,51 @@ class Nemesis:
         )
         return True
 
+    async def _carry_out(
+        self, scene: Scene, active: Active, procedure: Procedure, until_ns: int
+    ) -> bool:
+        """Take the steps of a procedure until ``until_ns`` at the latest; whether all are proven.
+        Its effect is proven with its first node.
+        """
+        clock, shown = scene.clock, False
+
+        def record(stage: EventKind, node: str, text: str) -> None:
+            nonlocal shown
+            if stage is EventKind.STEP_DOWN and not shown:
+                shown = True
+                self._note(scene, active, FaultState.INJECTED)
+                self._note(scene, active, FaultState.EFFECTIVE, text)
+            now_ns, of = clock.now_ns(), f"fault {active.number}"
+            self._write(
+                StoreEvent(
+                    kind=stage,
+                    node=node,
+                    wall_ns=clock.wall_ns(),
+                    boot="",
+                    at_ns=now_ns,
+                    uncertainty_ns=0,
+                    text=f"{of}: {text}",
+                )
+            )
+
+        self._note(scene, active, FaultState.INJECTING)
+        active.struck = True
+        steps = Steps(scene=self._among(scene, active), limits=self._limits, record=record)
+        problem = ""
+        try:
+            async with asyncio.timeout_at(clock.loop_time(until_ns)) as bound:
+                await procedure.carry_out(steps.scene, active.victims, steps)
+        except Failed as failure:
+            problem = str(failure)
+        # A kind may be a plugin's, as in ``call``: its error must not keep it from being healed.
+        except Exception as error:
+            over = isinstance(error, TimeoutError) and bound.expired()
+            late = f"not over within hold_s, {active.planned.hold_s:g} s"
+            problem = late if over else reason(error)
+        # The heal is proven by other boots than those that the steps have ended.
+        active.victims = attrs.evolve(active.victims, boots=steps.boots)
+        return not problem or self._unproven(scene, active, "effect", f"a step failed: {problem}")
+
     async def _inject(self, scene: Scene, active: Active) -> None:
         await self._enforce(scene, active.victims)
         await call("inject", self._strike(scene, active), self._limits.verb_s)
@@ -384,6 +493,8 @@ class Nemesis:
             proof = await until(
                 lambda: self._look_healed(scene, active), self._limits.healed_s, self._limits
             )
+            if proof.holds:
+                await self._judge_step(scene, active)
         except Failed as failure:
             proof = Proof(holds=False, text=str(failure))
         if proof.holds:
@@ -408,6 +519,16 @@ class Nemesis:
         elif active.gone_ns is None:
             active.gone_ns = scene.clock.now_ns()
         return proof
+
+    async def _judge_step(self, scene: Scene, active: Active) -> None:
+        """Remember a change for good that was taken back in place of being made."""
+        step = active_faults.for_good(active.fault)
+        # One that was proven effective was made, and what follows on it may be under way.
+        if step is not None and (active.number, "effect") in self._trouble:
+            work = step.came_about(scene, active.victims)
+            if not await call("a look", work, self._limits.look_s):
+                text = f"the step before it, {_short(active)}, did not come about"
+                self._failed_steps[active.number] = text
 
     async def _readmit(self, scene: Scene, active: Active) -> None:
         """Let the system readmit the nodes that it removed, where it does not do so by itself. A

@@ -21,14 +21,15 @@ from harness.protocols.roles import Role, held_by
 ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
     "metastorage leader, management leader, leader of partition P, leader of any partition "
-    "(and so primary, follower, other voter, learner, majority, minority of one); "
+    "(and so primary, follower, other voter, learner, majority, minority, all, all but one of "
+    "one), all, all but one, majority, minority of metastorage; "
     "spare, spares (only where the fault is for them); "
     "where the fault has a strength, with it (n1 at 30 %, one at 100 ms)"
 )
 TARGET_CHARS = 4_200  # 64 nodes by their longest names, and a strength
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _OF_PARTITION = re.compile(
-    r"(leader|primary|follower|other voter|learner|majority|minority)"
+    r"(leader|primary|follower|other voter|learner|majority|minority|all|all but one)"
     r" of (?:partition (\d{1,9})|any partition)"
 )
 _SYNONYMS = {
@@ -54,13 +55,25 @@ class Form(enum.StrEnum):
     LEARNER = "learner"
     VOTERS_MAJORITY = "majority of voters"
     VOTERS_MINORITY = "minority of voters"
+    VOTERS_ALL = "all voters"
+    VOTERS_BUT_ONE = "all voters but one"
     METASTORAGE_LEADER = "metastorage leader"
+    METASTORAGE_ALL = "all of metastorage"
+    METASTORAGE_BUT_ONE = "all but one of metastorage"
+    METASTORAGE_MAJORITY = "majority of metastorage"
+    METASTORAGE_MINORITY = "minority of metastorage"
     MANAGEMENT_LEADER = "management leader"
     SPARE = "spare"
     SPARES = "spares"
 
 
 OF_SPARES = (Form.SPARE, Form.SPARES)
+_OF_METASTORAGE = (
+    Form.METASTORAGE_ALL,
+    Form.METASTORAGE_BUT_ONE,
+    Form.METASTORAGE_MAJORITY,
+    Form.METASTORAGE_MINORITY,
+)
 _WORDS = {
     form.value: form
     for form in (
@@ -71,6 +84,7 @@ _WORDS = {
         Form.MAJORITY,
         Form.ALL,
         Form.METASTORAGE_LEADER,
+        *_OF_METASTORAGE,
         Form.MANAGEMENT_LEADER,
         *OF_SPARES,
     )
@@ -83,9 +97,17 @@ _PARTITION_FORMS = {
     "learner": Form.LEARNER,
     "majority": Form.VOTERS_MAJORITY,
     "minority": Form.VOTERS_MINORITY,
+    "all": Form.VOTERS_ALL,
+    "all but one": Form.VOTERS_BUT_ONE,
 }
 
 
+_MAJORITIES = frozenset(
+    {
+        *(Form.MAJORITY, Form.ALL, Form.VOTERS_MAJORITY, Form.VOTERS_ALL, Form.VOTERS_BUT_ONE),
+        *(Form.METASTORAGE_MAJORITY, Form.METASTORAGE_ALL, Form.METASTORAGE_BUT_ONE),
+    }
+)
 _ANY = "`partition P`, or `any partition`: one is drawn that has such a node"
 MEANINGS: Mapping[Form, tuple[str, str]] = {
     Form.NAMED: ("n1,n2", "these nodes"),
@@ -101,7 +123,23 @@ MEANINGS: Mapping[Form, tuple[str, str]] = {
     Form.LEARNER: ("learner of partition P", "a replica that does not vote"),
     Form.VOTERS_MAJORITY: ("majority of partition P", "a quorum of its voters, drawn"),
     Form.VOTERS_MINORITY: ("minority of partition P", "of its voters less than half, drawn"),
+    Form.VOTERS_ALL: ("all of partition P", "every voter of it"),
+    Form.VOTERS_BUT_ONE: (
+        "all but one of partition P",
+        "its voters without one that is drawn: the one that a highly available store goes on with",
+    ),
     Form.METASTORAGE_LEADER: ("metastorage leader", "the leader of the metastorage"),
+    Form.METASTORAGE_ALL: (
+        "all of metastorage",
+        "its voters; cut off from the rest they leave the data nodes without it, where the system "
+        "keeps data off them (`system_apart`)",
+    ),
+    Form.METASTORAGE_BUT_ONE: ("all but one of metastorage", "its voters without one, drawn"),
+    Form.METASTORAGE_MAJORITY: ("majority of metastorage", "a quorum of its voters, drawn"),
+    Form.METASTORAGE_MINORITY: (
+        "minority of metastorage",
+        "of its voters less than half, drawn",
+    ),
     Form.MANAGEMENT_LEADER: (
         "management leader",
         "the leader of the group that manages the cluster, where a store has one",
@@ -208,8 +246,10 @@ def check_strength(target: Target, has: Strength | None, path: str = "target") -
 
 
 def is_majority(target: Target, nodes: int) -> bool:
-    """Whether ``target`` always takes most of so many nodes, or of a partition's voters."""
-    always = target.form in (Form.MAJORITY, Form.ALL, Form.VOTERS_MAJORITY)
+    """Whether ``target`` always takes most of so many nodes, of a partition's voters or of
+    metastorage's.
+    """
+    always = target.form in _MAJORITIES
     # One node at least: in a cluster of one node every target takes its majority.
     return always or max(1, len(target.nodes)) > nodes // 2
 
@@ -274,8 +314,13 @@ def _choose(
             | Form.LEARNER
             | Form.VOTERS_MAJORITY
             | Form.VOTERS_MINORITY
+            | Form.VOTERS_ALL
+            | Form.VOTERS_BUT_ONE
         ):
             return _of_partition(target, roles, nodes, stream)
+        case form if form in _OF_METASTORAGE:
+            voters = sorted(node for node in roles.metastorage_voters if node in nodes)
+            return tuple(sorted(stream.sample(voters, _how_many(form, len(voters)))))
         case _:
             count = _how_many(target.form, len(nodes))
             return tuple(sorted(stream.sample(sorted(nodes), count)))
@@ -341,9 +386,13 @@ def _how_many(form: Form, nodes: int) -> int:
         Form.SPARE: min(1, nodes),
         Form.MINORITY: minority,
         Form.VOTERS_MINORITY: minority,
+        Form.METASTORAGE_MINORITY: minority,
         Form.HALF: nodes // 2,
         Form.MAJORITY: majority,
         Form.VOTERS_MAJORITY: majority,
+        Form.METASTORAGE_MAJORITY: majority,
+        Form.VOTERS_BUT_ONE: max(0, nodes - 1),
+        Form.METASTORAGE_BUT_ONE: max(0, nodes - 1),
     }
     return counts.get(form, nodes)
 

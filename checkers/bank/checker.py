@@ -14,6 +14,7 @@ from checkers.bank.kernels import JUDGED, LAST, SUMS
 from checkers.bank.suspects import Suspect, transfers_of
 from checkers.engine.arrays import ints
 from checkers.explain.attribution import explain_operations
+from checkers.explain.words import KeyNames
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
@@ -55,7 +56,7 @@ class Bank:
             (NEGATIVE_BALANCE, "negative", _negative),
             (NIL, "nil", _nil),
         )
-        anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
+        anomalies = _anomalies(wrong, kinds, tables, lookup)
         if BANK_TOTAL in anomalies:
             anomalies[BANK_TOTAL] = _with_suspects(anomalies[BANK_TOTAL], tables, lookup)
         if tables["bank.lost"].num_rows:
@@ -80,9 +81,9 @@ def _judge_imported(tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         (NIL, "nil", _empty),
         (UNEXPECTED, "unexpected", _unexpected),
     )
-    anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
+    anomalies = _anomalies(wrong, kinds, tables, lookup)
     if moved.num_rows:
-        anomalies[WRONG] = _pairs(moved, "before", _wrong_balance, tables["faults"], lookup)
+        anomalies[WRONG] = _pairs(moved, "before", _wrong_balance, tables, lookup)
     # A transfer is two ``add`` steps, one on each of its accounts.
     transfers = int(ints(accounts, "moves").sum()) // 2
     doubts = []
@@ -118,7 +119,7 @@ def _total_of(bank: pa.Table, setting: Setting) -> str:
     )
 
 
-def _anomalies(wrong: pa.Table, kinds: Kinds, faults: pa.Table, lookup: Lookup) -> dict[str, Any]:
+def _anomalies(wrong: pa.Table, kinds: Kinds, tables: Tables, lookup: Lookup) -> dict[str, Any]:
     """Return the anomalies of the wrong reads; a kind is its name, the column that marks it, and
     its formatter.
     """
@@ -126,7 +127,7 @@ def _anomalies(wrong: pa.Table, kinds: Kinds, faults: pa.Table, lookup: Lookup) 
     for name, column, tell in kinds:
         rows = wrong.filter(wrong.column(column))
         if rows.num_rows:
-            examples = _examples(rows, tell, faults, lookup)
+            examples = _examples(rows, tell, tables, lookup)
             found[name] = Anomaly(count=rows.num_rows, examples=examples)
     return found
 
@@ -134,12 +135,21 @@ def _anomalies(wrong: pa.Table, kinds: Kinds, faults: pa.Table, lookup: Lookup) 
 def _doubts(banks: pa.Table) -> tuple[str, ...]:
     if not banks.num_rows:
         return ("no bank: no transaction wrote accounts that it had not read",)
-    unread = banks.filter(pa.array(ints(banks, "reads") == 0)).to_pylist()
-    return tuple(
+    rows = banks.to_pylist()
+    unread = (
         f"vacuous: the bank of {row['size']} accounts that T{row['bank']} set up was never read "
         "as a whole"
-        for row in unread
+        for row in rows
+        if not row["reads"]
     )
+    reset = (
+        f"{row['untested']} of {row['reads']} whole reads of the bank of {row['size']} accounts "
+        f"that T{row['bank']} set up saw another total than its {row['expected']}: partitions were "
+        "reset, and whether they alone cost that much was not tested"
+        for row in rows
+        if row["untested"]
+    )
+    return (*unread, *reset)
 
 
 def _statistics(tables: Tables) -> Row:
@@ -156,7 +166,7 @@ def _statistics(tables: Tables) -> Row:
 
 
 def _lost(tables: Tables, lookup: Lookup) -> Anomaly:
-    return _pairs(tables["bank.lost"], "suspect", _lost_write, tables["faults"], lookup)
+    return _pairs(tables["bank.lost"], "suspect", _lost_write, tables, lookup)
 
 
 def _with_suspects(found: Anomaly, tables: Tables, lookup: Lookup) -> Anomaly:
@@ -169,7 +179,7 @@ def _with_suspects(found: Anomaly, tables: Tables, lookup: Lookup) -> Anomaly:
         row, (read,) = rows[finding.txns[0]], finding.operations
         suspects = transfers_of(row, read, tables["transactions"], lookup)
         if suspects:
-            finding = _by_half(finding, row, suspects, read, tables["faults"])
+            finding = _by_half(finding, row, suspects, read, tables)
         told.append(finding)
     return Anomaly(count=found.count, examples=tuple(told))
 
@@ -179,10 +189,10 @@ def _by_half(
     row: Row,
     suspects: Sequence[Suspect],
     read: RecordedOperation,
-    faults: pa.Table,
+    tables: Tables,
 ) -> Finding:
     first, shown = suspects[0], (suspects[0].transfer, read)
-    amount = abs(row["excess"])
+    amount, named = abs(row["excess"]), KeyNames(tables)
     much = "much" if row["excess"] > 0 else "little"
     alike = len(suspects) - 1
     which = ", of which the read shows one half" if first.half_shown else ""
@@ -190,45 +200,48 @@ def _by_half(
     others = f" ({alike} more moved as much then)" if alike and not first.half_shown else ""
     text = (
         f"; the {amount} too {much} is the amount that T{first.transfer.txn} moved from account "
-        f"{first.payer} to {first.payee}{which}{others}"
+        f"{named(first.payer)} to {named(first.payee)}{which}{others}"
     )
     return msgspec.structs.replace(
         finding,
         text=finding.text + text,
         txns=(first.transfer.txn, *finding.txns),
         operations=shown,
-        explained_by=explain_operations(shown, faults),
+        explained_by=explain_operations(shown, tables["faults"]),
     )
 
 
 def _pairs(
-    rows: pa.Table, earlier: str, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
+    rows: pa.Table, earlier: str, tell: Callable[[Row], str], tables: Tables, lookup: Lookup
 ) -> Anomaly:
     """Return the accounts in which ``read`` contradicts the operation in the column ``earlier``."""
     # Rows come split by split; which examples are shown must not depend on how many there were.
     rows = rows.sort_by([("key", "ascending"), ("read", "ascending")])
-    examples = []
+    examples, named = [], KeyNames(tables)
     for row in rows.slice(0, EXAMPLES_MAX).to_pylist():
         txns = (row[earlier], row["read"])
         found = lookup.operations(txns)
         shown = tuple(found[txn] for txn in txns)
         finding = Finding(
-            text=tell(row),
+            text=tell(named.within(row)),
             txns=txns,
             keys=(row["key"],),
             operations=shown,
-            explained_by=explain_operations(shown, faults),
+            explained_by=explain_operations(shown, tables["faults"]),
         )
         examples.append(finding)
     return Anomaly(count=rows.num_rows, examples=tuple(examples))
 
 
 def _examples(
-    rows: pa.Table, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
+    rows: pa.Table, tell: Callable[[Row], str], tables: Tables, lookup: Lookup
 ) -> tuple[Finding, ...]:
     shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
     operations = lookup.operations(tuple(row["txn"] for row in shown))
-    return tuple(_finding(row, tell(row), operations[row["txn"]], faults) for row in shown)
+    named, faults = KeyNames(tables), tables["faults"]
+    return tuple(
+        _finding(row, tell(named.within(row)), operations[row["txn"]], faults) for row in shown
+    )
 
 
 def _finding(row: Row, text: str, operation: RecordedOperation, faults: pa.Table) -> Finding:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints
 from checkers.engine.transactions import transactions_of
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
+from harness.protocols.generations import trees_of
 
 _READ, _WRITE = 0, 1
 _STEPS = ("r", "w")
@@ -112,18 +113,19 @@ def _per_group(values: Bools | Ints, starts: Ints) -> Ints:
 
 
 def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """Return ``bank.banks`` (bank, accounts, total, reads of the whole) and ``bank.wrong``: the
-    reads that saw another total, a balance below zero, or no balance in an account of a bank that
-    was set up.
+    """Return ``bank.banks`` (bank, accounts, total, reads of the whole, how many of them resets
+    left ``untested``) and ``bank.wrong``: the reads that saw another total, a balance below zero,
+    or no balance in an account of a bank that was set up.
     """
     banks = _banks(tables["bank.accounts"])
-    reads = _whole(added_up(tables["bank.sums"]), banks)
+    reads = _by_generation(_whole(added_up(tables["bank.sums"]), banks), tables, setting)
     counted = reads.group_by("bank").aggregate([([], "count_all")])
     # A join returns its rows in no fixed order, and null for the banks that were never read.
     banks = banks.join(counted.rename_columns({"count_all": "reads"}), "bank").sort_by("bank")
     reads_of_banks = pc.fill_null(banks.column("reads"), 0)
     banks = banks.drop_columns("reads").append_column("reads", reads_of_banks)
     before = _before_set_up(reads, tables, setting)
+    banks = banks.append_column("untested", _untested(banks, reads, before))
     off = pc.not_equal(reads.column("total"), reads.column("expected"))
     less = pc.and_(pc.less(reads.column("least"), 0), not setting.bank.negative_balances)
     # A wrong total counts the empty accounts in its text: one finding, not two.
@@ -166,6 +168,61 @@ def _whole(reads: pa.Table, banks: pa.Table) -> pa.Table:
         reads = reads.append_column(name, ordered.column(name))
     # A read of some accounts need not see their total: transfers cross any part of a bank.
     return reads.filter(pc.equal(reads.column("accounts"), reads.column("size")))
+
+
+def _by_generation(reads: pa.Table, tables: Tables, setting: Setting) -> pa.Table:
+    """Return ``reads`` with the totals that their generations hold, where resets may cost writes.
+
+    A reset takes the accounts of its partition back, and the total with them, by the halves of
+    transfers that it tore; from then on transfers keep it again. So all reads that are certainly of
+    the same generation of every partition see one total: that of the set-up before any reset, else
+    the one that the first of them saw. A read that overlaps a reset is held against none.
+    """
+    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    if not trees:
+        return reads
+    txns = transactions_of(tables, setting)
+    order = np.lexsort((ints(reads, "txn"), txns.start[ints(reads, "txn")]))
+    reads = reads.take(pa.array(order))
+    held: dict[tuple[int, ...], int] = {}
+    expected = []
+    for row in reads.select(["bank", "txn", "total", "expected"]).to_pylist():
+        txn = row["txn"]
+        spans = [t.span(int(txns.start[txn]), int(txns.finish[txn])) for t in trees.values()]
+        if any(first != last for first, last in spans):
+            expected.append(row["total"])
+            continue
+        places = tuple(first for first, _ in spans)
+        first = row["total"] if any(places) else row["expected"]
+        expected.append(held.setdefault((row["bank"], *places), first))
+    place = reads.column_names.index("expected")
+    reads = reads.set_column(place, "expected", pa.array(expected, pa.int64()))
+    return reads.sort_by([("bank", "ascending"), ("txn", "ascending")])
+
+
+def _untested(banks: pa.Table, reads: pa.Table, before: Bools) -> pa.Array:
+    """Return how many of the reads of each bank saw another total than that of its set-up and are
+    held against none but what a generation was first seen to hold.
+    """
+    total, expected, bank = ints(reads, "total"), ints(reads, "expected"), ints(banks, "bank")
+    # ``banks`` is ordered by bank.
+    place = np.searchsorted(bank, ints(reads, "bank"))
+    other = (total == expected) & (total != ints(banks, "expected")[place]) & ~before
+    return pa.array(_summed(place, other, len(bank)), pa.int64())
+
+
+def _taken_back(table: pa.Table, k: Ints, count: int, setting: Setting) -> Bools:
+    """Tell of each account whether a reset may have taken it back: what its transfers make is then
+    no balance that it owes.
+    """
+    reset = np.zeros(count, dtype=np.bool_)
+    if setting.declaration.may_lose and setting.resets and "partition" in table.column_names:
+        here = pc.is_in(
+            table.column("partition"),
+            value_set=pa.array(sorted({r.partition for r in setting.resets}), pa.int32()),
+        )
+        reset[k[np.asarray(pc.fill_null(here, False))]] = True
+    return reset
 
 
 def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
@@ -228,7 +285,7 @@ def compare_last_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     # A transfer read what was there before it.
     read = _latest(k, txns.start[txn], shows & ~_beside(k, txn, f == _ACCOUNT_WRITE), count)
     once = (_summed(k, blind, count) == 1) & (_summed(k, blind & (type_ == OK), count) == 1)
-    known = once & (read >= 0) & (last >= 0)
+    known = once & (read >= 0) & (last >= 0) & ~_taken_back(table, k, count, setting)
     # Row -1, which means none, takes the last row here; ``known`` already excludes it.
     known &= txns.start[txn[read]] > txns.finish[txn[last]]
     lost = known & ((value[read] < least) | (value[read] > most))

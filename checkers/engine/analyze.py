@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 from checkers.engine import output
 from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
+from checkers.explain.words import KEY_NAMES
 from checkers.promises import always_on
 from checkers.promises.assignments import CHECKER as ASSIGNMENTS
 from checkers.promises.claims import CHECKER as CLAIMS
 from checkers.promises.data_nodes import CHECKER as DATA_NODES
-from checkers.promises.permitted_loss import Excuse, excuse, excused
+from checkers.promises.envelope import CHECKER as RESETS
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
 from harness import plugins
@@ -29,15 +30,24 @@ from harness.errors import HarnessBug, NotStored, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history import files
 from harness.history.load import History, load
+from harness.history.parquet import read_key_names
 from harness.plan import planfile
-from harness.plan.plan import MAX_DEADLINE_S, MAX_RATE_PER_S, CheckPlan, promise_of
+from harness.plan.plan import (
+    MAX_DEADLINE_S,
+    MAX_RATE_PER_S,
+    CheckPlan,
+    promise_of,
+    schedule_of,
+)
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
 from harness.protocols.finding import finding_of
+from harness.protocols.generations import resets_of
 from harness.protocols.models import (
     OF_LIMITS,
     OF_NODES,
+    OF_RESTARTS,
     OF_SERVICE,
     PANIC,
     STRICT_SERIALIZABLE,
@@ -110,6 +120,7 @@ def analyze(
     declaration = history.manifest.declaration
     states = read_states(run.root, history.manifest.checksums)
     claims = read_claims(run.root, history.manifest.checksums)
+    key_names = read_key_names(run, history.manifest.checksums)
     changes = read_changes(run.root, history.manifest.checksums)
     told = (
         *((REPLICAS,) if states["states"].num_rows else ()),
@@ -128,7 +139,7 @@ def analyze(
         ),
         faults=history.faults(),
         events=history.events(),
-        beside=states | claims | changes | always_on.tables(history),
+        beside=states | claims | changes | always_on.tables(history) | {KEY_NAMES: key_names},
         executor=executor,
         spark_master=spark_master,
         crashed=crashed,
@@ -157,6 +168,8 @@ def judge(
     """Judge tables of any origin. ``beside`` are the tables that are no history: states of
     replicas, lines of logs, the controller's load.
     """
+    setting = msgspec.structs.replace(setting, resets=resets_of(events.to_pylist()))
+    checkers = (*checkers, *((RESETS,) if setting.resets else ()))
     kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
     given = _by_key(executor, spark_master)(kernels, source, setting)
     tables = {
@@ -170,7 +183,7 @@ def judge(
     broken = {**last.broken, **given.broken, **crashed}
     tables |= last.tables
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
-    return _combined(parts, setting, excuse(setting, faults))
+    return _combined(parts, setting)
 
 
 def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -216,7 +229,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     table = _plan_table(history.run.plan) if planned else {}
     check = _check_plan(table) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
-    looks_at_logs = patterns_of(manifest.declaration) is not None
+    looks_at_logs, logs = patterns_of(manifest.declaration) is not None, history.logs
     return Setting(
         model=model,
         declaration=manifest.declaration,
@@ -226,8 +239,9 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         min_ok=check.min_ok,
         search_limit=search_limit or check.search_limit,
         limits=promise_of(table),
-        missing=history.logs.missing if looks_at_logs else (),
-        remarks=history.logs.remarks if looks_at_logs else (),
+        schedule=schedule_of(table),
+        missing=history.unnamed + (logs.missing + logs.unsealed if looks_at_logs else ()),
+        remarks=logs.remarks if looks_at_logs else (),
         bank=BankRules() if origin is None else origin.bank,
         state=manifest.state,
         interrupted=manifest.interrupted,
@@ -323,10 +337,8 @@ def _together(first: Anomaly, second: Anomaly) -> Anomaly:
     return Anomaly(count=first.count + second.count, examples=examples)
 
 
-def _combined(parts: list[Part], setting: Setting, why: Excuse | None) -> Analysis:
-    """Combine all parts into one verdict. ``why`` excuses the store for its losses, if it may have
-    any.
-    """
+def _combined(parts: list[Part], setting: Setting) -> Analysis:
+    """Combine all parts into one verdict."""
     found: dict[str, Anomaly] = {}
     tables: dict[str, pa.Table] = {}
     statistics: dict[str, Any] = {}
@@ -341,7 +353,7 @@ def _combined(parts: list[Part], setting: Setting, why: Excuse | None) -> Analys
     deciding = {
         name: a for name, a in sorted(found.items()) if decides(name, setting.model, meanings)
     }
-    spared = _spared(deciding, setting, why)
+    spared = _spared(deciding, setting)
     for names in spared.values():
         deciding = {name: anomaly for name, anomaly in deciding.items() if name not in names}
     weakest, above = ruled_out(found, meanings)
@@ -379,18 +391,14 @@ def _told(given: Iterable[T | None], otherwise: T) -> T:
     return [otherwise, *(part for part in given if part is not None)][-1]
 
 
-def _spared(
-    deciding: Mapping[str, Anomaly], setting: Setting, loss: Excuse | None
-) -> dict[str, tuple[str, ...]]:
+def _spared(deciding: Mapping[str, Anomaly], setting: Setting) -> dict[str, tuple[str, ...]]:
     """Return the findings that decide nothing, by reason."""
     found = {
-        OUT_OF_ROOM: (OF_NODES | OF_SERVICE | OF_LIMITS).intersection(
+        OUT_OF_ROOM: (OF_NODES | OF_SERVICE | OF_LIMITS | OF_RESTARTS).intersection(
             deciding if setting.out_of_room else ()
         ),
         LOGS_UNPROVEN: {PANIC}.intersection(deciding if setting.logs_unproven else ()),
     }
-    if loss is not None:
-        found = {loss.text: excused(deciding, loss), **found}
     return {why: tuple(sorted(these)) for why, these in found.items() if these}
 
 

@@ -11,7 +11,7 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -89,9 +89,11 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
     reset of its partition that may lie between acknowledgement and read, ``None`` where there is
     none, and the last one that lies before.
     """
-    rows = events.select(["kind", "node", "at_ns", "uncertainty_ns", "partition", "text"])
+    wanted = ("kind", "node", "at_ns", "uncertainty_ns", "partition", "generation", "text")
+    # Runs of before have no generations.
+    rows = events.select([name for name in wanted if name in events.column_names])
     told = sorted(rows.to_pylist(), key=lambda row: row["at_ns"])
-    resets = [row for row in told if row["kind"] == EventKind.RESET]
+    resets = list(_told_first(told))
     if not resets:
         return [None] * lost.num_rows
     starts = [row for row in told if row["kind"] == EventKind.NODE_STARTED]
@@ -105,6 +107,19 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
         under = _last(forced for forced in here if _before(forced.reset, row))
         found.append(Cause(taken=taken, under=under) if taken else None)
     return found
+
+
+def _told_first(told: Iterable[Row]) -> Iterator[Row]:
+    """Yield each reset as it was told first: of a numbered one every survivor tells."""
+    seen: set[tuple[int | None, int | None]] = set()
+    for row in told:
+        if row["kind"] == EventKind.RESET:
+            yield row
+        elif row["kind"] == EventKind.PARTITION_RESET:
+            which = (row["partition"], row.get("generation"))
+            if which not in seen:
+                seen.add(which)
+                yield row
 
 
 def columns(found: Sequence[Cause | None]) -> pa.Table:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.protocols.checker import Tables
+from harness.text import inert
+
+KEY_NAMES = "key_names"  # of an imported history, beside its tables
+_KEYS = ("key", "least_key", "strange")
+
 _FINDINGS = {
     "G1a": "aborted read (G1a): T{txn} read {element} in key {key}, which T{other} appended and "
     "then failed",
@@ -29,12 +38,31 @@ _FINDINGS = {
 }
 
 
+class KeyNames:
+    """The keys of a history as its source names them: an import keeps numbers for others."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._names: pa.Table | None = tables.get(KEY_NAMES)
+
+    def __call__(self, key: int) -> str:
+        """Return the name of ``key``, or its number."""
+        if self._names is None or not self._names.num_rows:
+            return str(key)
+        place = pc.index(self._names["key"], pa.scalar(key, pa.int64())).as_py()
+        return str(key) if place < 0 else inert(self._names["name"][place].as_py())
+
+    def within(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return ``row`` with the names of its keys, for a sentence."""
+        named = {name: self(row[name]) for name in _KEYS if row.get(name) is not None}
+        return row | named
+
+
 def of_finding(row: dict[str, Any]) -> str:
-    """Format one row of ``lists.findings`` as a sentence."""
+    """Format one row of ``lists.findings``, whose key has its name, as a sentence."""
     return _FINDINGS[row["anomaly"]].format(**row)
 
 
-def of_lost_write(key: int, element: int, seen: int | None = None) -> str:
+def of_lost_write(key: str, element: int, seen: int | None = None) -> str:
     """Format a lost write as a sentence; ``seen`` is the last transaction that still read it."""
     what = f"lost write: an acknowledged append to key {key} (value {element})"
     if seen is None:

@@ -14,7 +14,8 @@ from checkers.cycles.kernel import CYCLES
 from checkers.engine.arrays import ints
 from checkers.engine.transactions import NOBODY
 from checkers.explain.attribution import explain_operations
-from checkers.explain.words import of_finding
+from checkers.explain.words import KeyNames, of_finding
+from checkers.lists.by_generation import by_generation, with_keys
 from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
 from checkers.lists.list_ops import list_ops
@@ -38,8 +39,13 @@ NO_EVIDENCE = (
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen``
-    and ``.written``, ``lost-write.lost`` and ``.counts``."""
-    ops = list_ops(tables, setting)
+    and ``.written``, ``lost-write.lost`` and ``.counts``, ``resets.cuts`` and ``.findings``.
+
+    Edges, findings and snapshots of a partition that was reset have surrogates for keys.
+    """
+    whole = list_ops(tables, setting)
+    generations = by_generation(whole, tables, setting)
+    ops = generations.ops
     versions = versions_of(ops)
     seen = suspects(ops, versions)
     own = own_operations(ops)
@@ -50,7 +56,9 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "lists.edges": edges(ops, versions),
         "lists.tails": tails(ops, versions),
         **of_snapshots,
-        **lost_writes(ops, tables, setting),
+        # Of whole keys: whether a reset permits a loss is asked once it is known.
+        **lost_writes(whole, tables, setting),
+        **generations.tables,
     }
 
 
@@ -67,23 +75,27 @@ class ListAppend:
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return every anomaly, of any model; the model decides later which of them count."""
         findings = pa.concat_tables([tables["lists.findings"], tables["snapshots.findings"]])
+        findings = with_keys(findings, setting)
+        steps = with_keys(tables["cycles.steps"], setting)
         # A transaction that reads a key twice may give the same sentence twice.
         findings = findings.group_by(findings.column_names, use_threads=False).aggregate([])
         findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
         shown = _first_of_each(findings)
-        cycles = _cycles(tables["cycles.steps"])
+        cycles = _cycles(steps)
         operations = lookup.operations(tuple(_mentioned(shown, cycles)))
-        faults = tables["faults"]
+        faults, named = tables["faults"], KeyNames(tables)
         anomalies = {
             name: Anomaly(
                 count=count,
-                examples=tuple(_finding(row, operations, faults) for row in shown[name]),
+                examples=tuple(_finding(row, operations, faults, named) for row in shown[name]),
             )
             for name, count in _accused(findings).items()
         }
         for row in tables["cycles.counts"].to_pylist():
             name = row["anomaly"]
-            examples = tuple(_cycle(name, steps, operations, faults) for steps in cycles[name])
+            examples = tuple(
+                _cycle(name, steps, operations, faults, named) for steps in cycles[name]
+            )
             anomalies[name] = Anomaly(count=row["count"], examples=examples)
         (graph,) = tables["cycles.graph"].to_pylist()
         # An anomaly of one transaction alone is evidence, even where no other touched its keys.
@@ -92,7 +104,7 @@ class ListAppend:
             outcome=Outcome.VALID if judged else Outcome.UNKNOWN,
             reasons=() if judged else (NO_EVIDENCE,),
             anomalies=anomalies,
-            tables={"findings": findings, "cycles": tables["cycles.steps"]},
+            tables={"findings": findings, "cycles": steps},
         )
 
 
@@ -132,11 +144,13 @@ def _mentioned(shown: dict[str, list[Row]], cycles: dict[str, list[list[Row]]]) 
             yield from (step["source"] for step in steps)
 
 
-def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Table) -> Finding:
+def _finding(
+    row: Row, operations: dict[int, RecordedOperation], faults: pa.Table, named: KeyNames
+) -> Finding:
     txns = tuple(sorted({row["txn"], row["other"]} - {NOBODY}))
     shown = tuple(operations[txn] for txn in txns)
     return Finding(
-        text=of_finding(row),
+        text=of_finding(named.within(row)),
         txns=txns,
         keys=(row["key"],),
         element=row["element"],
@@ -146,13 +160,17 @@ def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Tabl
 
 
 def _cycle(
-    anomaly: str, steps: list[Row], operations: dict[int, RecordedOperation], faults: pa.Table
+    anomaly: str,
+    steps: list[Row],
+    operations: dict[int, RecordedOperation],
+    faults: pa.Table,
+    named: KeyNames,
 ) -> Finding:
     told = ("kind", "source", "target", "key", "element")
     cycle = tuple(Dependency(**{name: step[name] for name in told}) for step in steps)
     shown = tuple(operations[step.source] for step in cycle)
     return Finding(
-        text=explain(anomaly, cycle, shown),
+        text=explain(anomaly, cycle, shown, named),
         txns=tuple(step.source for step in cycle),
         keys=tuple(sorted({step.key for step in cycle if step.key is not None})),
         cycle=cycle,

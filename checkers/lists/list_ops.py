@@ -102,6 +102,13 @@ class _Codes:
         return np.where(known & (self.codes[row] == wanted), row, -1)
 
 
+def append_codes_of(k: Ints, element: Ints) -> tuple[_Codes, Ints]:
+    """Return what ``ListOps.append_codes`` is for these appends, and the order that they are to be
+    in.
+    """
+    return _Codes.of(k, element)
+
+
 def list_ops(tables: Tables, setting: Setting) -> ListOps:
     """Return the list operations of ``micro_ops``.
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from checkers.promises import controller, fault_coverage, liveness, service_limits, stays_up
+from checkers.promises import (
+    controller,
+    fault_coverage,
+    liveness,
+    rolling_restart,
+    service_limits,
+    stays_up,
+)
 from harness.history.load import History
 from harness.history.parquet import read_summed
 from harness.protocols.checker import Checker
@@ -15,6 +22,7 @@ CHECKERS: tuple[Checker, ...] = (
     stays_up.CHECKER,
     liveness.CHECKER,
     service_limits.CHECKER,
+    rolling_restart.CHECKER,
     fault_coverage.CHECKER,
     controller.CHECKER,
 )

@@ -10,15 +10,24 @@ each of the four:
 ``*``  a set or none
 ``.``  as before (in ``after``)
 A, B   a set; equal letters are equal sets, other letters are other sets
+``P``  as a letter, and a set that pending has asked for since stable was switched last: what a
+       group may still have come to
+F      the node that a forced reset chose
+H      a set of copies that the reset goes on with: the chosen one and others
+C      a set of copies, the chosen one among them
 =====  ==================================================================
 
+In a partition that is highly available a forced reset takes two more kinds of steps (``RESETS``),
+and only where it was told. What follows on them is again of the variant's table.
+
 Sources: "Write new pending assignments (1)" and "Adjustable changePeers" of the rebalance design of
-Apache Ignite 3; Ignite's table test of the base variant.
+Apache Ignite 3; Ignite's table test of the base variant; "resetPartition" and "Chain unwind" of
+IEP-131.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -50,7 +59,12 @@ class Transition:
 _FIRST = Transition("created", "- - - -", "A - - -", event=True)
 _EQUALS_STABLE = Transition("equals-stable", "A - * -", "A - - -", event=True)
 _STARTED = Transition("started", "A - * -", "A B - -", event=True)
-_SETTLED = Transition("settled", "* - * *", "A - . -")
+_SETTLED = Transition("settled", "* - * *", "P - . -")
+# A group that comes to the same configuration again, for a replica's next life, reports it again.
+_RESTATED = (
+    Transition("restated", "A - * *", "A - . -"),
+    Transition("restated", "A B * *", "A B . ."),
+)
 BASE = (
     _FIRST,
     _EQUALS_STABLE,
@@ -60,8 +74,9 @@ BASE = (
     Transition("completed", "* A - -", "A - - -"),
     Transition("completed", "* A A -", "A - - -"),
     Transition("continued", "* A B -", "A B - -"),
-    Transition("applied-another", "* A * -", "B A . -"),
+    Transition("applied-another", "* A * -", "P A . -"),
     _SETTLED,
+    *_RESTATED,
 )
 CANCEL = (*BASE, Transition("moved", "* A B -", ". B - -"))
 LOCK = (
@@ -77,38 +92,130 @@ LOCK = (
     Transition("completed", "* A - *", "A - - -"),
     Transition("completed", "* A A *", "A - - -"),
     Transition("continued", "* A B *", "A B - -"),
-    Transition("applied-another", "* A * *", "B A . ."),
+    Transition("applied-another", "* A * *", "P A . ."),
     _SETTLED,
+    *_RESTATED,
 )
 VARIANTS: Mapping[str, tuple[Transition, ...]] = {"base": BASE, "lock": LOCK, "cancel": CANCEL}
+_RESET = (Transition("reset", "+ * * *", ". F - -"), Transition("reset", "+ * * *", ". F H -"))
+_RESTORED = (
+    Transition("restored", "+ * * *", "C F - -"),
+    Transition("restored", "+ * * *", "C F H -"),
+)
+RESETS: Mapping[str, tuple[Transition, ...]] = {
+    "base": (*_RESET, *_RESTORED),
+    # Under the lock no other target takes the place of the chosen node before it is stable.
+    "lock": tuple(attrs.evolve(row, after=f"{row.after[:-1]}F") for row in (*_RESET, *_RESTORED)),
+    "cancel": (*_RESET, *_RESTORED),
+}
+"""What a forced reset writes, whatever was pending, planned or locked: see ``Forced``."""
 SUPERSEDING = frozenset({"equals-pending", "planned", "retargeted", "moved", "continued"})
 """Transitions after which a rebalance leads elsewhere than it did, or goes back on it."""
 
 
-def transition(variant: str, before: Assigned, after: Assigned, *, event: bool) -> str | None:
-    """The name of the transition from ``before`` to ``after`` in the table of ``variant``; ``None``
-    where it is none of them.
+@attrs.frozen(kw_only=True)
+class Forced:
+    """A reset that was told: at ``node`` (``None`` where that was not told), of those ``copies``
+    that it may go on with. ``restores``: it takes up what an earlier one had cut off.
     """
+
+    node: str | None
+    copies: Nodes
+    restores: bool = False
+
+
+def forced_transition(
+    variant: str, before: Assigned, after: Assigned, forced: Forced
+) -> str | None:
+    """The name of the step that ``forced`` took from ``before`` to ``after``; ``None`` where such
+    a reset does not take it.
+    """
+    chosen = after.pending
+    if (
+        chosen is None
+        or len(chosen) != 1
+        or (forced.node is not None and forced.node not in chosen)
+    ):
+        return None
+    name = "restored" if forced.restores else "reset"
+    held = {"F": {chosen}, "H": _copies(after.planned, chosen), "C": _copies(after.stable, chosen)}
+    named = {node for each in (after.planned, after.pending) for node in each or ()}
+    if forced.restores:
+        named |= after.stable or frozenset()
+    if not named <= forced.copies or after.planned == chosen:
+        return None
     return next(
         (
-            row.name
-            for row in VARIANTS[variant]
-            if row.event == event and _matches(row, before, after)
+            name
+            for row in RESETS[variant]
+            if row.name == name and _matches(row, before, after, (), held)
         ),
         None,
     )
 
 
-def _matches(row: Transition, before: Assigned, after: Assigned) -> bool:
+def _copies(held: Nodes | None, chosen: Nodes) -> set[Nodes]:
+    return {held} if held is not None and chosen <= held else set()
+
+
+def transition(
+    variant: str,
+    before: Assigned,
+    after: Assigned,
+    *,
+    event: bool,
+    asked: Collection[Nodes] = (),
+) -> str | None:
+    """The name of the transition from ``before`` to ``after`` in the table of ``variant``; ``None``
+    where it is none of them. ``asked``: see ``still_asked``.
+    """
+    return next(
+        (
+            row.name
+            for row in VARIANTS[variant]
+            if row.event == event and _matches(row, before, after, asked)
+        ),
+        None,
+    )
+
+
+def still_asked(asked: tuple[Nodes, ...], before: Assigned, after: Assigned) -> tuple[Nodes, ...]:
+    """The sets that pending has asked for and that stable has not passed, in their order, after the
+    step from ``before`` to ``after``: a group comes to one after the other, and never back.
+    """
+    if after.stable is not None and after.stable != before.stable and after.stable in asked:
+        asked = asked[asked.index(after.stable) + 1 :]
+    if after.pending is not None and after.pending != before.pending:
+        asked = (*asked, after.pending)
+    return asked
+
+
+def _matches(
+    row: Transition,
+    before: Assigned,
+    after: Assigned,
+    asked: Collection[Nodes],
+    named: Mapping[str, Collection[Nodes]] = {},
+) -> bool:
     bound: dict[str, Nodes] = {}
     pairs = zip(row.before.split(), before, strict=True)
-    if not all(_fits(sign, held, None, bound) for sign, held in pairs):
+    if not all(_fits(sign, held, None, bound, asked, named) for sign, held in pairs):
         return False
-    three = zip(row.after.split(), after, before, strict=True)
-    return all(_fits(sign, now, then, bound) for sign, now, then in three)
+    # Letters first: ``P`` is another set than theirs.
+    three = sorted(
+        zip(row.after.split(), after, before, strict=True), key=lambda each: each[0] == "P"
+    )
+    return all(_fits(sign, now, then, bound, asked, named) for sign, now, then in three)
 
 
-def _fits(sign: str, held: Nodes | None, then: Nodes | None, bound: dict[str, Nodes]) -> bool:
+def _fits(
+    sign: str,
+    held: Nodes | None,
+    then: Nodes | None,
+    bound: dict[str, Nodes],
+    asked: Collection[Nodes],
+    named: Mapping[str, Collection[Nodes]],
+) -> bool:
     match sign:
         case "*":
             return True
@@ -120,6 +227,10 @@ def _fits(sign: str, held: Nodes | None, then: Nodes | None, bound: dict[str, No
         return False
     if sign == "+":
         return True
+    if sign in named:
+        return held in named[sign]
+    if sign == "P" and held not in asked:
+        return False
     if sign in bound:
         return bound[sign] == held
     if held in bound.values():

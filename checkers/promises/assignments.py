@@ -3,13 +3,14 @@
 From ``assignments`` and ``topology`` (``harness.protocols.changes``), and from the states of
 replicas: transitions are legal ones of the declared variant, an event triggers once, leaders act on
 no request of another term, every rebalance ends once all is quiet, replicas run where they are
-assigned and nowhere else. No store is known here but by its declaration.
+assigned and nowhere else, and what an event asks for is what the declared affinity gives. No store
+is known here but by its declaration.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -18,20 +19,32 @@ import attrs
 import msgspec
 import pyarrow as pa
 
-from checkers.promises.assignment_transitions import SUPERSEDING, Assigned, Nodes, transition
+from checkers.promises.affinity import Targets
+from checkers.promises.assignment_transitions import (
+    SUPERSEDING,
+    Assigned,
+    Forced,
+    Nodes,
+    forced_transition,
+    still_asked,
+    transition,
+)
 from checkers.promises.quiet import Calm, calm_of
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
+from harness.history.records import EventKind
 from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
+from harness.protocols.generations import APPLIED_WITHIN_NS, Reset
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
 Row = dict[str, Any]
 Found = Iterator[tuple[str, str]]  # the name and the sentence of each anomaly
+Resets = Mapping[tuple[int, int], str]  # names of steps that a reset took, by partition, revision
 
-QUIET_S = 30.0  # after the last heal by which rebalances are over
+QUIET_S = 30.0  # after the last heal, and the last event, by which rebalances are over
 GRACE_S = 5.0  # for a replica to start where it is assigned, and to go where it is not
 RECOVERY_S = 5.0  # of a node that was cut off or down, before it acts on what it is told
 _SETS = (AssignmentKind.STABLE, AssignmentKind.PENDING, AssignmentKind.PLANNED, AssignmentKind.LOCK)
@@ -43,6 +56,8 @@ class Step:
 
     revision: int
     at_ns: int
+    table: str
+    zone: str
     before: Assigned
     after: Assigned
     event: bool
@@ -67,9 +82,13 @@ class Assignments:
             return Part(outcome=Outcome.UNKNOWN, reasons=(reason,))
         calm = calm_of(tables["faults"], setting)
         steps = steps_of(rows)
-        variant = setting.declaration.rebalance
+        variant, available = setting.declaration.rebalance, setting.declaration.may_lose
         names: Counter[str] = Counter()
         texts: dict[str, list[str]] = defaultdict(list)
+        resets: Resets = {}
+        if available and not isinstance(variant, msgspec.UnsetType):
+            told = told_resets(setting.resets, tables["events"].to_pylist())
+            resets = steps_of_resets(steps, variant, told)
         checks: list[Found] = [
             conflicting(rows),
             repeated_triggers(steps),
@@ -78,17 +97,20 @@ class Assignments:
             missing_replicas(steps, states, calm),
         ]
         if not isinstance(variant, msgspec.UnsetType):
-            checks.append(illegal_transitions(steps, variant, names))
-        left = list(unfinished(steps, topology, rows))
-        quiet = calm.quiet_for_s() >= QUIET_S
-        if quiet:
-            checks.append(iter(left))
+            checks.append(illegal_transitions(steps, variant, names, resets))
+        affinities = setting.declaration.affinities
+        if not isinstance(affinities, msgspec.UnsetType):
+            targets = Targets(topology, affinities, available=available)
+            checks.append(wrong_targets(steps, targets))
+        left = list(unfinished(steps, topology, rows, resets))
+        judged = [each for each in left if calm.quiet_for_s(each.since_ns) >= QUIET_S]
+        early = [each for each in left if each not in judged]
+        checks.append((each.name, each.text) for each in judged)
         for name, text in (found for check in checks for found in check):
             texts[name].append(text)
-        short = bool(left) and not quiet
         return Part(
-            outcome=Outcome.UNKNOWN if short else Outcome.VALID,
-            reasons=(_too_short(left, calm),) if short else (),
+            outcome=Outcome.UNKNOWN if early else Outcome.VALID,
+            reasons=(_too_short(early, calm),) if early else (),
             anomalies={name: _anomaly(found) for name, found in texts.items()},
             statistics={"rebalance": _counts(rows, names)},
         )
@@ -111,6 +133,8 @@ def steps_of(rows: Iterable[Row]) -> dict[int, list[Step]]:
                 Step(
                     revision=revision,
                     at_ns=min(row["at_ns"] for row in written),
+                    table=written[0]["table"],
+                    zone=written[0]["zone"],
                     before=held,
                     after=after,
                     event=bool(numbers),
@@ -139,16 +163,93 @@ def conflicting(rows: Iterable[Row]) -> Found:
             )
 
 
-def illegal_transitions(steps: dict[int, list[Step]], variant: str, names: Counter[str]) -> Found:
-    """Yield one sentence for each step that the variant's table does not have; count the others
-    in ``names``.
+@attrs.frozen(kw_only=True)
+class Told:
+    """A forced reset of a partition as events told it: where it began, if it did, and whether it
+    takes up what an earlier one had cut off. No step of it was applied later than ``until_ns``.
+    """
+
+    generation: int
+    node: str | None
+    restores: bool
+    until_ns: int
+
+
+def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, list[Told]]:
+    """Return the resets of each partition, by generation. One that was asked for may never have
+    begun: then the node that it was given to is not known.
+    """
+    found: dict[int, dict[int, Told]] = defaultdict(dict)
+    for reset in resets:
+        found[reset.partition][reset.generation] = Told(
+            generation=reset.generation,
+            node=reset.node,
+            restores=reset.restores,
+            until_ns=reset.latest_ns + APPLIED_WITHIN_NS,
+        )
+    for row in events:
+        asked = row["kind"] in (EventKind.REBALANCE_STAGE, EventKind.RESTORED)
+        if asked and row["partition"] is not None and row["generation"] is not None:
+            latest_ns = row["at_ns"] + row["uncertainty_ns"]
+            found[row["partition"]].setdefault(
+                row["generation"],
+                Told(
+                    generation=row["generation"],
+                    node=None,
+                    restores=row["kind"] == EventKind.RESTORED,
+                    until_ns=latest_ns + APPLIED_WITHIN_NS,
+                ),
+            )
+    return {p: [each for _, each in sorted(told.items())] for p, told in found.items()}
+
+
+def steps_of_resets(
+    steps: Mapping[int, list[Step]], variant: str, told: Mapping[int, list[Told]]
+) -> dict[tuple[int, int], str]:
+    """Return the steps that told resets took, with their names; each reset takes one, and they
+    follow one another as their generations do.
+    """
+    found = {}
+    for partition, of_partition in steps.items():
+        left, held = list(told.get(partition, ())), frozenset[str]()
+        for step in of_partition:
+            before = step.before
+            held |= before.stable or frozenset()
+            if step.event or step.dropped:
+                continue
+            for place, reset in enumerate(left):
+                now = (before.stable or frozenset()) | (before.pending or frozenset())
+                forced = Forced(
+                    node=reset.node,
+                    copies=held | now if reset.restores else now,
+                    restores=reset.restores,
+                )
+                name = forced_transition(variant, before, step.after, forced)
+                if name is not None and step.at_ns <= reset.until_ns:
+                    found[partition, step.revision] = name
+                    del left[: place + 1]
+                    break
+    return found
+
+
+def illegal_transitions(
+    steps: dict[int, list[Step]], variant: str, names: Counter[str], resets: Resets
+) -> Found:
+    """Yield one sentence for each step that the variant's table does not have, nor ``resets``;
+    count the others in ``names``.
     """
     for partition, of_partition in steps.items():
-        term = None
+        term, asked = None, tuple[Nodes, ...]()
         for step in of_partition:
             if step.dropped and step.after == Assigned():
+                asked = ()
                 continue
-            name = transition(variant, step.before, step.after, event=step.event)
+            name = resets.get((partition, step.revision))
+            if name is not None:
+                term = None  # of a leader that the reset has deposed
+            else:
+                name = transition(variant, step.before, step.after, event=step.event, asked=asked)
+            asked = still_asked(asked, step.before, step.after)
             if name is not None:
                 names[name] += 1
             else:
@@ -166,6 +267,43 @@ def illegal_transitions(steps: dict[int, list[Step]], variant: str, names: Count
                     f"{term} to that of term {step.lock_term} at revision {step.revision}",
                 )
             term = step.lock_term if step.lock_term is not None else term
+
+
+def wrong_targets(steps: dict[int, list[Step]], targets: Targets) -> Found:
+    """Yield one sentence for each event whose answer is not what the table's affinity gives of the
+    data nodes and replicas that its zone had by then. In a partition that is highly available
+    those of them that are away are left out, if they were not stable when it was answered.
+    """
+    first: dict[str, int] = {}
+    for partition, of_partition in steps.items():
+        for step in of_partition:
+            first[step.table] = min(first.get(step.table, partition), partition)
+    for partition, of_partition in steps.items():
+        zone = of_partition[0].zone
+        for step in of_partition:
+            # A table may get another zone after an event and before the answer to it.
+            zones = dict.fromkeys((step.zone, zone))
+            zone = step.zone
+            target = _aim(step)
+            if not step.event or target is None:
+                continue
+            number, event = partition - first[step.table], step.triggers[-1]
+            asked = [targets.asked(step.table, number, each, event) for each in zones]
+            problems = [
+                each.problem(
+                    target,
+                    targets.there(_stable_since(of_partition, event, step), event, step.revision),
+                )
+                for each in asked
+                if each is not None
+            ]
+            if problems and all(problems):
+                yield (
+                    "wrong-target",
+                    f"wrong target: the event of revision {event} led partition {partition} to "
+                    f"{_names(target)} at revision {step.revision} ({seconds(step.at_ns)}), though "
+                    f"{problems[0]}",
+                )
 
 
 def repeated_triggers(steps: dict[int, list[Step]]) -> Found:
@@ -261,37 +399,58 @@ def missing_replicas(steps: dict[int, list[Step]], states: pa.Table, calm: Calm)
                 )
 
 
-def unfinished(steps: dict[int, list[Step]], topology: list[Row], rows: list[Row]) -> Found:
-    """Yield one sentence for each partition that is not where it should be at the end: something
-    is pending, planned or locked, or the newest event was not handled. That contents are equal
-    is the checker of replicas' to say: it knows which have applied the same.
+@attrs.frozen(kw_only=True)
+class Unfinished:
+    """What is left at the end of a run, since an event at ``since_ns`` that asked for it last."""
+
+    name: str
+    text: str
+    since_ns: int
+
+
+def unfinished(
+    steps: dict[int, list[Step]], topology: list[Row], rows: list[Row], resets: Resets
+) -> Iterator[Unfinished]:
+    """Yield each partition that is not where it should be at the end: something is pending, planned
+    or locked, or the newest event was not handled. That contents are equal is the checker of
+    replicas' to say: it knows which have applied the same.
     """
     events, zones = _newest_events(topology), _zones(rows)
     for partition, of_partition in steps.items():
         last = of_partition[-1].after
-        if last.stable is None:
-            continue
-        if last[1:] != (None, None, None):
-            yield (
-                "unfinished-rebalance",
-                f"unfinished rebalance: partition {partition} is left with {_text(last)} since "
-                f"revision {of_partition[-1].revision} ({seconds(of_partition[-1].at_ns)})",
-            )
-        handled = max((n for step in of_partition for n in step.triggers), default=0)
-        newest = events.get(zones.get(partition, ""), 0)
-        if handled < newest:
-            yield (
-                "event-not-handled",
-                f"event not handled: zone or data nodes of partition {partition} changed at "
-                f"revision {newest}, and its last trigger is of revision {handled}",
-            )
-        target = next((_aim(step) for step in reversed(of_partition) if step.event), None)
-        if last.pending is None and target is not None and last.stable != target:
-            yield (
-                "wrong-stable",
-                f"wrong stable: partition {partition} is on {_names(last.stable)} at the end, "
-                f"though {_names(target)} was asked for last",
-            )
+        newest, since_ns = events.get(zones.get(partition, ""), (0, 0))
+        forced = {revision for number, revision in resets if number == partition}
+        for name, text in _unfinished(partition, of_partition, last, newest, forced):
+            yield Unfinished(name=name, text=text, since_ns=since_ns)
+
+
+def _unfinished(
+    partition: int, of_partition: list[Step], last: Assigned, newest: int, forced: set[int]
+) -> Found:
+    if last.stable is None:
+        return
+    if last[1:] != (None, None, None):
+        yield (
+            "unfinished-rebalance",
+            f"unfinished rebalance: partition {partition} is left with {_text(last)} since "
+            f"revision {of_partition[-1].revision} ({seconds(of_partition[-1].at_ns)})",
+        )
+    handled = max((n for step in of_partition for n in step.triggers), default=0)
+    if handled < newest:
+        yield (
+            "event-not-handled",
+            f"event not handled: zone or data nodes of partition {partition} changed at "
+            f"revision {newest}, and its last trigger is of revision {handled}",
+        )
+    # A reset aims, too: at the copies that are left, until another event.
+    asking = (step for step in reversed(of_partition) if step.event or step.revision in forced)
+    target = next(map(_aim, asking), None)
+    if last.pending is None and target is not None and last.stable != target:
+        yield (
+            "wrong-stable",
+            f"wrong stable: partition {partition} is on {_names(last.stable)} at the end, "
+            f"though {_names(target)} was asked for last",
+        )
 
 
 def _after(held: Assigned, written: Iterable[Row]) -> Assigned:
@@ -301,6 +460,23 @@ def _after(held: Assigned, written: Iterable[Row]) -> Assigned:
         if row["kind"] in _SETS
     }
     return held._replace(**sets)
+
+
+def _stable_since(of_partition: list[Step], event: int, step: Step) -> list[Nodes]:
+    """What was stable at some time between ``event`` and ``step``; nothing where that creates the
+    partition.
+    """
+    found: list[Nodes] = []
+    for each in of_partition:
+        if each.revision > step.revision:
+            break
+        if each.revision <= event:
+            found.clear()
+            if each.after.stable is not None and each is not step:
+                found.append(each.after.stable)
+        elif each.before.stable is not None and each.before.stable not in found:
+            found.append(each.before.stable)
+    return found
 
 
 def _aim(step: Step) -> Nodes | None:
@@ -338,18 +514,19 @@ def _rounds(states: pa.Table) -> Iterator[list[Row]]:
         yield answers
 
 
-def _newest_events(topology: Iterable[Row]) -> dict[str, int]:
-    """The newest revision that changed a zone or its data nodes; none where it has none of these:
-    then there is nowhere to go.
+def _newest_events(topology: Iterable[Row]) -> dict[str, tuple[int, int]]:
+    """The newest revision that changed a zone or its data nodes, and when; none where it has none
+    of these: then there is nowhere to go.
     """
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     empty: set[str] = set()
     for row in topology:
         if row["kind"] in (TopologyKind.ZONE, TopologyKind.DATA_NODES):
-            found[row["zone"]] = max(found.get(row["zone"], 0), row["revision"])
+            newest = row["revision"], row["at_ns"]
+            found[row["zone"]] = max(found.get(row["zone"], (0, 0)), newest)
         if row["kind"] == TopologyKind.DATA_NODES:
             (empty.discard if row["nodes"] else empty.add)(row["zone"])
-    return {zone: revision for zone, revision in found.items() if zone not in empty}
+    return {zone: newest for zone, newest in found.items() if zone not in empty}
 
 
 def _zones(rows: Iterable[Row]) -> dict[int, str]:
@@ -379,12 +556,12 @@ def _counts(rows: list[Row], names: Counter[str]) -> dict[str, int]:
     }
 
 
-def _too_short(left: list[tuple[str, str]], calm: Calm) -> str:
+def _too_short(left: list[Unfinished], calm: Calm) -> str:
+    quiet_s = min(calm.quiet_for_s(each.since_ns) for each in left)
     return (
         f"{len(left)} partitions were not where they should be when the run ended, "
-        f"{calm.quiet_for_s():.0f} s after the last heal; that is a broken promise only after "
-        f"{QUIET_S:g} s "
-        f"({left[0][1]})"
+        f"{quiet_s:.0f} s after the last heal or the last event that moves data; that is a broken "
+        f"promise only after {QUIET_S:g} s ({left[0].text})"
     )
 
 

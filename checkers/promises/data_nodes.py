@@ -5,6 +5,7 @@ rules").
 * A join starts the scale-up timer anew, a leave the scale-down timer; the joint timer both.
 * A timer that is due adds, or removes, what still is so.
 * Another filter applies at once, and no timer survives it. Other waits leave timers their start.
+  What applies at once is owed as a timer is that is due.
 
 The algebra is written from the rules, and shares nothing with any store. A store handles a change a
 moment after it was written, and may have switched data nodes meanwhile: so a switch is right if it
@@ -58,7 +59,8 @@ class Timer:
 @attrs.frozen(kw_only=True)
 class Zone:
     """A zone as the algebra has it. ``data`` is ``None`` before the first data nodes; ``at_once``:
-    they are to become the eligible ones without a wait.
+    they are to become the eligible ones without a wait, since the filter became another at
+    ``owed_ns`` (``None``: they were those already).
     """
 
     up_s: float | None = None
@@ -68,6 +70,7 @@ class Zone:
     eligible: Nodes = frozenset()
     data: Nodes | None = None
     at_once: bool = True
+    owed_ns: int | None = None
     up: Timer | None = None
     down: Timer | None = None
     joint: Timer | None = None
@@ -193,10 +196,15 @@ def judged(zone: str, rows: Sequence[Row], clock: Punctuality) -> Iterator[tuple
 def applied(state: Zone, inputs: Iterable[Input]) -> Zone:
     """``state`` after ``inputs``, one by one."""
     for each in inputs:
+        filter_before = state.filter
         if each.zone is not None:
             state = _altered(state, each.zone)
         if each.eligible is not None:
             state = _moved(state, each.eligible, each.at_ns)
+        # Only now: the revision of another filter has the nodes that pass it.
+        if state.filter != filter_before:
+            owed = state.data is not None and state.data != state.eligible
+            state = attrs.evolve(state, owed_ns=each.at_ns if owed else None)
         if each.restart:
             state = _restarted(state, each.at_ns)
     return state
@@ -204,6 +212,8 @@ def applied(state: Zone, inputs: Iterable[Input]) -> Zone:
 
 def _altered(state: Zone, row: Row) -> Zone:
     waits = {name: row[name] for name in ("up_s", "down_s", "joint_s")}
+    if all(wait is None for wait in waits.values()):
+        return Zone(eligible=state.eligible)  # it was dropped: nothing is owed to it
     if row["text"] != state.filter:
         state = attrs.evolve(
             state, filter=row["text"], at_once=True, up=None, down=None, joint=None
@@ -279,7 +289,8 @@ def _explained(
         before = applied(state, seen)
         if before.at_once or before.data is None:
             if told == before.eligible:
-                return applied(attrs.evolve(before, data=told, at_once=False), unseen), 0.0
+                switched = attrs.evolve(before, data=told, at_once=False, owed_ns=None)
+                return applied(switched, unseen), 0.0
             continue
         for timers in _subsets(list(before.running())):
             if _fired(before.data, timers) != told:
@@ -359,21 +370,33 @@ def _fired(data: Nodes, timers: Iterable[tuple[str, Timer, float]]) -> Nodes:
 def _late(
     zone: str, state: Zone, waiting: Sequence[Input], until_ns: int, clock: Punctuality
 ) -> Iterator[tuple[str, str]]:
-    """Yield one sentence for each timer that was due long before ``until_ns``, of the changes that
-    were known by then.
+    """Yield one sentence for each timer that was due long before ``until_ns``, and for a filter
+    that has been another for as long, of the changes that were known by then.
     """
-    for name, timer, wait_s in applied(state, waiting).running():
-        due_ns = timer.latest_ns + int(min(wait_s, 1e9) * NS_PER_S)
+    # What was said before this change or switch is not said again with the next.
+    before_ns = waiting[-1].at_ns if waiting else 0
+
+    def late(due_ns: int) -> bool:
         late_ns = due_ns + int(LATE_S * NS_PER_S)
-        # What was said before this change or switch is not said again with the next.
-        before_ns = waiting[-1].at_ns if waiting else 0
-        if before_ns <= late_ns < until_ns and clock.holds(due_ns, late_ns):
+        return before_ns <= late_ns < until_ns and clock.holds(due_ns, late_ns)
+
+    now = applied(state, waiting)
+    for name, timer, wait_s in now.running():
+        due_ns = timer.latest_ns + int(min(wait_s, 1e9) * NS_PER_S)
+        if late(due_ns):
             yield (
                 "late-data-nodes",
                 f"late data nodes: of {zone} a timer ({name}) was due at {seconds(due_ns)}, that "
                 f"adds {_names(timer.joined) or 'none'} and removes "
                 f"{_names(timer.left) or 'none'}, and had not switched them {LATE_S:g} s later",
             )
+    if now.owed_ns is not None and now.data not in (None, now.eligible) and late(now.owed_ns):
+        yield (
+            "late-data-nodes",
+            f"late data nodes: {zone} has had the filter {now.filter!r} since "
+            f"{seconds(now.owed_ns)}, which {_names(now.eligible) or 'none'} pass, and "
+            f"{LATE_S:g} s later its data nodes were still {_names(now.data or ()) or 'none'}",
+        )
 
 
 def _revisions(rows: Sequence[Row]) -> Iterator[tuple[Input | None, Row | None]]:

@@ -41,10 +41,12 @@ class Calm:
             d.start_ns <= end_ns and start_ns <= d.end_ns for d in self.disturbances if not d.moves
         )
 
-    def quiet_for_s(self) -> float:
-        """How long nothing was done to the store before the end of the run."""
+    def quiet_for_s(self, since_ns: int = 0) -> float:
+        """How long nothing was done to the store before the end of the run, counted from
+        ``since_ns`` at the earliest.
+        """
         last_ns = max((d.end_ns for d in self.disturbances), default=0)
-        return max(self.end_ns - last_ns, 0) / NS_PER_S
+        return max(self.end_ns - max(last_ns, since_ns), 0) / NS_PER_S
 
 
 def calm_of(faults: pa.Table, setting: Setting) -> Calm:

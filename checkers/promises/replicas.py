@@ -12,13 +12,24 @@
 ``lock-left``       transactions hold locks at the end, though the deadline of each is over
 =================== ==============================================================================
 
+A forced reset begins a new generation of a partition (``harness.protocols.generations``), in which
+terms, indices and contents are others. What the first five compare is of one generation. Within one
+nothing is forgiven, and a primary of an older generation is as stale as any.
+
+``diverged-logs`` compares generations, too. The log that a reset goes on with ended at its base,
+and need not have been committed: the majority before may have committed other entries at or below
+the base. What both generations must have alike (``_shared``) follows from raft: the log of a term's
+leader has all that was committed in that term or before, and logs with one entry of one term in
+common are equal up to it. An entry itself, of one place and term, is the same in both.
+
 Times prove an order only between a question and an earlier answer: a question that was sent after
 another replica's answer had arrived is the later one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import attrs
@@ -33,6 +44,7 @@ from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.finding import Finding
+from harness.protocols.generations import FIRST, Reset
 from harness.protocols.verdict import Anomaly
 from harness.run.state_log import QUIET_LIMIT_S
 from harness.text import seconds
@@ -55,7 +67,7 @@ class Replicas:
         last = states.filter(states.column("final"))
         texts: dict[str, list[str]] = {}
         for found in (
-            diverged_logs(states, logs),
+            diverged_logs(states, logs, setting.resets),
             diverged_replicas(last),
             two_leaders(states, events),
             forgotten(states),
@@ -73,27 +85,34 @@ class Replicas:
         )
 
 
-def diverged_logs(states: pa.Table, logs: pa.Table) -> Found:
+def diverged_logs(states: pa.Table, logs: pa.Table, resets: Sequence[Reset] = ()) -> Found:
     """Yield one sentence for each place of a log where replicas have applied different entries."""
     applied = states.filter(pc.greater(states.column("applied_term"), 0))
-    names = ["group", "index", "term"]
-    places = pa.concat_tables(
-        [logs.select(names), applied.select(["group", "applied_index", "applied_term"])
-         .rename_columns(names)]
-    )  # fmt: skip
-    terms = _spread(places, ["group", "index"], "term")
-    digests = _spread(logs, ["group", "index", "term"], "digest")
-    for row in terms.sort_by([("group", "ascending"), ("index", "ascending")]).to_pylist():
+    names = ["group", "index", "term", "partition", "generation"]
+    ends = ["group", "applied_index", "applied_term", "partition", "generation"]
+    places = pa.concat_tables([logs.select(names), applied.select(ends).rename_columns(names)])
+    places = pa.concat_tables([places, _bases_told(places, resets)])
+    told = [reset for reset in resets if reset.base_index is not None]
+    bases = {(r.partition, r.generation): (r.previous, r.base_index or 0) for r in told}
+    logs = _by_entry(logs, bases)
+    keys = ["group", "generation", "index"]
+    order = [(name, "ascending") for name in keys]
+    terms = _spread(places, keys, "term").to_pylist()
+    within = {(row["group"], row["index"]) for row in terms}
+    across = _spread(_by_entry(places, _shared(told, states, places)), keys, "term").to_pylist()
+    terms += [row for row in across if (row["group"], row["index"]) not in within]
+    digests = _spread(logs, ["group", "generation", "index", "term"], "digest")
+    for row in sorted(terms, key=itemgetter(*keys)):
         yield (
             "diverged-logs",
-            f"diverged logs: entry {row['index']} of {row['group']} was applied as one of term "
+            f"diverged logs: entry {row['index']} of {_group(row)} was applied as one of term "
             f"{row['term_min']} and as one of term {row['term_max']}",
         )
-    for row in digests.sort_by([("group", "ascending"), ("index", "ascending")]).to_pylist():
-        holders = " and ".join(_holders(logs, row["group"], row["index"]))
+    for row in digests.sort_by(order).to_pylist():
+        holders = " and ".join(_holders(logs, row))
         yield (
             "diverged-logs",
-            f"diverged logs: entry {row['index']} of {row['group']}, of term {row['term']}, is "
+            f"diverged logs: entry {row['index']} of {_group(row)}, of term {row['term']}, is "
             f"another one on {holders}",
         )
 
@@ -101,34 +120,41 @@ def diverged_logs(states: pa.Table, logs: pa.Table) -> Found:
 def diverged_replicas(last: pa.Table) -> Found:
     """Yield one sentence for each group and index at which replicas differ in content."""
     told = last.filter(last.column("content").is_valid())
-    for row in _spread(told, ["group", "applied_index"], "content").to_pylist():
+    for row in _spread(told, ["group", "generation", "applied_index"], "content").to_pylist():
         same = pc.and_(
-            pc.equal(told.column("group"), row["group"]),
+            pc.and_(
+                pc.equal(told.column("group"), row["group"]),
+                pc.equal(told.column("generation"), row["generation"]),
+            ),
             pc.equal(told.column("applied_index"), row["applied_index"]),
         )
         nodes = " and ".join(sorted(told.filter(same).column("node").to_pylist()))
         yield (
             "diverged-replicas",
-            f"diverged replicas: {nodes} hold different contents of {row['group']}, though all "
+            f"diverged replicas: {nodes} hold different contents of {_group(row)}, though all "
             f"have applied entries up to {row['applied_index']} and no further",
         )
 
 
 def two_leaders(states: pa.Table, events: pa.Table) -> Found:
-    """Yield one sentence for each term in which two nodes led."""
-    leading = states.filter(states.column("leading")).select(["partition", "term", "node"])
+    """Yield one sentence for each term of a generation in which two nodes led."""
+    names = ["partition", "generation", "term", "node"]
+    leading = states.filter(states.column("leading")).select(names)
     kind = pc.equal(events.column("kind"), EventKind.LEADER_ELECTED.value)
-    elected = events.filter(kind).select(["partition", "term", "node"])
-    both = pa.concat_tables([leading, elected.cast(leading.schema)])
-    counted = both.group_by(["partition", "term"]).aggregate([("node", "distinct")])
+    elected = events.filter(kind).select(names).cast(leading.schema)
+    both = pa.concat_tables([leading, elected])
+    # An event of the first generation goes without it.
+    place = both.column_names.index("generation")
+    both = both.set_column(place, "generation", pc.fill_null(both.column("generation"), FIRST))
+    counted = both.group_by(names[:3]).aggregate([("node", "distinct")])
     for row in counted.to_pylist():
         nodes = sorted(row["node_distinct"])
         # A store's event may tell no term, and then proves nothing about one.
         if len(nodes) > 1 and row["term"]:
             yield (
                 "two-leaders",
-                f"two leaders: {' and '.join(nodes)} both led {_where(row['partition'])} in "
-                f"term {row['term']}",
+                f"two leaders: {' and '.join(nodes)} both led "
+                f"{_where(row['partition'])}{_generation(row)} in term {row['term']}",
             )
 
 
@@ -138,7 +164,9 @@ def forgotten(states: pa.Table) -> Found:
     for row in _boots(states):
         replica = row["life"], row["group"]
         told = before.get(replica)
-        what = None if told is None else _lost(told, row)
+        # A reset in between may have taken the log back: what is held against it is of one.
+        same = told is not None and told["generation_last"] == row["generation_first"]
+        what = _lost(told, row) if told is not None and same else None
         if what is not None:
             yield "forgotten-state", f"forgotten state: {row['group']} on {row['node']}: {what}"
         before[replica] = _both(told, row)
@@ -177,7 +205,7 @@ def went_back(states: pa.Table) -> Found:
     order = [(name, "ascending") for name in ("life", "group", "boot", "asked_ns")]
     ordered = states.sort_by(order)
     same = np.ones(max(0, ordered.num_rows - 1), dtype=np.bool_)
-    for name in ("life", "group", "boot"):
+    for name in ("life", "group", "boot", "generation"):
         same &= _repeats(ordered.column(name))
     for name in ("term", "commit_index", "applied_index"):
         values = ints(ordered, name)
@@ -195,8 +223,8 @@ def lost_entries(states: pa.Table, last: pa.Table) -> Found:
     voters = last.filter(last.column("voter"))
     for row in last.filter(last.column("leading")).to_pylist():
         group, size = row["group"], row["voters"]
-        of_group = states.filter(pc.equal(states.column("group"), group))
-        here = voters.filter(pc.equal(voters.column("group"), group)).to_pylist()
+        of_group = _of_generation(states, row)
+        here = _of_generation(voters, row).to_pylist()
         # An entry that was applied after a replica had been asked need not have reached it by then.
         lacking = {
             voter["node"]: known
@@ -279,9 +307,104 @@ def _spread(table: pa.Table, keys: list[str], value: str) -> pa.Table:
     )
 
 
-def _holders(logs: pa.Table, group: str, index: int) -> list[str]:
-    here = pc.and_(pc.equal(logs.column("group"), group), pc.equal(logs.column("index"), index))
-    return sorted(logs.filter(here).column("node").to_pylist())
+def _holders(logs: pa.Table, row: Row) -> list[str]:
+    here = pc.equal(_of_generation(logs, row).column("index"), row["index"])
+    return sorted(_of_generation(logs, row).filter(here).column("node").to_pylist())
+
+
+def _of_generation(table: pa.Table, row: Row) -> pa.Table:
+    """Return the rows of the group and generation of ``row``."""
+    return table.filter(
+        pc.and_(
+            pc.equal(table.column("group"), row["group"]),
+            pc.equal(table.column("generation"), row["generation"]),
+        )
+    )
+
+
+def _by_entry(table: pa.Table, up_to: Mapping[tuple[int, int], tuple[int, int]]) -> pa.Table:
+    """Return ``table`` with the generation of each row's entry in place of its replica's: the
+    earliest that has the entry, where ``up_to`` says of a partition's generation which one is
+    before it, and up to which index both are alike.
+    """
+    if not up_to:
+        return table
+    found = []
+    for row in table.select(["partition", "generation", "index"]).to_pylist():
+        generation = row["generation"]
+        while (before := up_to.get((row["partition"], generation))) is not None:
+            # No later generation is before another: such a report ends the search.
+            if row["index"] > before[1] or before[0] >= generation:
+                break
+            generation = before[0]
+        found.append(generation)
+    place = table.column_names.index("generation")
+    return table.set_column(place, "generation", pa.array(found, pa.int64()))
+
+
+def _bases_told(places: pa.Table, resets: Sequence[Reset]) -> pa.Table:
+    """Return the bases of ``resets`` as entries of the generations that they began."""
+    groups = dict(
+        zip(places.column("partition").to_pylist(), places.column("group").to_pylist(), strict=True)
+    )
+    rows = [
+        {
+            "group": groups[reset.partition],
+            "index": reset.base_index,
+            "term": reset.base_term,
+            "partition": reset.partition,
+            "generation": reset.generation,
+        }
+        for reset in resets
+        if reset.base_index and reset.base_term and reset.partition in groups
+    ]
+    return pa.Table.from_pylist(rows, schema=places.schema)
+
+
+def _shared(
+    resets: Sequence[Reset], states: pa.Table, places: pa.Table
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return, by the partition and generation of each of ``resets``, the generation before and the
+    index up to which both must be alike: where the new one begins there, or up to the last entry
+
+    - that a replica of the one before knew to be committed in the base's term or earlier: the
+      leader of the base's term had it, and the base is an entry of that leader;
+    - of the base's own term that was applied there: up to it both are one leader's log;
+    - that began the one before: what goes on from it has that entry.
+
+    A later leader of the generation before may have committed others in place of the rest.
+    """
+    bases = {(reset.partition, reset.generation): reset.base_index or 0 for reset in resets}
+    found = {}
+    if resets:
+        known = states.select(["partition", "generation", "term", "commit_index"]).to_pylist()
+        applied = places.select(["partition", "generation", "term", "index"]).to_pylist()
+    for reset in resets:
+        base, before = reset.base_index or 0, (reset.partition, reset.previous)
+        indices = [bases[before] + 1] if before in bases else []
+        if (term := reset.base_term) is not None:
+            indices += [
+                row["commit_index"]
+                for row in known
+                if (row["partition"], row["generation"]) == before and row["term"] <= term
+            ]
+            indices += [
+                row["index"]
+                for row in applied
+                if (row["partition"], row["generation"]) == before and row["term"] == term
+            ]
+        end = min(base, max(indices, default=0))
+        found[reset.partition, reset.generation] = reset.previous, end
+    return found
+
+
+def _group(row: Row) -> str:
+    return f"{row['group']}{_generation(row)}"
+
+
+def _generation(row: Row) -> str:
+    """Name the generation of ``row``; the first goes without saying."""
+    return f", generation {row['generation']}," if row["generation"] else ""
 
 
 def _where(partition: int | None) -> str:
@@ -297,11 +420,13 @@ def _boots(states: pa.Table) -> list[Row]:
     # No vote is an answer, too: else that of an earlier term would stand beside the last term.
     as_told = pc.ScalarAggregateOptions(skip_nulls=False)
     recovered = [(f"recovered_{name}", "first", as_told) for name in ("term", "vote", "index")]
-    told = [(name, "last", as_told) for name in ("term", "vote", "applied_index")]
+    told = [(name, "last", as_told) for name in ("term", "vote", "applied_index", "generation")]
     # Arrow takes first and last of a group only in one thread, where rows have an order.
     grouped = states.sort_by(order).group_by(keys, use_threads=False)
     return list(
-        grouped.aggregate([*told, *recovered, ("asked_ns", "first")])
+        grouped.aggregate(
+            [*told, *recovered, ("generation", "first", as_told), ("asked_ns", "first")]
+        )
         .sort_by([("asked_ns_first", "ascending")])
         .to_pylist()
     )
@@ -329,7 +454,7 @@ def _lost(told: Row, row: Row) -> str | None:
 
 def _both(told: Row | None, row: Row) -> Row:
     """Return the highest state reported up to the end of the start in ``row``."""
-    if told is None:
+    if told is None or told["generation_last"] != row["generation_last"]:
         return row
     # Within one term a vote stands above none: it may be given by a later start only.
     further = max(told, row, key=lambda each: (each["term_last"], each["vote_last"] is not None))

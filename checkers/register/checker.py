@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, group_starts
 from checkers.explain.attribution import explain_operations
+from checkers.explain.words import KeyNames
 from checkers.register.linearization_search import (
     CONFIGURATIONS_EACH,
     Contradiction,
@@ -36,8 +37,8 @@ from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Pa
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.verdict import Anomaly
 
-# ``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if it has a write
-# that may have taken effect, and a read that answered and could have seen it.
+# ``judged`` is ``zones``, ``search``, ``undecided`` or ``reset``. A register is ``tested`` if it
+# has a write that may have taken effect, and a read that answered and could have seen it.
 KEYS = pa.schema(
     [
         ("key", pa.int64()),
@@ -48,6 +49,7 @@ KEYS = pa.schema(
 )
 # The number of writers that an example names beside the operation that nothing explains.
 MENTIONED_MAX = 4
+RESET = "reset"
 NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
 Row = dict[str, Any]
 
@@ -55,10 +57,12 @@ Row = dict[str, Any]
 def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``register.findings`` and ``register.keys``."""
     ops, unexplained = register_ops(tables, setting)
-    searched = searched_keys(ops)
-    by_zones = judge_by_zones(ops.take(~searched[ops.k]))
+    reset = _were_reset(ops, tables["micro_ops"], setting)
+    searched = searched_keys(ops) & ~reset
+    by_zones = judge_by_zones(ops.take(~searched[ops.k] & ~reset[ops.k]))
     # As objects: numpy's strings of six characters would cut "undecided".
     judged = np.where(searched, "search", "zones").astype(object)
+    judged[reset] = RESET
     found = []
     for one in _one_by_one(ops.take(searched[ops.k])):
         k = int(one.k[0])
@@ -79,6 +83,18 @@ def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "register.findings": pa.concat_tables([unexplained, by_zones, by_search]),
         "register.keys": pa.table(keys, schema=KEYS),
     }
+
+
+def _were_reset(ops: Ops, micro_ops: pa.Table, setting: Setting) -> Bools:
+    """Tell of each register whether its partition was reset, of a store that may lose by that: its
+    values may go back then, and no order of all operations need explain them.
+    """
+    found = np.zeros(len(ops.keys), dtype=np.bool_)
+    if setting.declaration.may_lose and setting.resets:
+        partitions = sorted({reset.partition for reset in setting.resets})
+        here = pc.is_in(micro_ops["partition"], value_set=pa.array(partitions, pa.int32()))
+        found |= np.isin(ops.keys, np.asarray(micro_ops["key"].filter(here)))
+    return found
 
 
 def _tested(ops: Ops) -> Bools:
@@ -142,7 +158,7 @@ class Register:
             for name in sorted({row["anomaly"] for row in found})
         }
         keys = tables["register.keys"]
-        doubts = _doubts(keys, setting.search_limit)
+        doubts = _doubts(keys, setting.search_limit, KeyNames(tables))
         if not anomalies and not pc.any(keys.column("tested")).as_py():
             doubts = (NO_EVIDENCE, *doubts)
         return Part(
@@ -162,16 +178,19 @@ def _order(row: Row, columns: tuple[str, ...]) -> tuple[Any, ...]:
 def _anomaly(rows: list[Row], tables: Tables, lookup: Lookup) -> Anomaly:
     shown = rows[:EXAMPLES_MAX]
     operations = lookup.operations(tuple(txn for row in shown for txn in row["txns"] if txn >= 0))
-    examples = tuple(_finding(row, operations, tables["faults"]) for row in shown)
+    named = KeyNames(tables)
+    examples = tuple(_finding(row, operations, tables["faults"], named) for row in shown)
     return Anomaly(count=len(rows), examples=examples)
 
 
-def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Table) -> Finding:
+def _finding(
+    row: Row, operations: dict[int, RecordedOperation], faults: pa.Table, named: KeyNames
+) -> Finding:
     # -1 stands for the register's beginning, which no transaction wrote.
     txns = tuple(dict.fromkeys(txn for txn in row["txns"] if txn >= 0))
     shown = tuple(operations[txn] for txn in txns)
     return Finding(
-        text=sentence(row),
+        text=sentence(named.within(row)),
         txns=txns,
         keys=(row["key"],),
         operations=shown,
@@ -179,11 +198,20 @@ def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Tabl
     )
 
 
-def _doubts(keys: pa.Table, limit: int) -> tuple[str, ...]:
+def _doubts(keys: pa.Table, limit: int, named: KeyNames) -> tuple[str, ...]:
+    reset = keys.filter(pc.equal(keys.column("judged"), RESET)).num_rows
+    told = (
+        f"{reset} of {keys.num_rows} registers are in partitions that were reset, and what their "
+        "values may go back to is judged of lists only",
+    )
+    return (*(told if reset else ()), *_too_large(keys, limit, named))
+
+
+def _too_large(keys: pa.Table, limit: int, named: KeyNames) -> tuple[str, ...]:
     undecided = keys.filter(pc.equal(keys.column("judged"), "undecided")).column("key").to_pylist()
     if not undecided:
         return ()
-    shown = ", ".join(map(str, sorted(undecided)[:EXAMPLES_MAX]))
+    shown = ", ".join(map(named, sorted(undecided)[:EXAMPLES_MAX]))
     more = f" and {len(undecided) - EXAMPLES_MAX} more" if len(undecided) > EXAMPLES_MAX else ""
     return (
         f"undecided: {len(undecided)} of {keys.num_rows} registers need more than "
@@ -204,7 +232,7 @@ CHECKER = Register()
 
 
 def sentence(row: Row) -> str:
-    """Format one row of ``register.findings`` as a sentence."""
+    """Format one row of ``register.findings``, whose key has its name, as a sentence."""
     return _FORMS[row["form"]](row)
 
 

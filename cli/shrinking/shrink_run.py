@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import attrs
 
@@ -15,6 +14,7 @@ from cli.environment import SIMULATED
 from cli.session import say
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials
+from cli.signals import unwinding
 from harness.campaigns.cell import CRASHES
 from harness.campaigns.rates import METHOD, between
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
@@ -23,6 +23,7 @@ from harness.plan.plan import Plan, dumps, load
 from harness.protocols.faults import PlannedFault
 from harness.protocols.verdict import read_verdict
 from harness.run.directory import RunDirectory
+from harness.scratch import scratch_directory
 from nemesis.delta_debugging import fewest, least
 from results.store.store import RunStore
 
@@ -71,13 +72,13 @@ def shrink_run(
     simulated = plan.cluster.provider == SIMULATED
     began_s = time.monotonic()
     best = Best(path=path or run.root / SHRUNK, run=run.root.name, plan=plan, names=names)
-    with TemporaryDirectory(prefix="firedrill-shrink-") as scratch, best.told_of():
+    with best.told_of(), unwinding(), scratch_directory("shrink") as scratch:
         trials = Trials(
             names=names,
             tries=tries,
             # A simulated trial can be made again at any time; one on real nodes can't, so its run
             # stays.
-            store=RunStore(Path(scratch)) if simulated or store is None else store,
+            store=RunStore(scratch.path) if simulated or store is None else store,
             ends_s=began_s + budget_s,
             jobs=jobs,
         )
@@ -201,10 +202,9 @@ def counted_faults(plan: Plan) -> str:
 
 def told(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
     """Describe the result for ``plan``, in lines."""
-    yield (
-        f"still fails with {' or '.join(sorted(names))}: "
-        f"{counted_faults(plan)} became {len(small.nemesis.schedule)}"
-    )
+    count, left = len(plan.nemesis.schedule), len(small.nemesis.schedule)
+    fewer = f"{counted_faults(plan)} became {left}" if count else "there were no faults in its plan"
+    yield f"still fails with {' or '.join(sorted(names))}: {fewer}"
     for fault in small.nemesis.schedule:
         yield f"  {fault.at_s:g} s: {fault.kind} of {fault.target} for {fault.hold_s:g} s"
     drive, less = plan.drive, small.drive

@@ -38,7 +38,7 @@ from clusters.ignite3.options import (
     serves_again_s,
     statements,
 )
-from clusters.ignite3.waiting import Ends
+from clusters.ignite3.waiting import POLL_S, Ends
 from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
@@ -124,7 +124,7 @@ def build(options: Mapping[str, object], nodes: tuple[str, ...], seed: int) -> I
     if chosen.quorum is not None and not least <= chosen.quorum <= most:
         limits = f"expected {least} to {most} of {chosen.replicas} replicas (got {chosen.quorum})"
         raise PlanError("system.quorum", limits)
-    return IgniteSystem(chosen, keepers)
+    return IgniteSystem(chosen, keepers, nodes[: chosen.system_nodes])
 
 
 class IgniteSystem:
@@ -137,15 +137,21 @@ class IgniteSystem:
         PortSpec(name=REST, between_nodes=False),
     )
 
-    def __init__(self, options: Options, keepers: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: Options, keepers: tuple[str, ...], metastorage: tuple[str, ...] = ()
+    ) -> None:
+        """``keepers`` hold data; ``metastorage`` are the nodes that the cluster begins with:
+        its voters for good, since nothing here repairs it with others.
+        """
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options = options
         self._artifacts = Artifacts(options.release)
-        self._keepers = keepers  # the nodes that hold data
+        self._keepers, self._metastorage = keepers, metastorage
         self._bridge: Bridge | None = None
         self._heard_s: dict[int, float] = {}  # by process, when it last saw data
         self._journal = Journal()
         self._reader: ReadsLogs | None = None
+        self._provider: Provider | None = None
 
     @property
     def partitions(self) -> int:
@@ -230,6 +236,7 @@ class IgniteSystem:
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
         """Start the nodes in batches, make them a cluster, then its zone and table."""
         ends, admission = Ends(deadline_s), self._admission(cluster, provider)
+        self._provider = provider
         self._reader = provider if isinstance(provider, ReadsLogs) else None
         nodes = cluster.nodes
         for first in range(0, len(nodes), BATCH):
@@ -261,6 +268,20 @@ class IgniteSystem:
         mend = partial(admission.readmit, cluster.nodes)
         await mend()
         await Ends(deadline_s).until(admission.not_whole, mend)
+
+    async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
+        """See ``harness.protocols.hardware.Replicas``: the store calls a partition available if
+        each of its replicas is healthy.
+        """
+        if self._provider is None:
+            return ["the cluster was not set up"]
+        loop = asyncio.get_running_loop()
+        deadline_s, admission = loop.time() + limit_s, self._admission(cluster, self._provider)
+        while True:
+            lacking = await admission.not_whole()
+            if not lacking or loop.time() >= deadline_s:
+                return lacking
+            await asyncio.sleep(POLL_S)
 
     async def readmit(
         self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
@@ -307,7 +328,9 @@ class IgniteSystem:
                         await self._journal.read(self._reader, cluster.nodes, now=True)
 
         await together((look(), *(ask(node) for node in cluster.nodes)))
-        return roles_of({n: held[n] for n in cluster.nodes if n in held}, self._journal.holders)
+        roles = roles_of({n: held[n] for n in cluster.nodes if n in held}, self._journal.holders)
+        # Without an answer there are no roles at all, by which a silent node is known.
+        return msgspec.structs.replace(roles, metastorage_voters=self._metastorage if held else ())
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
         """The events in the nodes' logs since the last call."""

@@ -15,7 +15,13 @@ from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
 
 ASKED_BY = "system.rebalance"
-ZONE, TABLE = "CHURN", "ITEMS"
+ZONE, OTHER, TABLE = "CHURN", "CHURN2", "ITEMS"
+FILTER = "DATA_NODES_FILTER"
+UP, DOWN = "DATA_NODES_AUTO_ADJUST_SCALE_UP", "DATA_NODES_AUTO_ADJUST_SCALE_DOWN"
+EVERY_ONE = '!"away"'  # that a change of attributes has not sent away
+# With fewer a member that leaves takes a majority of its partitions with it, and may not leave.
+REPLICAS = 3
+LEAST_NODES = 4  # all of them are members at first
 SPARES = 2
 # Kinds that strike while data moves; those that take a node's disk wait for whole replicas.
 KINDS = ("kill", "restart", "pause", "partition", "one-way")
@@ -33,8 +39,9 @@ def wanted(given: Mapping[str, object]) -> bool:
 
 def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
     """Return ``drawn`` with a cluster whose members and placement may change."""
-    partitions, replicas = draw.choice((1, 2, 2, 3, 4)), draw.choice((2, 3, 3, 3))
-    up_s = draw.choice((0, 0, 1))
+    partitions = draw.choice((1, 2, 2, 3, 4))
+    up_s, down_s = draw.choice((0, 0, 1)), draw.choice((0, 0, 1, 2))
+    without = draw.randint(1, LEAST_NODES)
     # What is drawn of replicas and partitions is said by statements.
     kept = {
         key: value
@@ -42,14 +49,16 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
         if key not in ("system.replicas", "system.partitions")
     }
     return kept | {
-        "cluster.nodes": draw.choice((4, 5)),
+        "cluster.nodes": draw.choice((LEAST_NODES, LEAST_NODES + 1)),
         "cluster.spares": SPARES,
         "system.system_nodes": 3,
         "system.system_apart": False,
         "system.ddl": [
-            f"CREATE ZONE {ZONE} WITH PARTITIONS = {partitions}, REPLICAS = {replicas},"
-            f" DATA_NODES_AUTO_ADJUST_SCALE_UP = {up_s}, DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 0,"
-            " DATA_NODES_FILTER = '!\"away\"'",
+            *(
+                f"CREATE ZONE {zone} WITH PARTITIONS = {partitions}, REPLICAS = {REPLICAS},"
+                f" {UP} = {up_s}, {DOWN} = {down_s}, {FILTER} = '{text}'"
+                for zone, text in ((ZONE, EVERY_ONE), (OTHER, f'{EVERY_ONE} && !"n{without}"'))
+            ),
             f"CREATE TABLE {TABLE} WITH PRIMARY_ZONE = {ZONE}",
         ],
         "drive.duration_s": DRIVE_S,
@@ -69,7 +78,8 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
         return ()
     found: list[PlannedFault] = []
     # Each spare is taken once at most by what stays, so that none is missing.
-    chosen = ["join", "replace", *draw.sample(("more", "fewer", "leave", "away", "visit"), 2)]
+    others = ("more", "fewer", "leave", "away", "visit", "filter", "timers", "zone")
+    chosen = ["join", "replace", *draw.sample(others, 2)]
     draw.shuffle(chosen)
     at_s = draw.uniform(*FIRST_S)
     for name in chosen[:CHANGES]:
@@ -101,14 +111,28 @@ def _change(draw: Random, name: str) -> tuple[str, str, dict[str, object]]:
             return "leave", member, {}
         case "away":
             return "attributes", member, {"attributes": ["away"]}
-        case _:
-            replicas = draw.choice((4, 5)) if name == "more" else draw.choice((1, 2))
-            back = f"ALTER ZONE {ZONE} SET REPLICAS = 3"
+        case "filter":
+            node = draw.randint(1, LEAST_NODES)
+            left_out = f"""{FILTER} = '{EVERY_ONE} && !"n{node}"'"""
+            return "ddl", "all", _altered(left_out, f"{FILTER} = '{EVERY_ONE}'")
+        case "timers":
+            # For good: what comes after it waits so long.
             return (
                 "ddl",
                 "all",
-                {
-                    "statements": [f"ALTER ZONE {ZONE} SET REPLICAS = {replicas}"],
-                    "back": [back],
-                },
+                _altered(f"{UP} = {draw.randint(1, 2)}, {DOWN} = {draw.randint(1, 2)}"),
             )
+        case "zone":
+            there, back = (
+                f"ALTER TABLE {TABLE} SET PRIMARY_ZONE = {zone}" for zone in (OTHER, ZONE)
+            )
+            return "ddl", "all", {"statements": [there], "back": [back]}
+        case _:
+            replicas = draw.choice((4, 5)) if name == "more" else draw.choice((1, 2))
+            return "ddl", "all", _altered(f"REPLICAS = {replicas}", f"REPLICAS = {REPLICAS}")
+
+
+def _altered(to: str, back: str | None = None) -> dict[str, object]:
+    """The options of a change of the zone's ``to`` something, and ``back``."""
+    found: dict[str, object] = {"statements": [f"ALTER ZONE {ZONE} SET {to}"]}
+    return found if back is None else found | {"back": [f"ALTER ZONE {ZONE} SET {back}"]}

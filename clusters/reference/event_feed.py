@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import attrs
+import msgspec
 
 from clusters.reference.node.events import parse_line
 from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent
-from harness.history.records import EventKind, StoreEvent
+from harness.history.records import EventKind, PartitionReset, StoreEvent
 
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 _KINDS = frozenset(EventKind)
@@ -55,6 +56,10 @@ class Reading:
             partition=flat(event.partition),
             term=event.term,
             text=event.text,
+            generation=event.generation,
+            reset=None
+            if event.reset is None
+            else PartitionReset(**msgspec.structs.asdict(event.reset)),
         )
 
 

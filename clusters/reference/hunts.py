@@ -173,6 +173,13 @@ _UP, _DOWN = "DATA_NODES_AUTO_ADJUST_SCALE_UP", "DATA_NODES_AUTO_ADJUST_SCALE_DO
 # n1 gives its replicas up, and gets them back.
 _THERE_AND_BACK = _alter(1.5, _only("n2", "n3", "n4"), _ALL, 2.5)
 
+# Two of the three nodes that hold data are gone for longer than it takes to find that out.
+_WITHOUT_A_MAJORITY = _zoned(_hit(2.0, "kill", "n5,n6", 6.0), duration_s=13.0, nodes=6) | {
+    "system.system_apart": True,
+    "system.replicas": 3,
+    "drive.rate_per_s": 40.0,
+}
+
 OWN: Mapping[str, Overrides] = {
     "clock-not-advanced": _WIDE
     | _SNAPSHOTS
@@ -243,8 +250,15 @@ OWN: Mapping[str, Overrides] = {
     "removed-node-answers": _zoned(
         _alter(1.0, _only("n2", "n3", "n4"), hold_s=0.1), duration_s=16.0
     ),
+    "reset-in-sc": _WITHOUT_A_MAJORITY,
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
     "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
+    # Leadership goes round until a node leads again that has led before; then data is to move.
+    "stale-term-accepted": _zoned(
+        *(_hit(0.5 + 2.4 * n, "pause", "leader of partition 0", 1.3) for n in range(4)),
+        _alter(10.5, "REPLICAS = 2"),
+        duration_s=14.0,
+    ),
     "term-not-checked": _mix("partition") | {"drive.rate_per_s": 120.0},
     "term-not-persisted": _mix("kill"),
     # The timer of n4 runs while another node comes to lead metastorage, and for long after that.

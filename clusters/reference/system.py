@@ -26,7 +26,7 @@ from clusters.reference.client import (
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
-from clusters.reference.node.catalog.errors import SqlError
+from clusters.reference.node.catalog.errors import NoSuchObject, ObjectExists, SqlError
 from clusters.reference.node.catalog.nodes import AttributeText
 from clusters.reference.node.config import (
     DEFAULT_APPEND_ENTRIES,
@@ -74,6 +74,7 @@ from clusters.reference.zones import (
     JOINED,
     KEYS,
     VIEWS,
+    Mode,
     Table,
     Zones,
     alteration,
@@ -112,6 +113,10 @@ PEER, CLIENT = "peer", "client"
 CONNECT_LIMIT_S = 1.0
 ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others up
 WHOLE_LIMIT_S = 5.0  # digests of everything that a node holds take it a moment
+# Of a statement that the catalog does not take; all else is an answer that was lost.
+REFUSALS = frozenset({SqlError.__name__, *(each.__name__ for each in SqlError.__subclasses__())})
+# Of one whose first answer was lost, once it has been carried out.
+DONE_BEFORE = frozenset({ObjectExists.__name__, NoSuchObject.__name__})
 STATEMENT_LIMIT_S = 5.0
 VIEW_LIMIT_S = 1.5  # nodes are asked in turn until one answers, within one look of a proof
 POLL_S = 0.1
@@ -219,6 +224,33 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Rebalance | None,
         Meta(description="With zones: the variant of rebalance; `base` where it is not given."),
     ] = None
+    mode: Annotated[
+        Mode | None,
+        Meta(
+            description=(
+                "With zones: the consistency mode, strong or highly available; `SC` where it is "
+                "not given."
+            )
+        ),
+    ] = None
+    reset_timeout_s: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
+        Meta(
+            description=(
+                "With zones, in mode `HA`: how long after its nodes left a partition without a "
+                "majority goes on with those that are left; 0 where it is not given."
+            )
+        ),
+    ] = None
+    phase2: Annotated[
+        bool,
+        Meta(
+            description=(
+                "With zones, in mode `HA`: whether partitions start, after a restart, from the "
+                "copies that clients have written to last, and not from the last ones."
+            )
+        ),
+    ] = False
     ddl: Annotated[
         tuple[str, ...] | None,
         Meta(
@@ -297,7 +329,7 @@ class ReferenceSystem:
         """
         return Declaration(
             system=self.name,
-            mode="SC",
+            mode="SC" if self._zones is None else self._zones.mode,
             promises=(
                 Promise(kind=READ_WRITE, model="strict-serializable"),
                 Promise(kind=ONE_SHOT, model="strict-serializable"),
@@ -312,6 +344,7 @@ class ReferenceSystem:
             liveness_s=LIVENESS_S,
             conflicts=codes.CONFLICTS,
             rebalance=msgspec.UNSET if self._zones is None else self._zones.rebalance,
+            affinities=msgspec.UNSET if self._zones is None else self._zones.affinities,
         )
 
     def partition_of(self, key: int) -> int:
@@ -513,8 +546,8 @@ class ReferenceSystem:
         """See ``harness.protocols.statements.AlteredByStatements``."""
         if self._zones is None:
             return [self.fixed()]
-        views = await self._views(cluster, ("ZONES",))
-        return differing(alteration(self._zones, text), views["ZONES"])
+        views = await self._views(cluster, ("ZONES", "TABLES"))
+        return differing(alteration(self._zones, text), views)
 
     def fixed_members(self) -> str:
         """See ``harness.protocols.membership.ChangesMembers``."""
@@ -583,9 +616,23 @@ class ReferenceSystem:
                 raise HarnessError(f"not in the logical topology: {', '.join(missing_ones)}")
             await asyncio.sleep(POLL_S)
         for statement in ddl:
-            answer = await self.sql(cluster, node, statement, STATEMENT_LIMIT_S)
-            if answer.problem is not None:
-                raise HarnessError(f"system.ddl: {statement!r}: {answer.problem.message}")
+            await self._carried_out(cluster, node, statement, deadline_s)
+
+    async def _carried_out(
+        self, cluster: Cluster, node: str, statement: str, deadline_s: float
+    ) -> None:
+        """Have ``statement`` carried out, asked again where its answer was lost. Raises
+        ``HarnessError``.
+        """
+        loop, doubted = asyncio.get_running_loop(), False
+        while True:
+            problem = (await self.sql(cluster, node, statement, STATEMENT_LIMIT_S)).problem
+            if problem is None or (doubted and problem.kind in DONE_BEFORE):
+                return
+            if problem.kind in REFUSALS or loop.time() >= deadline_s:
+                raise HarnessError(f"system.ddl: {statement!r}: {problem.message}")
+            doubted = doubted or problem.doubtful
+            await asyncio.sleep(POLL_S)
 
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
         """Return when nothing is missing; raise ``HarnessError`` with what is missing at the

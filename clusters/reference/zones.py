@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 
-from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.catalog import PRIMARY_ZONE, Catalog
 from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.filters import filtered
 from clusters.reference.node.catalog.grammar import parse
@@ -17,16 +17,21 @@ from clusters.reference.node.catalog.options import (
     AFFINITY,
     AFFINITY_FUNCTIONS,
     FILTER,
+    HIGHLY_AVAILABLE,
     JOINT,
+    MODE,
     PARTITIONS,
     REPLICAS,
+    RESET_TIMEOUT,
     SCALE_DOWN,
     SCALE_UP,
+    STRONG,
     Joint,
     seconds,
     values_of,
 )
 from clusters.reference.node.catalog.statements import (
+    AlterTable,
     AlterTableGroup,
     AlterZone,
     Describe,
@@ -42,13 +47,16 @@ from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.zones.affinity import assigned
 from clusters.reference.node.zones.data_nodes import of_profile
 from harness.errors import PlanError
+from harness.protocols.promise import Affinity
 
 USUAL_SYSTEM_NODES = 3
 TABLE, ZONE = "ITEMS", "DRILL"
 KEYS = (
     *("system_nodes", "system_apart", "attributes", "profiles"),
-    *("detection_s", "rebalance", "ddl"),
+    *("detection_s", "rebalance", "ddl", "mode", "reset_timeout_s", "phase2"),
 )
+Mode = Literal["SC", "HA"]
+MODES: Mapping[Mode, str] = {"SC": STRONG, "HA": HIGHLY_AVAILABLE}
 DROPPED = 1 << 20  # beyond it are the numbers of tables that ``ddl`` makes and drops
 JOINED = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 
@@ -74,6 +82,12 @@ class Options(Protocol):
     def rebalance(self) -> Rebalance | None: ...
     @property
     def ddl(self) -> tuple[str, ...] | None: ...
+    @property
+    def mode(self) -> Mode | None: ...
+    @property
+    def reset_timeout_s(self) -> int | None: ...
+    @property
+    def phase2(self) -> bool: ...
 
 
 Cell = int | str | None
@@ -84,6 +98,7 @@ VIEWS = {
     "TABLES": "SELECT * FROM SYSTEM.TABLES",
     "ASSIGNMENTS": "SELECT * FROM SYSTEM.ASSIGNMENTS",
 }
+Alteration = AlterZone | AlterTableGroup | AlterTable
 WAITS = (JOINT, SCALE_UP, SCALE_DOWN)
 OFF = seconds(None)
 
@@ -130,6 +145,9 @@ class Zones:
     profiles: Mapping[str, tuple[str, ...]]
     detection_s: float
     rebalance: Rebalance
+    affinities: tuple[Affinity, ...]
+    mode: Mode
+    phase2: bool
 
     @property
     def partitions(self) -> int:
@@ -178,6 +196,7 @@ class Zones:
             profiles=self.profiles.get(node, (DEFAULT_PROFILE,)),
             detection_s=self.detection_s,
             rebalance=self.rebalance,
+            phase2=self.phase2,
         )
 
 
@@ -220,24 +239,30 @@ def zones_of(
         profiles=profiles,
         detection_s=options.detection_s or DEFAULT_DETECTION_S,
         rebalance=options.rebalance or "base",
+        affinities=_affinities(catalog, profiles, (*nodes, *spares)),
+        phase2=options.phase2,
+        mode="HA" if any(z.highly_available for z in catalog.zones.values()) else "SC",
     )
 
 
-def alteration(zones: Zones, text: str) -> AlterZone | AlterTableGroup:
-    """The statement in ``text``, which alters a zone of ``zones``. Raises ``SqlError``, and
-    ``ValueError`` for a statement of another kind.
+def alteration(zones: Zones, text: str) -> Alteration:
+    """The statement in ``text``, which alters a zone of ``zones``, or the zone of a table. Raises
+    ``SqlError``, and ``ValueError`` for a statement of another kind.
     """
     statement = parse(text)
-    if not isinstance(statement, AlterZone | AlterTableGroup):
-        raise ValueError(f"expected ALTER ZONE or ALTER TABLE GROUP (got {text[:40]!r})")
+    if not isinstance(statement, AlterZone | AlterTableGroup | AlterTable):
+        expected = "ALTER ZONE, ALTER TABLE GROUP or ALTER TABLE"
+        raise ValueError(f"expected {expected} (got {text[:40]!r})")
     _catalog(zones.ddl).apply(statement)
     return statement
 
 
-def differing(statement: AlterZone | AlterTableGroup, found: Table) -> list[str]:
-    """What ``found``, the rows of SYSTEM.ZONES, has otherwise than ``statement`` says."""
+def differing(statement: Alteration, views: Mapping[str, Table]) -> list[str]:
+    """What ``views``, ZONES and TABLES among them, have otherwise than ``statement`` says."""
+    if isinstance(statement, AlterTable):
+        return _differing_table(statement, views["TABLES"])
     zone = statement.name.full
-    row = found.of("ZONE_NAME").get(zone)
+    row = views["ZONES"].of("ZONE_NAME").get(zone)
     if row is None:
         return [f"there is no zone {zone}"]
     wanted = {
@@ -248,6 +273,21 @@ def differing(statement: AlterZone | AlterTableGroup, found: Table) -> list[str]
         f"zone {zone}: {name} is {row[name]}, not {value}"
         for name, value in wanted.items()
         if row[name] != value
+    ]
+
+
+def _differing_table(statement: AlterTable, found: Table) -> list[str]:
+    name = statement.name.full
+    row = found.of("TABLE_NAME").get(name)
+    if row is None:
+        return [f"there is no table {name}"]
+    # Ignite writes the name in quotes, which its value has not.
+    given = [o.value if isinstance(o.value, str) else o.text for o in statement.options]
+    told = row[PRIMARY_ZONE]
+    return [
+        f"table {name}: {PRIMARY_ZONE} is {told}, not {zone.upper()}"
+        for zone in given
+        if zone.upper() != told
     ]
 
 
@@ -403,15 +443,21 @@ def _said(partition: tuple[Cell, int]) -> str:
 
 def _ddl(options: Options, given: Mapping[str, object], holders: int) -> tuple[str, ...]:
     if options.ddl is not None:
-        for key in ("partitions", "replicas"):
+        for key in ("partitions", "replicas", "mode", "reset_timeout_s"):
             if key in given:
                 raise PlanError(f"system.{key}", "expected none, since system.ddl says it")
         return options.ddl
     if not options.replicas <= holders:
         limits = f"expected 1 to {holders}, the nodes that hold data (got {options.replicas})"
         raise PlanError("system.replicas", limits)
+    modes = ""
+    if options.mode is not None:
+        modes += f", {MODE} = {MODES[options.mode]}"
+    if options.reset_timeout_s is not None:
+        modes += f", {RESET_TIMEOUT} = {options.reset_timeout_s}"
     return (
-        f"CREATE ZONE {ZONE} WITH PARTITIONS = {options.partitions}, REPLICAS = {options.replicas}",
+        f"CREATE ZONE {ZONE} WITH PARTITIONS = {options.partitions}, REPLICAS = {options.replicas}"
+        f"{modes}",
         f"CREATE TABLE {TABLE} WITH PRIMARY_ZONE = {ZONE}",
     )
 
@@ -430,6 +476,24 @@ def _catalog(ddl: Sequence[str]) -> Catalog:
     if not catalog.tables:
         raise PlanError("system.ddl", "expected a table at least (got none)")
     return catalog
+
+
+def _affinities(
+    catalog: Catalog, profiles: Mapping[str, tuple[str, ...]], machines: Sequence[str]
+) -> tuple[Affinity, ...]:
+    """Where the partitions of each table are to be; nodes without its profile hold none."""
+    return tuple(
+        Affinity(
+            table=name,
+            function=catalog.zones[table.zone].affinity,
+            barred=tuple(
+                node
+                for node in machines
+                if table.profile not in profiles.get(node, (DEFAULT_PROFILE,))
+            ),
+        )
+        for name, table in sorted(catalog.tables.items())
+    )
 
 
 def _tables(catalog: Catalog) -> tuple[PlanTable, ...]:

@@ -6,6 +6,7 @@ A result counts for one cell and one state of the code: other code has to be run
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import zlib
@@ -91,6 +92,25 @@ class Ledger:
         except OSError as error:
             missing = "the seed's result is not kept"
             raise disk_failure("write", self.path, error, missing) from error
+
+
+def past_results(path: Path) -> list[tuple[str, CellResult]]:
+    """Return every result in ``path`` with the code that it is of, oldest first; none where there
+    is no such file. Raises ``HarnessError``.
+    """
+    found = []
+    try:
+        with path.open("rb") as file:
+            for text in file:
+                with contextlib.suppress(msgspec.DecodeError):
+                    code = msgspec.json.decode(text, type=_Line).code
+                    if (result := _decoded(text, code)) is not None:
+                        found.append((code, result))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise disk_failure("read", path, error, "nothing is known of the past") from error
+    return found
 
 
 def _decoded(text: bytes, code: str) -> CellResult | None:

@@ -12,18 +12,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
 import msgspec
 
 from harness.errors import MalformedHistory
-from harness.history import files
+from harness.history import files, record_frames
 from harness.run.directory import LogSum, Manifest, RunDirectory
+from harness.text import inert
 
 LOGS_PATTERN = "*.log"
+CHUNKS_PATTERN = "*.chunk"
 _BLOCK_BYTES = 1 << 20
+_NAMED_MAX = 20  # files that the manifest does not name, in sentences
 # No part may begin with a dot: neither ``..``, which leads out, nor a file that is unfinished.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -44,12 +47,15 @@ class NodeLog:
 
 @attrs.frozen(kw_only=True)
 class NodeLogs:
-    """The logs of a run. ``missing`` and ``remarks`` are sentences: on logs that were sealed and
-    are gone, and on logs that were not read or have no checksum.
+    """The logs of a run. ``gone`` names logs that were sealed and are not there. ``missing``,
+    ``unsealed`` and ``remarks`` are sentences: on these, on logs that the manifest does not name,
+    and on bytes that were not read or have no checksum.
     """
 
     files: tuple[NodeLog, ...] = ()
+    gone: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    unsealed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -136,25 +142,61 @@ def require_logs(run: RunDirectory, manifest: Manifest) -> NodeLogs:
     Runs of earlier versions have no checksums of logs: every present log may be read then.
     """
     present = {name: (node, path) for node, name, path in _present(run)}
+    told = () if isinstance(manifest.log_remarks, msgspec.UnsetType) else manifest.log_remarks
     if isinstance(manifest.logs, msgspec.UnsetType):
         found = [
             NodeLog(node=node, name=name, path=path, size_bytes=None)
             for name, (node, path) in present.items()
         ]
         unsealed = "the logs of the nodes have no checksums: this run was recorded without them"
-        return NodeLogs(files=tuple(found), remarks=(unsealed,) if found else ())
+        return NodeLogs(files=tuple(found), remarks=(*told, unsealed) if found else told)
     kept: list[NodeLog] = []
-    remarks: list[str] = []
+    remarks = list(told)
+    added: list[str] = []
     for name, (node, path) in present.items():
         sealed = manifest.logs.get(name)
         if sealed is None:
-            remarks.append(f"{name} is not in the manifest, and was not read")
+            added.append(name)
             continue
         if _require_log(path, sealed):
             remarks.append(f"{name} has grown since it was sealed: what was added was not read")
         kept.append(NodeLog(node=node, name=name, path=path, size_bytes=sealed.size_bytes))
     gone = sorted(manifest.logs.keys() - present.keys())
-    return NodeLogs(files=tuple(kept), missing=tuple(_missing(gone)), remarks=tuple(remarks))
+    return NodeLogs(
+        files=tuple(kept),
+        gone=tuple(gone),
+        missing=tuple(_missing(gone)),
+        unsealed=_unnamed(added),
+        remarks=tuple(remarks),
+    )
+
+
+def unnamed_tables(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
+    """One sentence for each file in the place of a table, or of a chunk of a stream, that the
+    manifest does not name. Sealing leaves none: such a file was added later, or its entry is gone.
+    """
+    tables = {path.relative_to(run.root).as_posix() for path in _tables(run)}
+    chunks = set[str]()
+    if not isinstance(manifest.streams, msgspec.UnsetType):
+        # A sealer that was killed leaves chunks of the run's own streams, which the tables hold.
+        names = (path.name for path in run.chunks.glob(CHUNKS_PATTERN))
+        placed = {name: record_frames.chunk_place(name) for name in names}
+        foreign = (n for n, found in placed.items() if not found or found[0] >= manifest.streams)
+        chunks = {(run.chunks / name).relative_to(run.root).as_posix() for name in foreign}
+    return _unnamed(sorted((tables - manifest.checksums.keys()) | chunks))
+
+
+def _tables(run: RunDirectory) -> Iterator[Path]:
+    yield from run.root.glob("[!.]*.parquet")
+    yield from run.history.glob("[!.]*")  # a dot begins the name of an unfinished file
+
+
+def _unnamed(names: Sequence[str]) -> tuple[str, ...]:
+    told = [f"{inert(name)} is not in the manifest, and was not read" for name in names]
+    if len(told) > _NAMED_MAX:
+        more = f"{len(told) - _NAMED_MAX} more files are not in the manifest, and were not read"
+        told[_NAMED_MAX:] = [more]
+    return tuple(told)
 
 
 def _present(run: RunDirectory) -> Iterator[tuple[str, str, Path]]:

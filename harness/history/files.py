@@ -30,17 +30,22 @@ OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 HOLES_MAX_BYTES = 64 << 20
 
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+# What bears the name can't be replaced by a file: room has nothing to do with it.
+WRONG_NAME = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ELOOP})
 
 
 def disk_failure(action: str, path: Path, error: OSError, missing: str) -> HarnessError:
-    """The sentence for an ``OSError`` on ``path``: the action, the reason, what is missing, and the
-    free space, unless the reason is another one than space.
+    """The sentence for an ``OSError`` on ``path``: the action, the reason, what is ``missing``, and
+    the free space where room may be the reason.
     """
     reason = error.strerror or str(error)
     if error.errno in READ_ONLY:
         return NotStored(f"cannot {action} {path}: {reason}")
-    kind = NotStored if error.errno in OUT_OF_ROOM else HarnessError
-    return kind(f"cannot {action} {path}: {reason}: {missing}{_free(path)}")
+    if error.errno in OUT_OF_ROOM:
+        return NotStored(f"cannot {action} {path}: {reason}: {missing}{_free(path)}")
+    if error.errno in WRONG_NAME:
+        return HarnessError(f"cannot {action} {path}: {reason}{f': {missing}' if missing else ''}")
+    return HarnessError(f"cannot {action} {path}: {reason}: {missing}{_free(path)}")
 
 
 def _free(path: Path) -> str:
@@ -188,7 +193,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         if unfinished is not None:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
-        raise disk_failure("write", path, error, f"{len(content)} bytes are missing") from error
+        missing = "" if error.errno in WRONG_NAME else f"{len(content)} bytes are missing"
+        raise disk_failure("write", path, error, missing) from error
 
 
 def remove_partials(directory: Path) -> None:

@@ -9,6 +9,11 @@ import pyarrow as pa
 from harness.history import schema
 from harness.run.directory import RunDirectory
 
+# In ``history/`` of an imported run: the names of keys that were no integers in its file.
+KEYS_FILE = "keys.parquet"
+KEYS = pa.schema(
+    [pa.field("key", pa.int64(), nullable=False), pa.field("name", pa.string(), nullable=False)]
+)
 TRANSACTIONS, FAULTS, EVENTS, NOTES = "transactions", "faults", "events", "notes"
 
 

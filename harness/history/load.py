@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history import schema
-from harness.history.checksums import NodeLogs, require_checksums, require_logs
+from harness.history.checksums import (
+    NodeLogs,
+    require_checksums,
+    require_logs,
+    unnamed_tables,
+)
 from harness.history.files import regular
 from harness.history.layout import (
     EVENTS,
@@ -29,14 +38,20 @@ from harness.run.directory import Manifest, RunDirectory
 # Their times differ, so that the densest history that can be recorded has 0.15.
 TRANSACTIONS_PER_BYTE = 4
 
+_MICRO_OPS = re.compile(r"history/micro_ops-\d+\.parquet")
+
 
 @attrs.frozen
 class History:
-    """A sealed run whose files match the manifest. Tables are read when they are requested."""
+    """A sealed run whose files match the manifest. Tables are read when they are requested.
+
+    ``unnamed``: a sentence for each table or chunk that the manifest does not name.
+    """
 
     run: RunDirectory
     manifest: Manifest
     logs: NodeLogs
+    unnamed: tuple[str, ...] = ()
 
     @property
     def transactions_file(self) -> Path:
@@ -80,7 +95,7 @@ class History:
         path = table_path(self.run, name)
         try:
             with pq.ParquetFile(regular(path)) as source:
-                return source.read()
+                return schema.with_later(name, source.read(), table_schema(name))
         except (OSError, pa.ArrowException) as error:
             raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
 
@@ -98,10 +113,48 @@ def load(run: RunDirectory) -> History:
         if path.relative_to(run.root).as_posix() not in manifest.checksums:
             reason = f"expected a checksum of {path.name}, found none"
             raise MalformedHistory(str(run.manifest), "", reason)
+    _require_splits(run, manifest)
     require_checksums(run, manifest)
     for name, path in tables.items():
-        _require_schema(path, table_schema(name))
-    return History(run, manifest, require_logs(run, manifest))
+        _require_schema(path, name, table_schema(name))
+    _require_transactions(tables, manifest.splits)
+    return History(run, manifest, require_logs(run, manifest), unnamed_tables(run, manifest))
+
+
+def _require_splits(run: RunDirectory, manifest: Manifest) -> None:
+    """The number of splits is in no checksum, but the files of all splits have one each."""
+    named = sum(_MICRO_OPS.fullmatch(name) is not None for name in manifest.checksums)
+    if named != manifest.splits:
+        reason = f"expected checksums of {manifest.splits} files of micro-operations, found {named}"
+        raise MalformedHistory(str(run.manifest), "", reason)
+
+
+def _require_transactions(tables: Mapping[str, Path], splits: int) -> None:
+    """Each micro-operation is one of a transaction that is there: the number of a transaction is
+    its row, which the checkers count on.
+    """
+    count = 0
+    for txn in _numbers(tables[TRANSACTIONS]):
+        if not np.array_equal(txn, np.arange(count, count + len(txn))):
+            reason = "expected transactions numbered by their rows, found others"
+            raise MalformedHistory(str(tables[TRANSACTIONS]), "", reason)
+        count += len(txn)
+    for name in map(micro_ops_name, range(splits)):
+        for txn in _numbers(tables[name]):
+            if len(txn) and not 0 <= txn.min() <= txn.max() < count:
+                found = f"found {txn.max() if txn.max() >= count else txn.min()}"
+                reason = f"expected micro-operations of {count} transactions, {found}"
+                raise MalformedHistory(str(tables[name]), "", f"{reason}: it is of another run")
+
+
+def _numbers(path: Path) -> Iterator[npt.NDArray[np.int64]]:
+    """The column ``txn``, piece by piece."""
+    try:
+        with pq.ParquetFile(regular(path)) as source:
+            for piece in source.iter_batches(columns=["txn"]):
+                yield piece.column(0).to_numpy()
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
 
 
 def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
@@ -117,12 +170,13 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
         raise MalformedHistory(where, "", reason)
 
 
-def _require_schema(path: Path, expected: pa.Schema) -> None:
+def _require_schema(path: Path, name: str, expected: pa.Schema) -> None:
     """Called only after the checksum: Parquet readers are not hardened against untrusted bytes."""
     dense = TRANSACTIONS_PER_BYTE if path.stem == TRANSACTIONS else ROWS_PER_BYTE
     found = require_plausible(path, rows_per_byte=dense)
     # The version of the schema is in its metadata.
-    if not found.equals(expected, check_metadata=True):
+    first = schema.without_later(name, expected)
+    if not any(found.equals(like, check_metadata=True) for like in (expected, first)):
         reason = f"expected the columns {expected.names}, found {found.names}"
         if found.names == expected.names:
             reason = "expected the types and version of the schema here, found others"

@@ -13,6 +13,7 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history.files import read_small, write_atomically
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
+from harness.text import inert_json
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
@@ -67,7 +68,8 @@ def read_manifest(run: RunDirectory) -> Manifest:
 def _encoded(manifest: Manifest) -> bytes:
     fields = {name: getattr(manifest, name) for name in Manifest.__struct_fields__}
     stored = _Stored(**fields, digest=_digest(manifest))
-    return msgspec.json.format(msgspec.json.encode(stored, order="sorted"), indent=2) + b"\n"
+    content = msgspec.json.format(msgspec.json.encode(stored, order="sorted"), indent=2)
+    return inert_json(content) + b"\n"
 
 
 def _content(run: RunDirectory) -> bytes:

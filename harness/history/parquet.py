@@ -18,8 +18,9 @@ from harness.errors import MalformedHistory
 from harness.history import files
 from harness.history.checksums import require_checksum
 from harness.history.files import open_regular, regular
-from harness.history.layout import table_names, table_path, table_schema
+from harness.history.layout import KEYS, KEYS_FILE, table_names, table_path, table_schema
 from harness.history.page_headers import Contradiction, require_agreement
+from harness.history.schema import without_later
 from harness.run.directory import RunDirectory
 
 ROWS_ALWAYS = 100_000
@@ -161,20 +162,34 @@ def require_plausible(path: Path, *, rows_per_byte: int = ROWS_PER_BYTE) -> pa.S
     return found
 
 
+def read_key_names(run: RunDirectory, checksums: Mapping[str, str]) -> pa.Table:
+    """The names of an imported run's keys (``layout.KEYS``); empty where all keys were integers.
+    Raises as ``read_summed``.
+    """
+    name = (run.history / KEYS_FILE).relative_to(run.root).as_posix()
+    return next(iter(read_summed(run.root, checksums, {name: KEYS}).values()))
+
+
 def read_summed(
     root: Path, checksums: Mapping[str, str], schemas: Mapping[str, pa.Schema]
 ) -> dict[str, pa.Table]:
     """The tables of ``root`` in the files that ``schemas`` names, by stem; empty ones of its schema
     where ``checksums``, the manifest's, names none.
 
-    Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
+    Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs,
+    or has other columns.
     """
     found = {}
     for name, schema in schemas.items():
         path = root / name
         if name in checksums:
             require_checksum(path, checksums[name])
-            require_plausible(path)
+            columns = require_plausible(path)
+            if not any(columns.equals(like) for like in (schema, without_later(path.stem, schema))):
+                reason = f"expected the columns {schema.names}, found {columns.names}"
+                if columns.names == schema.names:
+                    reason = "expected the types of the columns here, found others"
+                raise MalformedHistory(str(path), "", reason)
             found[path.stem] = pq.read_table(regular(path))
         else:
             found[path.stem] = schema.empty_table()

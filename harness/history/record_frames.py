@@ -18,6 +18,7 @@ begins with its run (``first_chain``), so that the stream of another run breaks 
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 
@@ -32,6 +33,8 @@ HEADER = struct.Struct("<8sHHIII")
 FRAME = struct.Struct("<II")
 LENGTH = struct.Struct("<I")
 MORE, END = 0xFFFFFFFE, 0xFFFFFFFF
+
+_NAME = re.compile(r"w(\d{1,5})-(\d{6,9})\.chunk", re.ASCII)
 
 # A record has some hundred bytes, a read of a long list some thousand; a larger one is a bug of
 # firedrill.
@@ -69,6 +72,15 @@ def unpack_header(content: bytes) -> Header | str:
     if crc != zlib.crc32(content[:-4]):
         return "the header's checksum does not match"
     return Header(version, writer, sequence, chain)
+
+
+def chunk_place(name: str) -> tuple[int, int] | None:
+    """The writer and the sequence of the chunk of this name; ``None`` where it names none."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    writer, sequence = map(int, found.groups())
+    return (writer, sequence) if chunk_name(writer, sequence) == name else None
 
 
 def first_chain(run_id: str) -> int:

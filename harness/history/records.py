@@ -123,8 +123,8 @@ class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault", ta
 
 
 class EventKind(enum.StrEnum):
-    """The kinds of events that stores report: a closed list, so that anomalies can be joined to
-    it.
+    """The kinds of events that stores report, and the harness of their nodes: a closed list, so
+    that anomalies can be joined to it.
     """
 
     NODE_STARTED = "node-started"
@@ -143,6 +143,7 @@ class EventKind(enum.StrEnum):
     CONFIGURATION_CHANGED = "configuration-changed"
     REBALANCE_STAGE = "rebalance-stage"
     RESET = "reset"
+    PARTITION_RESET = "partition-reset"  # with a ``PartitionReset``: all that a reset is
     SNAPSHOT_INSTALLED = "snapshot-installed"
     LOG_TRUNCATED = "log-truncated"
     TORN_TAIL = "torn-tail"
@@ -150,12 +151,32 @@ class EventKind(enum.StrEnum):
     STORAGE_ERROR = "storage-error"
     LOST_LOG = "lost-log"  # seen by another: the node has lost what it had acknowledged as durable
     EVENTS_LOST = "events-lost"
+    # Of a procedure of the nemesis (``harness.protocols.procedures``), about the node of the step.
+    STEP_BEGUN = "step-begun"
+    STEP_DOWN = "step-down"
+    STEP_UP = "step-up"
+    STEP_OVER = "step-over"
+
+
+class PartitionReset(msgspec.Struct, frozen=True, kw_only=True):
+    """A forced reset of a partition: ``generation`` begins, whose log is that of
+    ``previous_generation`` up to ``base_index``, an entry of ``base_term``, and goes on without
+    regard to the majority before. Its entries begin at ``base_index`` + 1. ``survivors`` are the
+    nodes whose copies it goes on with, the one that begins it first.
+    """
+
+    generation: int
+    previous_generation: int
+    base_index: int
+    base_term: int
+    survivors: tuple[str, ...]
 
 
 class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_field="record"):
     """An event of the store, in node wall time, mapped to the axis with its uncertainty.
 
-    Mapped time joins and explains; it never proves an anomaly.
+    Mapped time joins and explains; it never proves an anomaly. ``generation`` of the partition,
+    where the store tells one; a ``PARTITION_RESET`` has its ``reset``, of that generation.
     """
 
     kind: EventKind
@@ -167,6 +188,8 @@ class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_fie
     partition: int | None = None
     term: int | None = None
     text: str = ""
+    generation: int | None = None
+    reset: PartitionReset | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", tag_field="record"):

@@ -7,7 +7,6 @@ place end the stream, and ``TornChunk`` says where and why.
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -23,7 +22,6 @@ from harness.plan.plan import MAX_DRIVERS
 
 # The controller's and its driver processes'. All are open at once while they are merged.
 MAX_STREAMS = 1 + MAX_DRIVERS
-_NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
 _BUFFER_BYTES = 1 << 20
 _TIMED = (Invoke, Complete, PhaseMark, Heartbeat)
 # The phase before which no client invokes anything; every stream has begun when it begins.
@@ -57,8 +55,10 @@ class Stream:
     which clients drive, and ``absent`` whether the stream has no chunk at all.
     """
 
-    def __init__(self, directory: Path, writer: int, chain: int = 0) -> None:
-        """``chain`` is the crc with which the stream begins."""
+    def __init__(self, directory: Path, writer: int, chain: int = 0, *, last: int = 0) -> None:
+        """``chain`` is the crc with which the stream begins, ``last`` the highest sequence of its
+        chunks.
+        """
         self.writer = writer
         self.file = directory / record_frames.chunk_name(writer, 0)
         self.offset = 0
@@ -68,12 +68,15 @@ class Stream:
         self.drove = self.marked_drive = self.absent = False
         self._directory = directory
         self._chain = chain
+        self._last = last
 
     def __iter__(self) -> Iterator[Record]:
         """Raises ``MalformedHistory`` for a chunk of a version that is not known here."""
         sequence = 0
         while (yield from self._chunk(sequence)):
             sequence += 1
+        if sequence < self._last:
+            self._leave_unread()
 
     def _chunk(self, sequence: int) -> Generator[Record, None, bool]:
         """The records of one chunk; returns whether the stream goes on."""
@@ -174,6 +177,14 @@ class Stream:
             return False
         return mark == record_frames.MORE
 
+    def _leave_unread(self) -> None:
+        last = record_frames.chunk_name(self.writer, self._last)
+        unread = f"the chunks behind it, up to {last}, were not read"
+        if self.torn is None:
+            self._tear(f"the stream ends here: {unread}")
+        else:
+            self.torn = attrs.evolve(self.torn, reason=f"{self.torn.reason}; {unread}")
+
     def _tear(self, reason: str, *, cut_off: bool = False) -> None:
         first = self.file.name == record_frames.chunk_name(self.writer, 0)
         self.torn = TornChunk(self.file, self.offset, reason, cut_off, first)
@@ -242,7 +253,15 @@ def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan
     except OSError as error:
         reason = f"expected the chunks of a run, found none ({error.strerror})"
         raise MalformedHistory(str(directory), "", reason) from error
-    writers = {int(found.group(1)) for name in names if (found := _NAME.fullmatch(name))}
+    places = {name: record_frames.chunk_place(name) for name in names if name.endswith(".chunk")}
+    last: dict[int, int] = {}
+    for name, place in places.items():
+        if place is None:
+            reason = "expected chunks under the names that a writer gives them, found another"
+            raise MalformedHistory(str(directory / name), "", reason)
+        writer, sequence = place
+        last[writer] = max(sequence, last.get(writer, 0))
+    writers = last.keys()
     if not writers:
         raise MalformedHistory(str(directory), "", "expected the chunks of a run, found none")
     claimed = len(writers) if count is None else count
@@ -251,10 +270,11 @@ def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan
         raise MalformedHistory(str(directory), "", reason)
     # As of versions that recorded no number: all chains begin at 0 there.
     if count is None:
-        return Scan(tuple(Stream(directory, writer) for writer in sorted(writers)))
+        return Scan(tuple(Stream(directory, w, last=last[w]) for w in sorted(writers)))
     if strangers := sorted(writers - set(range(count))):
         name = record_frames.chunk_name(strangers[0], 0)
         reason = f"expected chunks of {count} writers, found those of writer {strangers[0]}"
         raise MalformedHistory(str(directory / name), "", reason)
     chain = record_frames.first_chain(run_id)
-    return Scan(tuple(Stream(directory, writer, chain) for writer in range(count)), counted=True)
+    streams = (Stream(directory, w, chain, last=last.get(w, 0)) for w in range(count))
+    return Scan(tuple(streams), counted=True)

@@ -14,6 +14,8 @@ and drop the lower 32 bits of the product.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -107,6 +109,11 @@ EVENTS = _schema(
     _column("partition", pa.int32(), nullable=True),
     _column("term", pa.int64(), nullable=True),
     _column("text", pa.string()),
+    _column("generation", pa.int64(), nullable=True),
+    _column("previous_generation", pa.int64(), nullable=True),
+    _column("base_index", pa.int64(), nullable=True),
+    _column("base_term", pa.int64(), nullable=True),
+    _column("survivors", _list(pa.string()), nullable=True),
 )
 
 NOTES = _schema(
@@ -115,6 +122,33 @@ NOTES = _schema(
     _column("process", pa.int64(), nullable=True),
     _column("text", pa.string()),
 )
+
+
+LATER: Mapping[str, Mapping[str, int | None]] = {
+    "events": dict.fromkeys(
+        ("generation", "previous_generation", "base_index", "base_term", "survivors")
+    ),
+    "states": {"generation": 0},
+    "logs": {"generation": 0},
+}
+"""Columns that tables of older runs lack, and what stands for them there."""
+
+
+def without_later(name: str, columns: pa.Schema) -> pa.Schema:
+    """``columns`` of table ``name`` as its first runs had them."""
+    first = [column for column in columns if column.name not in LATER.get(name, {})]
+    return pa.schema(first, metadata=columns.metadata)
+
+
+def with_later(name: str, table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """``table``, which was read for table ``name``, with all of ``columns``."""
+    for column, value in LATER.get(name, {}).items():
+        if column not in table.column_names:
+            kind = columns.field(column).type
+            table = table.append_column(
+                columns.field(column), pa.array([value] * table.num_rows, kind)
+            )
+    return table
 
 
 def check_splits(splits: int) -> None:

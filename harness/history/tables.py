@@ -348,9 +348,13 @@ def _events(events: list[StoreEvent]) -> pa.Table:
     """Sorted by mapped time; the order of arrival breaks ties."""
     ordered = sorted(events, key=lambda event: event.at_ns)
     columns: dict[str, Iterable[object]] = {
-        name: [getattr(event, name) for event in ordered] for name in schema.EVENTS.names
+        name: [getattr(event, name) for event in ordered]
+        for name in schema.EVENTS.names
+        if name not in _OF_RESETS
     }
     columns["kind"] = [event.kind.value for event in ordered]
+    for name in _OF_RESETS:
+        columns[name] = [e.reset and getattr(e.reset, name) for e in ordered]
     return _table(columns, schema.EVENTS)
 
 
@@ -365,6 +369,8 @@ def _table(columns: Mapping[str, Iterable[object]], like: pa.Schema) -> pa.Table
     except (pa.ArrowException, OverflowError) as error:
         raise Contradiction(f"a record does not fit the tables: {error}") from error
 
+
+_OF_RESETS = ("previous_generation", "base_index", "base_term", "survivors")
 
 _TIME_OF = {
     FaultState.PLANNED: "planned_ns",

@@ -2,14 +2,18 @@
 
 Such a file is a history of Jepsen's: invocations and completions of clients, and a nemesis. What
 these alone do not hold is in records of the process ``firedrill``, which tools for Jepsen's
-histories pass over as they pass over the nemesis: the manifest, the plan, and one record a row of
-each other table that a verdict rests on. A verdict of the imported run is that of the exported one,
-byte for byte.
+histories pass over as they pass over the nemesis: the manifest, the plan, what was said of the
+nodes' logs, and one record a row of each other table that a verdict rests on. The last record
+counts those before it and holds their digest: a file without it was cut off and is no run. A
+verdict of the imported run is that of the exported one, byte for byte.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +26,7 @@ from msgspec.structs import replace
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
 from harness.history.checksums import sizes
-from harness.history.layout import EVENTS, FAULTS, NOTES
+from harness.history.layout import EVENTS, FAULTS, KEYS, KEYS_FILE, NOTES
 from harness.history.load import History, load
 from harness.history.manifest import PREFIX, SEALED, write_manifest
 from harness.history.parquet import ParquetSink
@@ -31,20 +35,19 @@ from harness.history.seal import no_search_for_cycles
 from harness.history.tables import BATCH_ROWS, Contradiction, Tabulator
 from harness.importers.jepsen.edn import Number, Unordered
 from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN
-from harness.importers.jepsen.imported_history import KEYS_FILE
-from harness.importers.jepsen.imported_tables import KEYS
+from harness.importers.jepsen.operation_forms import EXPORTED
 from harness.importers.jepsen.reader import Clock, beginning, forms
 from harness.run import controller_health
 from harness.run.change_log import ASSIGNMENTS, ASSIGNMENTS_FILE, TOPOLOGY, TOPOLOGY_FILE
 from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.run.directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 from harness.run.log_lines import LINES_FILE, LOG_LINES
 from harness.run.node_usage import USAGE, USAGE_FILE
 from harness.run.state_log import LOGS, LOGS_FILE, STATES, STATES_FILE
 
-PROCESS = "firedrill"
+PROCESS = EXPORTED
 NEMESIS = "nemesis"
-MANIFEST, PLAN = "manifest", "plan"
+MANIFEST, PLAN, NODE_LOGS, END = "manifest", "plan", "node_logs", "end"
 KEYS_TABLE, CONTROLLER, LINES = "keys", "controller", "log_lines"
 
 SIDE_TABLES: dict[str, tuple[str, pa.Schema]] = {
@@ -107,6 +110,56 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     commit_ts: Int64 | None = None
 
 
+class NodeLogsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was known of the nodes' logs when they were exported: the names of those that were
+    sealed and gone, and the remarks on those that were not read as a whole.
+    """
+
+    missing: list[str]
+    remarks: list[str]
+
+
+class EndRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last record: how many of each sort (``Digest.counts``) stand before it, and their
+    digest.
+    """
+
+    records: dict[str, int]
+    sha256: str
+
+
+class Digest:
+    """Counts and SHA-256 of records, the same whatever notation they stand in."""
+
+    def __init__(self) -> None:
+        self._sum, self._counts = hashlib.sha256(), Counter[str]()
+        self.last: Mapping[str, Any] = {}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take the next record: strings, numbers, lists and maps alone."""
+        self.last = record
+        process = record.get("process")
+        sort = record.get("f") if process == PROCESS else process
+        self._counts[str(sort) if isinstance(sort, str) else "clients"] += 1
+        self._sum.update(json.dumps(record, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+
+    def end(self) -> EndRecord:
+        """The last record of those that were added."""
+        return EndRecord(records=dict(sorted(self._counts.items())), sha256=self._sum.hexdigest())
+
+
+def end_record(end: EndRecord, last: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of ``end`` that follows ``last``."""
+    return {
+        "index": int(last.get("index", -1)) + 1,
+        "time": last.get("time", 0),
+        "type": OpType.INFO.value,
+        "process": PROCESS,
+        "f": END,
+        "value": msgspec.to_builtins(end),
+    }
+
+
 def is_exported(path: Path) -> bool:
     """Whether ``path`` is a file that ``firedrill export`` wrote, as far as its beginning tells.
     Raises ``MalformedHistory`` for one that can't be read.
@@ -145,12 +198,14 @@ def import_exported(
 class _Rows:
     """Rows of one table, as a list only until there are enough for a piece of it."""
 
-    def __init__(self, columns: pa.Schema) -> None:
+    def __init__(self, name: str, columns: pa.Schema) -> None:
         self._columns, self._rows = columns, list[Mapping[str, Any]]()
+        self._later: dict[str, Any] = dict(schema.LATER.get(name, {}))
         self._pieces: list[pa.Table] = []
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: dict[str, Any]) -> None:
         """Raises ``ValueError`` for a row of other columns or types."""
+        row = self._later | row
         if row.keys() != set(self._columns.names):
             raise ValueError(f"expected the columns {', '.join(self._columns.names)}")
         for column in self._columns:
@@ -180,17 +235,21 @@ class _Restored:
         self._path, self._run = path, run
         self._manifest: Manifest | None = None
         self._plan: str | None = None
+        self._logs = NodeLogsRecord(missing=[], remarks=[])
+        self._digest, self._end = Digest(), False
         self._partitions: dict[int, int | None] = {}
         self._open: dict[int, int] = {}
         self._last_ns = 0
-        self._rows = {name: _Rows(columns) for name, columns in TABLES.items()}
+        self._rows = {name: _Rows(name, columns) for name, columns in TABLES.items()}
         self._sink: ParquetSink | None = None
         self._tables: Tabulator | None = None
 
     def add(self, form: object, line: int) -> None:
         """Take the next record. Raises ``MalformedHistory``."""
         try:
-            self._take(_plain(form))
+            record = _plain(form)
+            self._take(record)
+            self._digest.add(record)
         except (ValueError, TypeError, msgspec.ValidationError, Contradiction) as error:
             raise MalformedHistory(str(self._path), f"line {line}", str(error)) from error
 
@@ -211,6 +270,11 @@ class _Restored:
         if workload is not None and workload != manifest.workload:
             reason = f"expected a history of {workload}, found one of {manifest.workload}"
             raise UsageError(f"{self._path}: {reason}")
+        if not self._end:
+            reason = (
+                "expected a last record of the process firedrill that counts the others, found "
+            )
+            raise MalformedHistory(str(self._path), "", f"{reason}none: the file was cut off")
         try:
             tables.finish(self._last_ns)
             made = {name: rows.table() for name, rows in self._rows.items()}
@@ -233,13 +297,27 @@ class _Restored:
             run_id=self._run.root.name,
             checksums=checksums,
             sizes=sizes(self._run, checksums),
-            # Of the logs only the lines that count were exported: they are a table now.
-            logs=manifest.logs if manifest.logs is msgspec.UNSET else {},
+            logs=self._missing_logs(manifest),
+            log_remarks=tuple(self._logs.remarks) or msgspec.UNSET,
         )
+
+    def _missing_logs(self, manifest: Manifest) -> dict[str, LogSum] | msgspec.UnsetType:
+        """The sealed logs that were gone: they still are. Of the others the lines that count were
+        exported, and are a table now.
+        """
+        if isinstance(manifest.logs, msgspec.UnsetType):
+            return msgspec.UNSET
+        unknown = set(self._logs.missing) - manifest.logs.keys()
+        if unknown:
+            reason = f"expected logs of the manifest to be missing, found {min(unknown)[:80]!r}"
+            raise MalformedHistory(str(self._path), NODE_LOGS, reason)
+        return {name: manifest.logs[name] for name in self._logs.missing}
 
     def _take(self, record: Any) -> None:  # noqa: ANN401 (as read)
         if not isinstance(record, dict):
             raise ValueError("expected an operation, which is a map")
+        if self._end:
+            raise ValueError("expected nothing behind the record that ends the run")
         process, f = record.get("process"), record.get("f")
         if process == NEMESIS:
             return  # tells for other tools what the rows of faults hold
@@ -251,10 +329,28 @@ class _Restored:
             self._begin(value)
         elif f == PLAN and isinstance(value, str):
             self._plan = value
+        elif f == NODE_LOGS:
+            self._logs = msgspec.convert(value, NodeLogsRecord)
+        elif f == END:
+            self._require_whole(record, msgspec.convert(value, EndRecord))
         elif f in self._rows and isinstance(value, dict):
             self._rows[f].add(value)
         else:
             raise ValueError(f"expected a row of {', '.join(TABLES)}, found {str(f)[:40]!r}")
+
+    def _require_whole(self, record: Mapping[str, Any], told: EndRecord) -> None:
+        found = self._digest.end()
+        for sort in sorted(told.records.keys() | found.records.keys()):
+            expected, here = told.records.get(sort, 0), found.records.get(sort, 0)
+            if expected != here:
+                raise ValueError(f"expected {expected} records of {sort[:40]} before, found {here}")
+        if told.sha256 != found.sha256:
+            raise ValueError(f"expected records of SHA-256 {told.sha256}, found {found.sha256}")
+        # The last record is in no digest: it holds nothing that does not follow from the others.
+        whole = end_record(found, self._digest.last)
+        if record != whole:
+            raise ValueError(f"expected {whole} as the last record, found another")
+        self._end = True
 
     def _begin(self, value: object) -> None:
         if self._manifest is not None:

@@ -230,12 +230,14 @@ def _values(body: Schema, definitions: Mapping[str, Schema]) -> str:
 
 
 def _bounds(body: Schema, low: str, high: str) -> str:
-    least, most, above = body.get(low), body.get(high), body.get("exclusiveMinimum")
+    least, most = body.get(low), body.get(high)
+    above, below = body.get("exclusiveMinimum"), body.get("exclusiveMaximum")
     bounds = [
         f"above {_toml(above)}" if above is not None else "",
         f"at least {_toml(least)}" if least is not None and most is None else "",
         f"at most {_toml(most)}" if most is not None and least is None else "",
         f"{_toml(least)} to {_toml(most)}" if least is not None and most is not None else "",
+        f"below {_toml(below)}" if below is not None else "",
     ]
     found = ", ".join(filter(None, bounds))
     return f", {found}" if found else ""

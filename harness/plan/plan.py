@@ -361,6 +361,15 @@ def promise_of(table: Mapping[str, Any]) -> PromisePlan:
     return planfile.convert(PromisePlan, _promise(table.get("promise", {})), "promise")
 
 
+def schedule_of(table: Mapping[str, Any]) -> tuple[PlannedFault, ...]:
+    """The schedule in the ``table`` of a plan's file; none where it has a mix instead. Raises
+    ``PlanError``.
+    """
+    nemesis = table.get("nemesis")
+    rows = nemesis.get("schedule", []) if isinstance(nemesis, Mapping) else []
+    return planfile.convert(NemesisPlan, {"schedule": rows}, "nemesis").schedule
+
+
 def _promise(given: Any) -> Any:  # noqa: ANN401 (any TOML value)
     """The tables of kinds of faults in a table of their own."""
     if not isinstance(given, dict):

@@ -30,7 +30,9 @@ import pyarrow as pa
 from harness.exit_codes import Outcome
 from harness.plan.plan import SEARCH_LIMIT, PromisePlan
 from harness.protocols.fault_kinds import FaultKind
+from harness.protocols.faults import PlannedFault
 from harness.protocols.finding import RecordedOperation
+from harness.protocols.generations import Reset
 from harness.protocols.models import Meaning
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Anomaly, Availability, ControllerLoad, Coverage, LogLines
@@ -60,12 +62,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     history, and it aimed to record something of every feature that it tried; ``rate_per_s`` is the
     rate of an open loop that it asked for, ``op_deadline_s`` the deadline of each of its operations
     (0 where no plan tells one). ``state``, ``interrupted``, ``trouble`` and ``phases`` are the
-    manifest's. ``missing`` names evidence that
-    was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
-    nothing. ``logs_unproven``: what the nodes' logs hold is no evidence. ``out_of_room``: the run's
-    disk was full. ``fault_kinds`` are the kinds of faults that were possible, as the manifest
+    manifest's. ``missing`` names evidence that is not what was sealed (gone, or added since), which
+    makes the run inconclusive; ``remarks`` are reported and decide nothing. ``logs_unproven``: what
+    the nodes' logs hold is no evidence. ``out_of_room``: the run's disk was full.
+    ``fault_kinds`` are the kinds of faults that were possible, as the manifest
     records them. ``bank`` holds the rules given for an imported bank history, ``limits`` what the
-    plan promises of the service.
+    plan promises of the service, ``schedule`` its faults, by whose place they are numbered.
+    ``resets`` are the forced resets among the events; ``judge`` sets them.
     """
 
     model: str
@@ -87,6 +90,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     fault_kinds: tuple[FaultKind, ...] = ()
     bank: BankRules = BankRules()
     limits: PromisePlan = PromisePlan()
+    schedule: tuple[PlannedFault, ...] = ()
+    resets: tuple[Reset, ...] = ()
 
 
 class Exchange(enum.StrEnum):

@@ -29,6 +29,10 @@ fact                     claim                 holds if
 ======================== ===================== =====================================================
 
 An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
+
+A forced reset begins a new generation of a group, on what its survivor has. Terms, votes, logs and
+commits are those of a generation, which is a group of its own there (``NewGeneration``); locks,
+outcomes, versions and acknowledgements are those of all of them.
 """
 
 from __future__ import annotations
@@ -244,9 +248,10 @@ class NoOpEntry(Fact, frozen=True, gc=False):
 
 
 class Command(Fact, frozen=True, gc=False):
-    """The entry holds the command of that name."""
+    """The entry holds the command of that name, which is part of ``txn``."""
 
     name: str
+    txn: str = ""
 
 
 class Members(Fact, frozen=True):
@@ -309,6 +314,16 @@ class LogUpdate(Fact, frozen=True):
     entries: tuple[LogEntry, ...] = ()
     base: Base | None = None
     dropped: bool = False
+
+
+class NewGeneration(Fact, frozen=True, gc=False):
+    """The log of ``group`` goes on as that of ``successor``: terms, votes, configurations and
+    majorities count anew there. What transactions say names the ``root`` of all generations.
+    """
+
+    root: str
+    group: str
+    successor: str
 
 
 class Member(Fact, frozen=True, gc=False):

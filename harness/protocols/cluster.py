@@ -406,6 +406,7 @@ class Capability(enum.StrEnum):
     CRASH_POINTS = "crash-points"
     MESSAGES = "messages"  # are chosen one by one
     WIPE = "wipe"  # of the data of one node
+    COMMANDS = "commands"  # of the plan's own, run where the node runs
     STATEMENTS = "statements"  # move data: an ability of the system, under every provider
     MEMBERS = "members"  # join and leave while it serves: of the system as well
 
@@ -427,6 +428,31 @@ class ReadsLogs(Protocol):
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
         """Return up to ``limit_bytes`` of the log of ``node`` from byte ``offset`` on. Raises
         ``HarnessError`` where the machine can't be asked now.
+        """
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command on a node's machine ended: its exit status, and the end of what it said."""
+
+    status: int
+    output: str
+
+
+@runtime_checkable
+class RunsCommands(Protocol):
+    """A ``Provider`` that can run a plan's own shell commands where a node runs. It has
+    ``Capability.COMMANDS`` where it also may.
+    """
+
+    commands_refused: str
+    """Why it may not, where it can't; a sentence with what allows it."""
+
+    async def run_command(self, node: str, command: str, limit_s: float) -> CommandResult:
+        """Run ``command`` by ``sh`` in the work directory of ``node``; what it leaves running does
+        not hold it up. ``FIREDRILL_NODE`` and ``FIREDRILL_WORK_DIR`` name the node and its
+        directory, ``FIREDRILL_PID`` the process of its program (empty where none runs);
+        ``FIREDRILL_CONTROLLER`` the controller's, where that runs on the same machine. Raises
+        ``HarnessError`` where it can't be run, ``DeadlineExceeded`` past ``limit_s``.
         """
 
 

@@ -6,7 +6,7 @@ is taken apart again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from harness.history.records import Value
 from harness.protocols.finding import Dependency, RecordedOperation
@@ -43,10 +43,13 @@ def promise(anomaly: str) -> str:
 
 
 def explain(
-    anomaly: str, cycle: Sequence[Dependency], operations: Iterable[RecordedOperation]
+    anomaly: str,
+    cycle: Sequence[Dependency],
+    operations: Iterable[RecordedOperation],
+    named: Callable[[int], str] = str,
 ) -> str:
-    """Describe the whole cycle, one clause for each step."""
-    return sentence(anomaly, steps(cycle, operations))
+    """Describe the whole cycle, one clause for each step; ``named`` returns the name of a key."""
+    return sentence(anomaly, steps(cycle, operations, named))
 
 
 def sentence(anomaly: str, told: Iterable[str]) -> str:
@@ -54,15 +57,20 @@ def sentence(anomaly: str, told: Iterable[str]) -> str:
     return f"{promise(anomaly)}: {'; '.join(told)}"
 
 
-def steps(cycle: Sequence[Dependency], operations: Iterable[RecordedOperation]) -> tuple[str, ...]:
-    """Describe each step of the cycle; the last one ends in the contradiction."""
+def steps(
+    cycle: Sequence[Dependency],
+    operations: Iterable[RecordedOperation],
+    named: Callable[[int], str] = str,
+) -> tuple[str, ...]:
+    """Describe each step of the cycle; the last one ends in the contradiction. As ``explain``."""
     by_txn = {operation.txn: operation for operation in operations}
-    told = [_step(step, by_txn.get(step.source)) for step in cycle]
+    told = [_step(step, by_txn.get(step.source), named) for step in cycle]
     *first, last = told or [""]
     return (*first, f"{'yet ' if first else ''}{last}: a contradiction")
 
 
-def _step(step: Dependency, source: RecordedOperation | None) -> str:
+def _step(step: Dependency, source: RecordedOperation | None, named: Callable[[int], str]) -> str:
+    key = "?" if step.key is None else named(step.key)
     before = f"T{step.source} is before T{step.target}, because "
     match step.kind:
         case "ww":
@@ -70,14 +78,14 @@ def _step(step: Dependency, source: RecordedOperation | None) -> str:
             after = (
                 f"an append by T{step.source}" if own is None else f"T{step.source} appended {own}"
             )
-            return f"{before}T{step.target} appended {step.element} to key {step.key} after {after}"
+            return f"{before}T{step.target} appended {step.element} to key {key} after {after}"
         case "wr":
             element = step.element if step.element is not None else _only_append(source, step.key)
             what = "an append by" if element is None else f"the append of {element} by"
-            return f"{before}T{step.target} read {what} T{step.source} to key {step.key}"
+            return f"{before}T{step.target} read {what} T{step.source} to key {key}"
         case "rw":
             return (
-                f"{before}T{step.source} read key {step.key} without T{step.target}'s append of "
+                f"{before}T{step.source} read key {key} without T{step.target}'s append of "
                 f"{step.element}"
             )
         case "process":

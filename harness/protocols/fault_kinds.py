@@ -33,6 +33,7 @@ class Effect(enum.StrEnum):
     """An effect on a target while a fault is in force. The texts stand in manifests."""
 
     ENDS_PROGRAM = "ends-program"  # no program runs
+    RESTARTS_PROGRAM = "restarts-program"  # one target after the other, and it runs again
     STOPS_PROGRAM = "stops-program"  # it exists, and takes no step
     MAY_END_PROGRAM = "may-end-program"  # it may exit by itself, and breaks no promise by that
     SILENCES_MACHINE = "silences-machine"  # not even a probe from the node is answered
@@ -43,6 +44,7 @@ class Effect(enum.StrEnum):
     CHANGES_CLOCK = "changes-clock"
     CHANGES_PLACEMENT = "changes-placement"  # which nodes hold which data
     CHANGES_MEMBERS = "changes-members"  # of the cluster, or what they announce
+    UNKNOWN = "unknown"  # a person's own command, which may do anything
 
 
 EVERY_MECHANISM = frozenset(Mechanism)
@@ -50,6 +52,7 @@ EVERY_MECHANISM = frozenset(Mechanism)
 _OF_MACHINES = EVERY_MECHANISM - {Mechanism.PLACEMENT}
 _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
     Effect.ENDS_PROGRAM: frozenset({Mechanism.PROGRAM}),
+    Effect.RESTARTS_PROGRAM: frozenset({Mechanism.PROGRAM}),
     # A program that takes no step reads no clock, and a simulation stops its timeline.
     Effect.STOPS_PROGRAM: frozenset({Mechanism.PROGRAM, Mechanism.CLOCK}),
     # The heal starts it again, which would undo another fault that has ended it.
@@ -66,6 +69,7 @@ _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
     Effect.CHANGES_PLACEMENT: frozenset({Mechanism.PLACEMENT}),
     # By starts and stops of programs. Data that moves for it may also move for a statement.
     Effect.CHANGES_MEMBERS: frozenset({Mechanism.PROGRAM}),
+    Effect.UNKNOWN: EVERY_MECHANISM,
 }
 
 # These leave a target answering; under any other the rest may take it for gone.
@@ -243,6 +247,23 @@ CRASH = FaultKind(
     needs=_needs(Capability.CRASH_POINTS, Capability.KILL),
 )
 
+# Their targets take turns, in steps (``harness.protocols.procedures``).
+ROLLING_RESTART = FaultKind(
+    name="rolling-restart",
+    effects=_of(Effect.RESTARTS_PROGRAM),
+    needs=_needs(Capability.KILL),
+    aims=EVERY_NODE,
+)
+FULL_RESTART, SUCCESSIVE_LOSS = (
+    FaultKind(name=name, effects=_of(Effect.ENDS_PROGRAM), needs=_needs(Capability.KILL), aims=aims)
+    for name, aims in (
+        ("full-restart", EVERY_NODE),
+        ("successive-loss", ("all but one of any partition",)),
+    )
+)
+
+PROCEDURES = frozenset({ROLLING_RESTART.name, FULL_RESTART.name, SUCCESSIVE_LOSS.name})
+
 _CUTS = _of(Effect.CUTS_LINKS)
 _PARTITION, _ONE_WAY = _needs(Capability.PARTITION), _needs(Capability.ONE_WAY_PARTITION)
 PARTITION = FaultKind(name="partition", effects=_CUTS, needs=_PARTITION)
@@ -350,15 +371,23 @@ CUT = FaultKind(
     needs=_ONE_WAY,
     aims=("leader of any partition>follower of any partition",),
 )
+# One target at a time: what its command does is not known.
+COMMAND = FaultKind(
+    name="command",
+    effects=_of(Effect.UNKNOWN, Effect.MAY_END_PROGRAM),
+    needs=_needs(Capability.COMMANDS),
+    aims=("one",),
+)
 
 BUILT_IN: Mapping[str, FaultKind] = {
     kind.name: kind
     for kind in (
         *(KILL, RESTART, PAUSE, FREEZE, HOST_LOSS, CRASH),
+        *(ROLLING_RESTART, FULL_RESTART, SUCCESSIVE_LOSS),
         *(PARTITION, BRIDGE, MAJORITIES_RING, ONE_WAY, ONE_WAY_IN, LOSS, DELAY),
         *(DROP_MESSAGES, HOLD_MESSAGES, DOUBLE_MESSAGES, REORDER_MESSAGES),
         *(DISK_SLOW, DISK_FULL, DISK_ERROR, BIT_FLIP, WIPE),
         *(CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW),
-        *(DDL, JOIN, LEAVE, REPLACE, ATTRIBUTES, CUT),
+        *(DDL, JOIN, LEAVE, REPLACE, ATTRIBUTES, CUT, COMMAND),
     )
 }

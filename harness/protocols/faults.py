@@ -214,6 +214,17 @@ class ChecksSystem(Protocol):
         """
 
 
+@runtime_checkable
+class EndsByItself(Protocol):
+    """A ``Fault`` that heals itself ``lease_s`` after its injection, though nobody is left to do
+    so.
+    """
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds; more than any fault of the kind may hold."""
+
+
 def configured(fault: Fault, planned: PlannedFault, partitions: int | None, path: str) -> Fault:
     """Return ``fault`` with the options of ``planned``. Raises ``PlanError`` for options that the
     kind does not have.

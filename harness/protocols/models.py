@@ -172,9 +172,28 @@ OF_PLACEMENT = frozenset(
         "unfinished-rebalance",
         "wrong-data-nodes",
         "wrong-stable",
+        "wrong-target",
     }
 )
 """Anomalies of stores that move partitions between nodes, under every model promised to clients."""
+
+
+RESET_IN_SC, RESET_WITH_MAJORITY = "reset-in-sc", "reset-with-majority"
+RESET_OVER_SURVIVOR, NOT_A_PREFIX = "reset-over-survivor", "not-a-prefix"
+RETURNED_WRITE, MIXED_GENERATIONS = "returned-write", "mixed-generations"
+RESTORED_IN_PART, RESTORED_OVER_WRITES = "restored-in-part", "restored-over-writes"
+TORN_IN_PARTITION = "torn-in-partition"
+OF_RESETS = frozenset(
+    {
+        *(RESET_IN_SC, RESET_WITH_MAJORITY, RESET_OVER_SURVIVOR, NOT_A_PREFIX, RETURNED_WRITE),
+        *(MIXED_GENERATIONS, RESTORED_IN_PART, RESTORED_OVER_WRITES, TORN_IN_PARTITION),
+    }
+)
+"""What no forced reset of a partition permits, in either mode."""
+
+
+LOST_BY_RESET, TORN_BY_RESET = "lost-by-reset", "torn-by-reset"
+"""What a reset permits in a store that declares that it may lose: observed and counted."""
 
 
 OF_CLAIMS = frozenset(ANOMALIES.values())
@@ -198,21 +217,33 @@ OF_LIMITS = frozenset({LONGEST_GAP, P99, RECOVERY, INDEFINITE})
 """Anomalies that break a limit which the plan sets for the service, under every model."""
 
 
+RESTART_SILENCE, RESTART_LATENCY, RESTART_FAILURES, RESTART_RESET = (
+    *("restart-silence", "restart-latency"),
+    *("restart-failures", "restart-reset"),
+)
+OF_RESTARTS = frozenset({RESTART_SILENCE, RESTART_LATENCY, RESTART_FAILURES, RESTART_RESET})
+"""Anomalies of a rolling restart that clients notice more than its limits allow, or by which a
+partition was reset, under every model."""
+
+
 _PROMISES: dict[str, str] = {
     **dict.fromkeys(OF_SNAPSHOTS, "what snapshots promise"),
     **dict.fromkeys(OF_REPLICAS, "what replicas owe each other"),
     **dict.fromkeys(OF_PLACEMENT, "what moving data promises"),
+    **dict.fromkeys(OF_RESETS, "what a reset may cost"),
     **dict.fromkeys(OF_CLAIMS, "what its messages promise"),
     **dict.fromkeys(OF_NODES, "the promise stays-up"),
     **dict.fromkeys(OF_SERVICE, "the promise to serve again"),
     **dict.fromkeys(OF_LIMITS, "a limit of the plan"),
+    **dict.fromkeys(OF_RESTARTS, "a seamless rolling restart"),
 }
 """Anomalies that break a promise beside the lattice, and that promise."""
 
 
-ONLY_OBSERVED = frozenset({CAUSAL_REVERSE})
+ONLY_OBSERVED = frozenset({CAUSAL_REVERSE, LOST_BY_RESET, TORN_BY_RESET})
 """Anomalies that break nothing that a system declares: transactions of a kind that promises a
-staleness have no real time order, so that a cycle which needs one through them is told, no more.
+staleness have no real time order, so that a cycle which needs one through them is told, no more;
+and a store that may lose has lost what a reset permits.
 """
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+STRONG_CONSISTENCY, HIGH_AVAILABILITY = "SC", "HA"
+"""The modes by name: nothing is ever lost, and without a majority nothing is served; a partition
+that has lost its majority goes on from what survives.
+"""
+
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """The promise for transactions of ``kind``.
@@ -33,19 +38,33 @@ class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
     breaks: bool = False
 
 
+class Affinity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of a zone's data nodes are to hold the partitions of ``table``: those that ``function``
+    gives, of all but the ``barred`` ones. Functions are known by name: see
+    ``checkers.promises.affinity``.
+    """
+
+    table: str
+    function: str
+    barred: tuple[str, ...] = ()
+
+
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """A system's promises in the mode that a run used. The manifest stores it, so that a run
     directory needs no system to be judged.
 
     ``transaction_scope`` bounds the keys of one transaction: ``partition`` or ``cluster``.
     ``liveness_s``: once every fault is healed, each partition commits again within that time.
-    ``forgets_without``: once that many voters of one partition are out at the same time, the store
-    may continue without the writes that they had acknowledged; ``keepers`` are the nodes that can
-    vote in any partition, where not all can. ``rebalance`` names the transitions by which its
-    assignments change (``checkers.promises.assignment_transitions``). ``conflicts``: the error
-    codes of a transaction that aborted because of a conflict with another. ``logs`` are the
-    patterns to search for in the nodes' logs; a system that declares any promises that its nodes
-    stay up, unless a fault ends them.
+    ``mode``: in ``HA`` a forced reset of a partition may cost acknowledged writes, inside the
+    envelope that ``checkers.promises.envelope`` defines; in any other mode nothing may be lost, and
+    in ``SC`` a forced reset is a broken promise by itself. ``forgets_without``: once that many
+    voters of one partition are out at the same time, it has no majority, without which alone it may
+    be reset; ``keepers`` are the nodes that can vote in any partition, where not all can.
+    ``rebalance`` names the transitions by which its assignments change
+    (``checkers.promises.assignment_transitions``), ``affinities`` where they lead to.
+    ``conflicts``: the error codes of a transaction that aborted because of a conflict with another.
+    ``logs`` are the patterns to search for in the nodes' logs; a system that declares any promises
+    that its nodes stay up, unless a fault ends them.
     """
 
     system: str
@@ -60,3 +79,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     forgets_without: int | msgspec.UnsetType = msgspec.UNSET
     keepers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     rebalance: str | msgspec.UnsetType = msgspec.UNSET
+    affinities: tuple[Affinity, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a forced reset may cost acknowledged writes."""
+        return self.mode == HIGH_AVAILABILITY

@@ -40,6 +40,9 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     it would acknowledge clients now, as the primary of ``epoch``. ``locks`` and ``prepared`` count
     what transactions hold.
 
+    ``generation``: of the partition, the one whose log this replica has, as far as it has come;
+    numbers of entries and terms say the same of two replicas within one only.
+
     ``content`` (an int64, equal for equal contents) and ``log``, its newest applied entries, are
     present where the whole state was requested.
     """
@@ -63,6 +66,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     acting: bool
     locks: int
     prepared: int
+    generation: int = 0
     content: int | None = None
     log: tuple[LogMark, ...] = ()
 

@@ -16,6 +16,7 @@ from harness.exit_codes import Outcome
 from harness.history.files import read_small
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
+from harness.text import inert_json
 
 MAX_VERDICT_BYTES = 8 << 20
 """The limit of ``verdict.json``, which ``fitted`` keeps; a reader needs some twenty times as much
@@ -201,7 +202,7 @@ def encode(verdict: Verdict) -> bytes:
             for name, anomaly in getattr(verdict, field).items()
         }
     text = msgspec.json.encode(plain, order="sorted")
-    return msgspec.json.format(text, indent=2) + b"\n"
+    return inert_json(msgspec.json.format(text, indent=2)) + b"\n"
 
 
 def decode(content: bytes) -> Verdict:

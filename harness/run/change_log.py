@@ -27,6 +27,7 @@ from harness.protocols.changes import (
 )
 from harness.protocols.cluster import Cluster
 from harness.run.directory import RunDirectory
+from harness.run.placement import Left, left_open
 from harness.tasks import together
 
 ASSIGNMENTS_FILE = "assignments.parquet"
@@ -86,6 +87,15 @@ class ChangeLog:
                 self._keep(node, reported)
 
         await together(one(node) for node in cluster.nodes)
+
+    @property
+    def places_data(self) -> bool:
+        """Whether the store has told where any data is."""
+        return any(isinstance(row, AssignmentChange) for row in self._found)
+
+    def left_open(self) -> list[Left]:
+        """What is left of the moves of data, as far as it was told."""
+        return left_open(self._found.values())
 
     def close(self) -> dict[str, str]:
         """Write the tables; returns the checksums of the files. Raises ``HarnessError``."""

@@ -20,6 +20,7 @@ SCHEMA_VERSION = 1
 
 # Names that one directory of a run may hold: as many chunks are 800 GB of history.
 ENTRIES_MAX = 100_000
+_NODES = "nodes"
 
 
 class BankRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET
     recovered: bool | msgspec.UnsetType = msgspec.UNSET
     sizes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    log_remarks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:
@@ -160,6 +162,11 @@ class RunDirectory:
         return self.root / "controller.parquet"
 
     @property
+    def tags(self) -> Path:
+        """Words that people and campaigns attached to the run, as a list in JSON; no evidence."""
+        return self.root / "tags.json"
+
+    @property
     def undo(self) -> Path:
         """The list of the run's resources outside this directory."""
         return self.root / "undo"
@@ -191,28 +198,32 @@ class RunDirectory:
 
     def node(self, name: str) -> Path:
         """Logs and final state of node ``name``."""
-        return self.root / "nodes" / name
+        return self.root / _NODES / name
 
 
 def require_plain(run: RunDirectory) -> None:
     """Refuse a run directory in which a name that firedrill uses is neither a file nor a directory
-    of its own: a link from an untrusted sender may lead to other files of this machine.
+    of its own, or a file in the place of a directory: a link from an untrusted sender may lead to
+    other files of this machine.
 
     Every reader of a run calls it first; ``harness.history.files`` opens the files of these
     directories. The run itself may be named by a link. Files that programs of nodes made below
     their own directories are not checked, since no reader opens them. Raises ``MalformedHistory``.
     """
+    directories = {path.name for path in (run.history, run.chunks, run.undo, run.analysis)}
     for entry in _entries(run.root):
         _require_no_other(entry)
+        if entry.name in (*directories, _NODES) and entry.is_file(follow_symlinks=False):
+            reason = "it is a file, expected a directory of the run itself"
+            raise MalformedHistory(entry.path, "", reason)
     for entry in _entries(run.undo):
         _require_no_other(entry)
     for directory in (run.history, run.chunks, run.analysis):
         for entry in _entries(directory):
             _require_no_other(entry, directory_allowed=False)
-    nodes = run.node("any").parent
-    for node in _entries(nodes):
+    for node in _entries(run.root / _NODES):
         _require_no_other(node)
-        for entry in _entries(nodes / node.name):
+        for entry in _entries(run.root / _NODES / node.name):
             if entry.name.endswith(".log"):
                 _require_no_other(entry, directory_allowed=False)
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -24,7 +24,7 @@ from harness.errors import FiredrillError, HarnessError
 from harness.history.chunks import ChunkWriter, OpenHistory
 from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
-from harness.history.records import Heartbeat, OpType, PhaseMark, Record
+from harness.history.records import Heartbeat, Note, OpType, PhaseMark, Record
 from harness.history.seal import seal
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.changes import TellsChanges
@@ -45,6 +45,7 @@ from harness.protocols.statements import TakesStatements
 from harness.protocols.states import TellsStates
 from harness.protocols.usage import TellsUsage
 from harness.protocols.workload import Workload
+from harness.run import placement
 from harness.run.addresses import forget_addresses, write_addresses
 from harness.run.change_log import ChangeLog
 from harness.run.claim_log import write_claims
@@ -398,6 +399,8 @@ class Life:
         # Also what no fault of ours did: final reads need every node, whatever ended it.
         work = self.system.recover(scene.cluster, self.provider, deadline_s)
         await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
+        if not self.stop.skips() and self.changes is not None:
+            await self.stop.unless(self._await_placement(scene, self.changes))
         if self.stop.skips():
             return
         self.enter("final-reads")
@@ -408,6 +411,29 @@ class Life:
             why = ", ".join(f"{count} x {error}" for error, count in self.errors.most_common(2))
             text = f"final reads: not every key was read within {limit_s:g} s"
             self.trouble.append(f"{text} ({why})" if why else text)
+
+    async def _await_placement(self, scene: Scene, changes: ChangeLog) -> None:
+        """Wait until no data is on its way, no event is left to be handled and no timer of a zone
+        runs, or until what is left can be judged.
+        """
+        healed_ns, told = self.clock.now_ns(), False
+        # Stores that move no data are not asked.
+        while changes.places_data:
+            work = changes.fetch(scene.cluster)
+            await self._attempt("fetching changes", POLL_LIMIT_S, work, tell=False)
+            left, now_ns = changes.left_open(), self.clock.now_ns()
+            over = now_ns >= placement.wait_until_ns(left, healed_ns)
+            if told and (over or not left):
+                waited_s = (now_ns - healed_ns) / NS_PER_S
+                what = f"left open: {_first(left)}" if left else "it is"
+                text = f"waited {waited_s:.1f} s for data to be in its place: {what}"
+                self.writer.append(Note(at_ns=now_ns, text=text))
+            if over or not left:
+                break
+            if not told:
+                self.progress.note(f"waiting for data to be in its place: {_first(left)}")
+                told = True
+            await asyncio.sleep(placement.POLL_S)
 
     async def _watch(self, membership: Membership) -> None:
         """Fetch the store's events, sample its states and show the active faults, until cancelled.
@@ -515,6 +541,11 @@ class Life:
 
     def _deadline(self, limit_s: float) -> float:
         return asyncio.get_running_loop().time() + limit_s
+
+
+def _first(left: Sequence[placement.Left]) -> str:
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return f"{left[0].text}{more}"
 
 
 __all__ = ["Guard", "Parts", "Stop", "execute"]

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from harness.clock import RunClock
 from harness.history.files import disk_failure, sha256
 from harness.history.parquet import read_summed
+from harness.history.schema import with_later
 from harness.protocols.cluster import Cluster
 from harness.protocols.states import ReplicaState, TellsStates
 from harness.run.directory import RunDirectory
@@ -58,6 +59,7 @@ STATES = pa.schema(
         ("locks", pa.int64()),
         ("prepared", pa.int64()),
         ("content", pa.int64()),
+        ("generation", pa.int64()),
     ]
 )
 LOGS = pa.schema(
@@ -69,6 +71,7 @@ LOGS = pa.schema(
         ("index", pa.int64()),
         ("term", pa.int64()),
         ("digest", pa.int64()),
+        ("generation", pa.int64()),  # of the replica
     ]
 )
 
@@ -170,7 +173,9 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
 
     Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
     """
-    return read_summed(root, checksums, {STATES_FILE: STATES, LOGS_FILE: LOGS})
+    found = read_summed(root, checksums, {STATES_FILE: STATES, LOGS_FILE: LOGS})
+    like = {"states": STATES, "logs": LOGS}
+    return {name: with_later(name, table, like[name]) for name, table in found.items()}
 
 
 def _holding(told: tuple[StateAnswer, ...]) -> bool:
@@ -209,6 +214,7 @@ def _logs(told: tuple[StateAnswer, ...]) -> pa.Table:
             "life": state.life,
             "group": state.group,
             "partition": state.partition,
+            "generation": state.generation,
             **msgspec.structs.asdict(mark),
         }
         for state in states

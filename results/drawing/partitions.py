@@ -1,8 +1,9 @@
 """Which partitions served when: a strip for each, over the axis of a run.
 
 In each window of time a partition *served* where a transaction that touches it was acknowledged,
-was *silent* where transactions on it were open or refused and none was acknowledged, and is left
-blank where no client asked it anything.
+was *silent* where one on it was refused, or was open all the while, and none was acknowledged, and
+is left blank where no client asked it anything. A transaction that gave way to another was served
+as well as one can be, and is none of these.
 """
 
 from __future__ import annotations
@@ -53,12 +54,22 @@ class Lane:
 def lanes(touches: Touches, start_s: float, end_s: float) -> tuple[Lane, ...]:
     """Return a lane for each partition that was touched, in windows of the rate line."""
     width = window_s(end_s - start_s)
+    # What ended before, or began after: set-up and final reads are no availability of the drive.
+    inside = (touches.ended_s >= start_s) & (touches.begun_s <= end_s)
+    touches = attrs.evolve(
+        touches,
+        **{name: getattr(touches, name)[inside] for name in attrs.fields_dict(Touches)},
+    )
     count = max(1, int(np.ceil((end_s - start_s) / width)))
     known, place = np.unique(touches.partition, return_inverse=True)
     first = np.clip((touches.begun_s - start_s) // width, 0, count - 1).astype(np.int64)
     last = np.clip((touches.ended_s - start_s) // width, 0, count - 1).astype(np.int64)
     served = np.zeros((len(known), count), np.bool_)
-    served[place[touches.ok], last[touches.ok]] = True
+    in_time = touches.ok & (touches.ended_s <= end_s)
+    served[place[in_time], last[in_time]] = True
+    # One that was begun in time and acknowledged in a later window was asked for in the first one,
+    # but not yet in vain.
+    first = np.minimum(first + (touches.ok & (last > first)), last)
     # One more window, in which the last ones are over.
     change = np.zeros((len(known), count + 1), np.int64)
     np.add.at(change, (place, first), 1)

@@ -48,9 +48,21 @@ CHARS_ACROSS = 150  # about how many characters of a label fit over the whole wi
 
 
 @attrs.frozen(kw_only=True)
+class StepWindow:
+    """A step of a procedure: its node is down from ``start_s`` to ``up_s``, and waited for until
+    ``end_s``.
+    """
+
+    node: str
+    start_s: float
+    up_s: float
+    end_s: float
+
+
+@attrs.frozen(kw_only=True)
 class FaultWindow:
     """A fault as the plot shows it; ``number`` is its row in the table. In the stretches
-    ``unsure`` its effect or its healing was not proven yet.
+    ``unsure`` its effect or its healing was not proven yet; ``steps`` are those of a procedure.
     """
 
     number: int
@@ -59,6 +71,7 @@ class FaultWindow:
     start_s: float
     end_s: float
     unsure: tuple[tuple[float, float], ...] = ()
+    steps: tuple[StepWindow, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -234,6 +247,19 @@ def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
             zorder=0,
             rasterized=len(faults) > FAULTS_VECTOR_MAX,
         )
+        downs = [(s.start_s, s.up_s - s.start_s) for f in faults if f.kind == kind for s in f.steps]
+        if downs:
+            # Over the shade of the whole procedure, so that each node's turn is a band of its own.
+            axes.broken_barh(
+                downs,
+                (0.0, 1.0),
+                transform=axes.get_xaxis_transform(),
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+                zorder=0,
+                rasterized=len(downs) > FAULTS_VECTOR_MAX,
+            )
 
 
 def _unsure(
@@ -272,6 +298,7 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
             spans, (-lane - 0.42, 0.84), facecolor="none", edgecolor=PALE, alpha=0.6,
             hatch="//////", linewidth=0, rasterized=many,
         )  # fmt: skip
+    _draw_steps(axes, scene, lanes, span_s)
     axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
     axes.set_ylabel("faults", rotation=0, ha="right", va="center")
     axes.set_yticks([])
@@ -280,6 +307,30 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
         axes.spines[side].set_visible(False)
     if not scene.faults:
         axes.text(0.5, 0.5, "no faults", color=FAINT, ha="center", transform=axes.transAxes)
+
+
+def _draw_steps(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
+    """Draw the steps of procedures in the lower part of their bars: pale while a node is down, half
+    so while it is waited for; its name where there is room.
+    """
+    for fault, lane in zip(scene.faults, lanes, strict=True):
+        low, height = -lane - 0.42, 0.2
+        down = [(s.start_s, s.up_s - s.start_s) for s in fault.steps]
+        after = [(s.up_s, s.end_s - s.up_s) for s in fault.steps]
+        many = len(fault.steps) > FAULTS_VECTOR_MAX
+        for spans, alpha in ((down, 0.9), (after, 0.4)):
+            if spans:
+                axes.broken_barh(
+                    spans, (low, height), color=PALE, alpha=alpha, linewidth=0, rasterized=many
+                )
+        for step in fault.steps:
+            room = int(CHARS_ACROSS * (step.end_s - step.start_s) / span_s)
+            if len(step.node) <= room:
+                axes.text(
+                    (step.start_s + step.end_s) / 2, low + height / 2,
+                    inert(step.node, LABEL_CHARS), color=INK,
+                    fontsize=5, ha="center", va="center_baseline", clip_on=True,
+                )  # fmt: skip
 
 
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from harness.text import inactive
+
 _KEYWORD = re.compile(r"[A-Za-z*+!_?-][\w*+!?.-]*", re.ASCII)
 
 
@@ -26,8 +28,7 @@ def edn(value: Any) -> str:  # noqa: ANN401 (what JSON holds)
         case Name() if _KEYWORD.fullmatch(value):
             return f":{value}"
         case str():
-            # The escapes of JSON are EDN's, and what needs none stands as it is.
-            return json.dumps(value, ensure_ascii=False)
+            return quoted(value)
         case Mapping():
             return f"{{{', '.join(f'{edn(Name(k))} {edn(v)}' for k, v in value.items())}}}"
         case list() | tuple():
@@ -44,11 +45,17 @@ def edn_lines(operations: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
 def json_lines(operations: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     """Yield a line an operation."""
     return (
-        _encoded(json.dumps(op, ensure_ascii=False, separators=(",", ":"))) for op in operations
+        _encoded(inactive(json.dumps(op, ensure_ascii=False, separators=(",", ":"))))
+        for op in operations
     )
 
 
+def quoted(text: str) -> str:
+    """Format a text as a string of JSON; its escapes are EDN's, and what needs none stands as it
+    is.
+    """
+    return inactive(json.dumps(text, ensure_ascii=False))
+
+
 def _encoded(line: str) -> bytes:
-    # A node's text may hold a lone surrogate, which UTF-8 can't encode; its escape is one of both
-    # notations.
-    return line.encode("utf-8", "backslashreplace") + b"\n"
+    return line.encode() + b"\n"

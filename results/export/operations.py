@@ -21,12 +21,17 @@ from harness.history.layout import EVENTS, FAULTS, NOTES
 from harness.history.load import History
 from harness.history.records import OpType
 from harness.importers.exported import (
+    END,
     MANIFEST,
     NEMESIS,
+    NODE_LOGS,
     OF_REGISTER,
     PLAN,
     PROCESS,
     TXN,
+    Digest,
+    NodeLogsRecord,
+    end_record,
 )
 from harness.importers.jepsen.imported_history import REGISTER
 from harness.protocols.client import READ_WRITE
@@ -63,13 +68,18 @@ def operations(history: History, plan_text: str, beside: Mapping[str, pa.Table])
     timed = heapq.merge(*map(_ascending, streams), key=lambda item: item[0])
     untimed = ((name, table) for name, table in tables.items() if name not in _TIMES)
     rest = (op for name, table in untimed for _, op in _rows(name, table))
-    last_ns = 0
+    last_ns, digest = 0, Digest()
     for index, (at_ns, op) in enumerate(chain(timed, ((None, op) for op in rest))):
         last_ns = last_ns if at_ns is None else at_ns
         # What no client did stands where it is placed, so that times do not go back; its own time
         # is in its row.
         shown_ns = op["time"] if isinstance(op["process"], int) else last_ns
-        yield {"index": index, **op, "time": shown_ns}
+        placed = {"index": index, **op, "time": shown_ns}
+        digest.add(placed)
+        yield placed
+    # As the importer expects it, with names where a record has names.
+    end = end_record(digest.end(), digest.last)
+    yield {**end, **_record(END, end["value"], end["time"])}
 
 
 def _ascending(stream: Iterable[_Placed]) -> Iterator[_Placed]:
@@ -86,6 +96,10 @@ def _head(history: History, plan_text: str) -> Iterator[_Placed]:
     yield 0, _record(MANIFEST, msgspec.to_builtins(history.manifest))
     if plan_text:
         yield 0, _record(PLAN, plan_text)
+    logs = history.logs
+    if logs.gone or logs.remarks:
+        known = NodeLogsRecord(missing=list(logs.gone), remarks=list(logs.remarks))
+        yield 0, _record(NODE_LOGS, msgspec.to_builtins(known))
 
 
 def _record(f: str, value: object, at_ns: int = 0) -> Op:

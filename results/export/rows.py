@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from harness.history.layout import EVENTS, FAULTS
 from harness.history.load import History
+from harness.text import inactive
 from results.export.notation import edn
 from results.export.operations import steps_of, transactions
 
@@ -18,14 +19,16 @@ OPERATIONS = "operations"
 CSV_TABLES = (OPERATIONS, FAULTS, EVENTS)
 _STEPS = "ops"
 _LISTS = "; "
-# A spreadsheet takes a text that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# A spreadsheet takes a text that begins with one of these for a formula; where a semicolon parts
+# cells, one that begins with it for two.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", ";")
 
 
 def csv_lines(history: History, table: str) -> Iterator[bytes]:
     """Yield the table ``table`` (one of ``CSV_TABLES``), its header first: a row a transaction,
     fault or event. Times are nanoseconds on the run's axis; ``ops`` are the steps as EDN. A text
-    that a spreadsheet would take for a formula has an apostrophe before it.
+    that a spreadsheet would take for a formula has an apostrophe before it; what a terminal would
+    act on is escaped, so that a row is a line.
     """
     if table == OPERATIONS:
         found = history.transactions()
@@ -50,14 +53,15 @@ def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def cell(value: object) -> object:
-    """Format a value of a table: a list as one text, a formula's beginning marked."""
-    text = _LISTS.join(map(str, value)) if isinstance(value, list) else value
-    if isinstance(text, str) and text.startswith(_FORMULA):
-        return f"'{text}"
-    return text
+    """Format a value of a table: a list as one text, the beginning of a formula marked."""
+    if isinstance(value, list):
+        return _LISTS.join(str(cell(element)) for element in value)
+    if not isinstance(value, str):
+        return value
+    return inactive(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
 def _line(cells: list[Any]) -> bytes:
     buffer = io.StringIO()
     csv.writer(buffer).writerow(cells)
-    return buffer.getvalue().encode("utf-8", "backslashreplace")
+    return buffer.getvalue().encode()

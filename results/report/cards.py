@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -15,7 +17,7 @@ from harness.protocols import cycle_words
 from harness.protocols.finding import Finding
 from harness.protocols.models import BANK_TOTAL, LOST_WRITE
 from harness.protocols.verdict import Anomaly
-from harness.text import in_seconds
+from harness.text import in_seconds, inert
 from results.drawing import cycle, lanes
 from results.drawing.axis import Scale
 from results.report import event_context, key_history
@@ -36,6 +38,7 @@ MISSED_MAX = 4
 TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
 CLAUSES_MAX = 30
+ANCHOR_CHARS = 40
 FACTS_MAX = 60
 QUOTES_MAX = 10
 
@@ -90,9 +93,12 @@ class Example:
 
 @attrs.frozen(kw_only=True)
 class Card:
-    """All anomalies of one name. ``decides``: they rule out the promised model."""
+    """All anomalies of one name. ``decides``: they rule out the promised model. ``anchor`` is its
+    place on the page: a plug-in may name an anomaly as it likes, also as a section.
+    """
 
     name: str
+    anchor: str
     count: int
     decides: bool
     examples: tuple[Example, ...]
@@ -119,6 +125,7 @@ def cards(material: RunData) -> tuple[Card, ...]:
     return tuple(
         Card(
             name=name,
+            anchor=f"anomaly-{place}-{_slug(name)}",
             count=anomaly.count,
             decides=decides,
             examples=tuple(
@@ -126,8 +133,14 @@ def cards(material: RunData) -> tuple[Card, ...]:
                 for place, each in enumerate(these)
             ),
         )
-        for (_, anomaly, decides), (name, these) in zip(found, shown, strict=True)
+        for place, ((_, anomaly, decides), (name, these)) in enumerate(
+            zip(found, shown, strict=True), start=1
+        )
     )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:ANCHOR_CHARS].strip("-")
 
 
 def _examples(anomaly: Anomaly) -> tuple[Finding, ...]:
@@ -192,14 +205,16 @@ def headlines(anomalies: Mapping[str, Anomaly]) -> Iterator[str]:
         yield "; ".join(filter(None, (f"{name} ({anomaly.count}): {text}", why)))
 
 
-def clauses(name: str, finding: Finding) -> tuple[str, tuple[str, ...]]:
+def clauses(
+    name: str, finding: Finding, named: Callable[[int], str] = str
+) -> tuple[str, tuple[str, ...]]:
     """Return the broken promise of a cycle and its steps, where its text says no more than these;
     of any other finding of the anomaly ``name`` the text alone.
     """
     promise = cycle_words.promise(name)
     # The first condition alone spares the words of a cycle of a hundred thousand from elsewhere.
     if finding.text.startswith(f"{promise}: ") and finding.cycle:
-        steps = cycle_words.steps(finding.cycle, finding.operations)
+        steps = cycle_words.steps(finding.cycle, finding.operations, named)
         if finding.text == cycle_words.sentence(name, steps):
             return promise, steps
     return finding.text, ()
@@ -294,7 +309,7 @@ def _example(
     near = event_context.events(material, found, finding.at_ns, causes_ns)
     shown = event_context.rarest(near, EVENTS_MAX, causes_ns)
     events, _ = event_rows(shown, EVENTS_MAX)
-    text, steps = clauses(given.name, finding)
+    text, steps = clauses(given.name, finding, partial(_key_name, material))
     ring = board.cycle(finding, operations, telling)
     timeline = board.lanes(finding, found, shown, telling)
     facts = chain(_named(finding, material), _facts(given, edges=not (steps or ring)))
@@ -327,6 +342,10 @@ def _places(
     seen = {s["key"]: s["elements"].index(element) for s in steps if element in s["elements"]}
     # Where lists contradict each other outweighs where the element stands.
     return seen | parting(rows)
+
+
+def _key_name(material: RunData, key: int) -> str:
+    return inert(material.key_names[key]) if key in material.key_names else str(key)
 
 
 def _named(finding: Finding, material: RunData) -> Iterator[tuple[str, str]]:

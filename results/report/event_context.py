@@ -16,7 +16,11 @@ from results.report.run_data import RunData
 
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
 INT64 = np.iinfo(np.int64)
-LEADING = (EventKind.RESET.value, EventKind.NODE_STARTED.value)
+LEADING = (
+    EventKind.RESET.value,
+    EventKind.PARTITION_RESET.value,
+    EventKind.NODE_STARTED.value,
+)
 
 
 def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.Table:

@@ -16,6 +16,8 @@ from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import FaultState, OpType
 from harness.protocols.fault_kinds import by_name, possible
+from harness.protocols.fault_spans import fault_spans
+from harness.protocols.procedures import NodeStep, node_steps, step_rows
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
 from harness.run.change_log import read_changes
@@ -51,6 +53,8 @@ KINDS_SHOWN = 8  # acts of an imported history's nemesis, in the head
 PLAN_LINES_MAX = 600
 HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
 HEADINGS = {
+    "restarts": "rolling restarts",
+    "limits": "limits of the plan",
     "transactions": "transactions",
     "f": "micro-operations by f",
     "error": "transactions by error",
@@ -369,6 +373,7 @@ def _placement(material: RunData) -> Placement | None:
 
 def _windows(material: RunData) -> list[plots.FaultWindow]:
     kinds = {row["fault"]: row["kind"] for row in material.faults}
+    steps = _steps(material)
     return [
         plots.FaultWindow(
             number=window.number,
@@ -377,9 +382,34 @@ def _windows(material: RunData) -> list[plots.FaultWindow]:
             start_s=window.start / NS_PER_S,
             end_s=window.end / NS_PER_S,
             unsure=tuple((a / NS_PER_S, b / NS_PER_S) for a, b in window.unsure),
+            steps=steps.get(window.number, ()),
         )
         for window in material.windows()
     ]
+
+
+def _steps(material: RunData) -> dict[int, tuple[plots.StepWindow, ...]]:
+    """Return the steps of procedures by the number of their fault. A stage that was not reached
+    ends with the fault.
+    """
+    found, rows = {}, step_rows(material.events)
+    for span in fault_spans(material.faults):
+        end_ns = span.end_ns(material.last_ns)
+        steps = node_steps(rows, span.nodes, span.begin_ns, end_ns)
+        if steps:
+            found[span.fault] = tuple(_step_window(step, end_ns) for step in steps)
+    return found
+
+
+def _step_window(step: NodeStep, end_ns: int) -> plots.StepWindow:
+    up_ns = end_ns if step.up_ns is None else step.up_ns
+    over_ns = up_ns if step.over_ns is None else step.over_ns
+    return plots.StepWindow(
+        node=step.node,
+        start_s=step.begun_ns / NS_PER_S,
+        up_s=up_ns / NS_PER_S,
+        end_s=max(up_ns, over_ns) / NS_PER_S,
+    )
 
 
 def _latency(material: RunData) -> Grid | None:

@@ -7,8 +7,9 @@ All counts are of completions, so that anybody can repeat them from ``transactio
 ``during``  from its begin to the proof of its healing
 ``after``   up to ``AROUND_S`` from there on, until the next fault begins
 
-The rate has recovered at the beginning of the first second with at least 90 % of the rate before;
-seconds are tried every ``STEP_S``, and none counts before the rate was lower for a second.
+The rate has recovered at the begin of the first time with at least 90 % of the rate before, by the
+rule of ``harness.protocols.recovery``, which says how long such a time is; times are tried every
+``STEP_S``, and none counts before the rate was lower in one.
 """
 
 from __future__ import annotations
@@ -25,13 +26,12 @@ import pyarrow.compute as pc
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
 from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.recovery import BEFORE_NS, MIN_CALM_NS, SHARE, counting_ns
 from results.report.run_data import RunData
 
-AROUND_S = 10.0
-LEAST_S = 1.0  # a stretch before that is shorter says no rate
+AROUND_S = BEFORE_NS / NS_PER_S
 STEP_S = 0.1
-WINDOW_S = 1.0
-SHARE = 0.9
+SECOND_NS = NS_PER_S
 FAULTS_MAX = 100
 
 Ints = npt.NDArray[np.int64]
@@ -62,8 +62,9 @@ class Recovery:
     """One fault. ``before`` and ``after`` are ``None`` where another fault leaves no room.
     ``lowest`` is the least number of acknowledgements in any second from its begin to the end of
     ``after``. ``from_begin_ns`` and ``from_end_ns`` are times until the rate was back, ``None``
-    where it was not until the next fault, or nothing is known of the rate before; ``fell`` is
-    whether it ever was lower for a second.
+    where it was not until the next fault, or nothing is known of it; ``fell`` is whether it ever
+    was lower. Both are known where the rate before is, and the time that they are looked for in
+    is long enough to count one: ``begin_known``, ``end_known``.
     """
 
     fault: int
@@ -74,6 +75,8 @@ class Recovery:
     after: Stretch | None
     lowest: int | None
     fell: bool
+    begin_known: bool
+    end_known: bool
     from_begin_ns: int | None
     from_end_ns: int | None
 
@@ -136,9 +139,11 @@ class _Completions:
             p99_ns=int(np.quantile(inside, 0.99)) if len(inside) else None,
         )
 
-    def each_second(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-        """Return the begins of the seconds within, every ``STEP_S``, and the ok in each."""
-        step, window = int(STEP_S * NS_PER_S), int(WINDOW_S * NS_PER_S)
+    def each(self, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
+        """Return the begins of the times of ``window`` ns within, every ``STEP_S``, and the ok in
+        each.
+        """
+        step = int(STEP_S * NS_PER_S)
         begins = np.arange(start_ns, end_ns - window + 1, step, dtype=np.int64)
         counts = np.searchsorted(self.ok_ns, begins + window) - np.searchsorted(self.ok_ns, begins)
         return begins, counts.astype(np.int64)
@@ -164,14 +169,13 @@ def _recovery(
     later = [o.begin_ns for o in others if o.begin_ns >= begin_ns]
     free = all(o.end_ns(over_ns) <= end_ns for o in others if o.begin_ns < end_ns)
     limit_ns = min([over_ns, *(at_ns for at_ns in later if at_ns >= end_ns)])
-    before = done.stretch(calm_ns, begin_ns) if begin_ns - calm_ns >= LEAST_S * NS_PER_S else None
+    before = done.stretch(calm_ns, begin_ns) if begin_ns - calm_ns >= MIN_CALM_NS else None
     after_ns = min(limit_ns, end_ns + around)
     healed = span.healed_ns is not None and free and after_ns > end_ns
-    begins, counts = done.each_second(begin_ns, limit_ns if free else end_ns)
-    enough = np.zeros(0, np.bool_)
-    if before is not None and before.ok:
-        enough = counts >= SHARE * before.ok_per_s * WINDOW_S
+    _, seconds = done.each(SECOND_NS, begin_ns, limit_ns if free else end_ns)
+    begins, enough = _enough(done, before, begin_ns, limit_ns if free else end_ns)
     fell = bool(len(enough) and not enough.all())
+    healed_at, back = _enough(done, before, end_ns, limit_ns if healed else end_ns)
     return Recovery(
         fault=span.fault,
         kind=span.kind,
@@ -179,24 +183,30 @@ def _recovery(
         before=before,
         during=done.stretch(begin_ns, end_ns),
         after=done.stretch(end_ns, after_ns) if healed else None,
-        lowest=int(counts.min()) if len(counts) else None,
+        lowest=int(seconds.min()) if len(seconds) else None,
         fell=fell,
+        begin_known=len(enough) > 0,
+        end_known=len(back) > 0,
         from_begin_ns=_again(begins, enough, begin_ns) if fell else None,
-        from_end_ns=_healed(done, before, end_ns, limit_ns) if healed else None,
+        from_end_ns=int(healed_at[int(np.argmax(back))]) - end_ns if back.any() else None,
     )
 
 
+def _enough(
+    done: _Completions, before: Stretch | None, start_ns: int, end_ns: int
+) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Return the begins of the times in which the rate is counted, and whether each has enough of
+    it; none where the rate before is not known, or the stretch is too short for one.
+    """
+    if before is None or not before.ok:
+        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    window = counting_ns(before.ok_per_s / NS_PER_S)
+    begins, counts = done.each(window, start_ns, end_ns)
+    return begins, counts >= SHARE * before.ok_per_s * window / NS_PER_S
+
+
 def _again(begins: Ints, enough: npt.NDArray[np.bool_], since_ns: int) -> int | None:
-    """Return the time from ``since_ns`` to the first second with enough after one without."""
+    """Return the time from ``since_ns`` to the first time with enough after one without."""
     low = int(np.argmin(enough))
     back = np.flatnonzero(enough[low:])
     return int(begins[low + int(back[0])]) - since_ns if len(back) else None
-
-
-def _healed(done: _Completions, before: Stretch | None, end_ns: int, limit_ns: int) -> int | None:
-    """Return the time from ``end_ns`` to the first second with enough; ``None`` without one."""
-    if before is None or not before.ok:
-        return None
-    begins, counts = done.each_second(end_ns, limit_ns)
-    found = np.flatnonzero(counts >= SHARE * before.ok_per_s * WINDOW_S)
-    return int(begins[found[0]]) - end_ns if len(found) else None

@@ -124,7 +124,9 @@ class RunData:
         return [row | {"ops": ops[row["txn"]]} for row in rows]
 
     def touches(self) -> Touches:
-        """Return which transactions touched which partitions; nothing where those are unknown."""
+        """Return which transactions touched which partitions, without those that gave way to
+        another; nothing where partitions are unknown.
+        """
         found: list[tuple[Any, Any]] = []
         for split in range(self.manifest.splits):
             table = self.history.micro_ops(split).select(["txn", "partition"])
@@ -132,6 +134,12 @@ class RunData:
             found.append((table["txn"].to_numpy(), table["partition"].to_numpy()))
         txn, partition = (np.concatenate(columns) for columns in zip(*found, strict=True))
         pairs = np.unique(np.stack([txn.astype(np.int64), partition.astype(np.int64)]), axis=1)
+        declared = self.manifest.declaration.conflicts
+        codes = () if isinstance(declared, msgspec.UnsetType) else declared
+        gave_way = pc.is_in(
+            self.transactions["error"].cast(pa.string()), value_set=pa.array(codes, pa.string())
+        ).to_numpy()
+        pairs = pairs[:, ~gave_way[pairs[0]]]
         rows = self.transactions.take(pa.array(pairs[0]))
         return Touches(
             partition=pairs[1],

@@ -138,17 +138,17 @@ def recovery_rows(found: tuple[Recovery, ...]) -> tuple[RecoveryRow, ...]:
 
 def _recovery(each: Recovery) -> RecoveryRow:
     told = (("before", each.before), ("during", each.during), ("after", each.after))
-    known = each.before is not None and each.before.ok > 0
-    never = "never lower" if known and not each.fell else DASH
-    not_yet = "not in this time" if known else DASH
+    never = "never lower" if each.begin_known and not each.fell else DASH
+    not_yet = "not in this time"
     return RecoveryRow(
         name=f"{each.fault} {each.kind}",
         hit=each.hit,
         stretches=tuple(_stretch(name, stretch) for name, stretch in told),
         lowest=DASH if each.lowest is None else f"{each.lowest:,}",
         from_begin=_again(each.from_begin_ns, not_yet if each.fell else never),
-        from_end=_again(each.from_end_ns, not_yet if each.after else DASH),
-        bad=known and each.after is not None and each.from_end_ns is None,
+        # Of a stretch that is too short to count a rate in, nothing is known.
+        from_end=_again(each.from_end_ns, not_yet if each.end_known else DASH),
+        bad=each.end_known and each.from_end_ns is None,
     )
 
 

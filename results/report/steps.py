@@ -6,13 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from harness.errors import MalformedHistory
-from harness.history.files import regular, sha256
-from harness.history.parquet import require_plausible
-from harness.importers.jepsen.imported_history import KEYS_FILE
+from harness.history.parquet import read_key_names
 from harness.run.directory import Manifest, RunDirectory
 
 SHORT = 4  # micro-operations that are shown whole
@@ -127,17 +122,5 @@ def key_names(run: RunDirectory, manifest: Manifest) -> dict[int, str]:
 
     Raises ``MalformedHistory`` where the file is not the one that was sealed.
     """
-    path = run.history / KEYS_FILE
-    expected = manifest.checksums.get(path.relative_to(run.root).as_posix())
-    if expected is None:
-        return {}
-    try:
-        if (found := sha256(path)) != expected:
-            reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
-            raise MalformedHistory(str(path), "", reason)
-        # A small Parquet file may claim more rows than memory holds.
-        require_plausible(path)
-        rows = pq.read_table(regular(path)).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
+    rows = read_key_names(run, manifest.checksums).to_pylist()
     return {row["key"]: row["name"] for row in rows}

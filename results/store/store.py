@@ -41,6 +41,11 @@ def run_id(name: str, wall_ns: int, entropy: bytes) -> str:
     return f"{moment:%Y%m%d-%H%M%S}-{slug(name)}-{entropy[:2].hex():0>4}"
 
 
+def is_run_id(name: str) -> bool:
+    """Tell whether ``name`` is what ``run_id`` returns."""
+    return _RUN_ID.fullmatch(name) is not None
+
+
 def slug(name: str) -> str:
     """The form of a plan's ``name`` in the names of its runs."""
     return _NOT_NAME.sub("-", name.lower()).strip("-")[:NAME_LIMIT].strip("-") or "run"
@@ -179,8 +184,13 @@ class RunStore:
     def _named(self, name: str) -> RunDirectory:
         if name == LATEST:
             return self._latest()
+        if not name:
+            raise UnknownRun("run '': expected a path, an identifier or its beginning, or 'latest'")
         path = Path(name)
-        if name and path.is_dir():
+        if path.is_dir():
+            if not _RUN_ID.fullmatch(path.resolve().name) and not _holds_a_run(path):
+                expected = "expected the directory of a run, with its manifest, plan or chunks"
+                raise UnknownRun(f"run {name!r}: {expected}")
             nameless = path.name in ("", "..") or path.is_symlink()
             return RunDirectory(path.resolve() if nameless else path)
         if len(path.parts) > 1 or path.exists():
@@ -252,8 +262,14 @@ def _why(error: OSError | RecursionError) -> str:
     return error.strerror or str(error)
 
 
+def _holds_a_run(path: Path) -> bool:
+    """Whether anything of a run is in the directory; what of it lacks, its readers name."""
+    run = RunDirectory(path)
+    return any(part.exists() for part in (run.manifest, run.plan, run.chunks, run.history))
+
+
 def _is_run(path: Path) -> bool:
-    return _RUN_ID.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
+    return is_run_id(path.name) and path.is_dir() and not path.is_symlink()
 
 
 def _some(runs: tuple[RunDirectory, ...] | list[RunDirectory]) -> str:

@@ -27,7 +27,7 @@ from clusters.reference.node.catalog.errors import (
 )
 from clusters.reference.node.catalog.filters import EVERYTHING
 from clusters.reference.node.catalog.grammar import parse
-from clusters.reference.node.catalog.options import Joint, Separate, Zone
+from clusters.reference.node.catalog.options import Joint, Separate, Zone, timer_warnings
 from clusters.reference.node.catalog.statements import Describe, Select
 from clusters.reference.node.metastorage.metastorage import Metastorage, encode_invoke
 from clusters.reference.node.raft.types import Entry
@@ -467,3 +467,33 @@ def test_a_catalog_stays_whole_whatever_is_said(texts: list[str]) -> None:
         assert all(table.zone in held.zones for table in held.tables.values())
         assert all(identifier < held.next_id for identifier in ids)
     assert msgspec.json.decode(msgspec.json.encode(held), type=Catalog) == held
+
+
+def test_a_zone_is_made_highly_available_and_not_back() -> None:
+    made = "CREATE ZONE z WITH CONSISTENCY_MODE='HIGH_AVAILABILITY', "
+    assert zone("CREATE ZONE z").mode == "STRONG_CONSISTENCY"
+    assert not zone("CREATE ZONE z").highly_available
+    named = zone(made + "PARTITION_DISTRIBUTION_RESET_TIMEOUT=1")
+    assert (named.highly_available, named.reset_timeout_s) == (True, 1)
+    altered = zone("CREATE ZONE z", "ALTER ZONE z SET CONSISTENCY_MODE = HIGH_AVAILABILITY")
+    assert altered.highly_available
+    later = zone(made + "REPLICAS = 3", "ALTER ZONE z SET PARTITION_DISTRIBUTION_RESET_TIMEOUT=5")
+    assert (later.highly_available, later.reset_timeout_s) == (True, 5)
+    with pytest.raises(NotAlterable, match="can't go back to STRONG_CONSISTENCY"):
+        after(made + "REPLICAS = 3", "ALTER ZONE z SET CONSISTENCY_MODE='STRONG_CONSISTENCY'")
+    for wrong in ("CONSISTENCY_MODE = 'HALF'", "PARTITION_DISTRIBUTION_RESET_TIMEOUT = -1"):
+        with pytest.raises(OptionValue):
+            after(f"CREATE ZONE z WITH {wrong}")
+
+
+def test_timers_in_each_others_way_are_warned_of() -> None:
+    up, down = "DATA_NODES_AUTO_ADJUST_SCALE_UP", "DATA_NODES_AUTO_ADJUST_SCALE_DOWN"
+    reset = "PARTITION_DISTRIBUTION_RESET_TIMEOUT"
+    ha = "CREATE ZONE z WITH CONSISTENCY_MODE='HIGH_AVAILABILITY'"
+
+    assert timer_warnings(zone(f"{ha}, {reset} = 2, {up} = 600, {down} = 90000")) == ()
+    (told,) = timer_warnings(zone(f"{ha}, {reset} = 600, {up} = 600, {down} = OFF"))
+    assert f"{reset} (600) should be less than {up} (600)" in told
+    (told,) = timer_warnings(zone(f"{ha}, {reset} = 1, {up} = 60, {down} = 60"))
+    assert f"{up} (60) should be less than {down} (60)" in told
+    assert timer_warnings(zone(f"CREATE ZONE z WITH {reset} = 600, {up} = 600")) == ()

@@ -57,6 +57,8 @@ def test_describe_zone_shows_the_defaults() -> None:
             ("DATA_NODES_AUTO_ADJUST_SCALE_DOWN", "OFF"),
             ("DATA_NODES_FILTER", "$..*"),
             ("STORAGE_PROFILES", "default"),
+            ("CONSISTENCY_MODE", "STRONG_CONSISTENCY"),
+            ("PARTITION_DISTRIBUTION_RESET_TIMEOUT", 0),
         ),
     )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from harness.clock import NS_PER_S
 from harness.history.schema import EVENTS, FAULTS
 from harness.protocols.checker import Part, Setting, Tables
-from harness.protocols.promise import Declaration
+from harness.protocols.promise import Affinity, Declaration
 from harness.run.change_log import ASSIGNMENTS, TOPOLOGY
 from harness.run.state_log import STATES
 
@@ -79,9 +80,17 @@ def tables(
     }
 
 
-def setting(end_s: float, variant: str = "base") -> Setting:
+def setting(
+    end_s: float, variant: str = "base", affinities: tuple[Affinity, ...] | None = None
+) -> Setting:
     """Of a run that collected its states at ``end_s``."""
-    declaration = Declaration(system="s", mode="SC", promises=(), rebalance=variant)
+    declaration = Declaration(
+        system="s",
+        mode="SC",
+        promises=(),
+        rebalance=variant,
+        affinities=msgspec.UNSET if affinities is None else affinities,
+    )
     phases = (("drive", 0), ("collect", ns(end_s)))
     return Setting(model="strict-serializable", declaration=declaration, phases=phases)
 

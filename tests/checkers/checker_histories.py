@@ -241,7 +241,8 @@ def source(txns: list[Txn], *, splits: int = 1) -> Source:
         )
         for pos, (f, key, value) in enumerate(txn.ops):
             step = {"txn": number, "pos": pos, "f": f, "key": key, "type": txn.type}
-            step["elements" if f == "r" else "value"] = value
+            of_list = f == "r" and not isinstance(value, int)
+            step["elements" if of_list else "value"] = value
             steps.append(step)
     tables = [
         pa.Table.from_pylist(

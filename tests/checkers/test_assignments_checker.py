@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from change_tables import fault, names, ns, setting, state, tables, topology, wrote
 
-from checkers.promises.assignment_transitions import Assigned, transition
+from checkers.promises.affinity import rendezvous
+from checkers.promises.assignment_transitions import Assigned, still_asked, transition
 from checkers.promises.assignments import CHECKER
+from clusters.reference.node.placement.assignments import holders
 from harness.exit_codes import Outcome
 from harness.protocols.checker import Part
+from harness.protocols.generations import Reset
 from harness.protocols.models import OF_PLACEMENT
+from harness.protocols.promise import Affinity
 
 BEGUN = wrote(2, 0.5, stable="abc", trigger=1)
 ASKED = wrote(5, 1.0, pending="abd", planned=None, trigger=4)
@@ -46,8 +51,12 @@ def assigned(text: str) -> Assigned:
         ("base lock cancel", "a b c -", "b c - -", False, "continued"),
         # What was planned is lost.
         ("base lock cancel", "a b c -", "b - - -", False, None),
-        ("base lock cancel", "a b - -", "c b - -", False, "applied-another"),
-        ("base lock cancel", "a - - -", "b - - -", False, "settled"),
+        # As it was: the group has come to the same nodes once more.
+        ("base lock cancel", "a - - -", "a - - -", False, "restated"),
+        ("base lock cancel", "a b c -", "a b c -", False, "restated"),
+        # What no pending set has asked for.
+        ("base lock cancel", "a b - -", "c b - -", False, None),
+        ("base lock cancel", "a - - -", "b - - -", False, None),
         ("base cancel", "a b - -", "a - - -", False, None),
         ("lock", "a b - -", "a b - b", False, "locked"),
         ("lock", "a b - -", "a b - c", False, None),
@@ -66,6 +75,106 @@ def test_a_transition_is_one_of_its_variants_table(
     for variant in variants.split():
         found = transition(variant, assigned(before), assigned(after), event=event)
         assert found == name, variant
+
+
+def walked(variant: str, *states: str) -> list[str | None]:
+    """The names of the steps between ``states``; "!" before the state that answers an event."""
+    held, asked = Assigned(), tuple[frozenset[str], ...]()
+    found = []
+    for text in states:
+        after = assigned(text.removeprefix("!"))
+        event = text.startswith("!")
+        found.append(transition(variant, held, after, event=event, asked=asked))
+        asked, held = still_asked(asked, held, after), after
+    return found[1:]
+
+
+@pytest.mark.parametrize(
+    ("variant", "states", "found"),
+    [
+        # The group came to what pending asked for first, and then to what it asks for now.
+        (
+            "lock",
+            ("!a - - -", "!a b - -", "!a c - -", "b c - -", "c - - -"),
+            ["started", "retargeted", "applied-another", "completed"],
+        ),
+        # Never back to what it has passed.
+        (
+            "lock",
+            ("!a - - -", "!a b - -", "!a c - -", "c - - -", "b - - -"),
+            ["started", "retargeted", "completed", None],
+        ),
+        ("base", ("!a - - -", "!a b - -", "b - - -", "a - - -"), ["started", "completed", None]),
+        ("base", ("!a - - -", "!a b c -", "d b c -"), [None, None]),
+        (
+            "cancel",
+            ("!a - - -", "!a b - -", "!a b c -", "a c - -", "b c - -", "c - - -"),
+            ["started", "planned", "moved", "applied-another", "completed"],
+        ),
+    ],
+)
+def test_stable_becomes_only_what_pending_has_asked_for(
+    variant: str, states: tuple[str, ...], found: list[str | None]
+) -> None:
+    assert walked(variant, *states) == found
+
+
+def test_a_stable_set_that_nothing_asked_for_is_named() -> None:
+    strange = [*SOUND, *wrote(9, 3.0, stable="abe")]
+
+    assert "illegal-transition" in names(judged(strange))
+
+
+# By the definition: of the digests of 0/na ... 0/ne those of ne, nd and nc are the highest.
+RENDEZVOUS = "cde"
+AFFINE = Affinity(table="T", function="rendezvous")
+ZONE = [topology(1, 0.4, "zone", replicas=3), topology(1, 0.4, "data-nodes", "abcde")]
+
+
+def targeted(target: str, *, affinity: Affinity = AFFINE, rows: list[Any] = ZONE) -> list[str]:
+    changes = wrote(2, 0.5, stable=target, trigger=1)
+    return names(CHECKER.judge(tables(changes, rows), setting(40.0, "base", (affinity,)), None))  # type: ignore[arg-type]
+
+
+def test_what_an_event_asks_for_is_what_the_declared_affinity_gives() -> None:
+    assert targeted(RENDEZVOUS) == []
+    # As many of the data nodes, but others; too few; one that is none.
+    others = "".join(sorted(set("abcde") - set(RENDEZVOUS))) + RENDEZVOUS[0]
+    for wrong in (others, RENDEZVOUS[:2], RENDEZVOUS[:2] + "x"):
+        assert targeted(wrong) == ["wrong-target"], wrong
+    assert "wrong-target" in OF_PLACEMENT
+    # Data nodes and replicas are those of the event's revision.
+    later = [*ZONE, topology(3, 0.6, "data-nodes", "ab"), topology(4, 0.7, "zone", replicas=1)]
+    assert "wrong-target" not in targeted(RENDEZVOUS, rows=later)
+    # A node without the table's profile holds none of it.
+    barred = Affinity(table="T", function="rendezvous", barred=(f"n{RENDEZVOUS[0]}",))
+    assert targeted(RENDEZVOUS, affinity=barred) == ["wrong-target"]
+    # Of a function that is not known here only its size and its members are judged.
+    own = Affinity(table="T", function="of-my-own")
+    assert targeted("abc", affinity=own) == []
+    assert targeted("ab", affinity=own) == targeted("abx", affinity=own) == ["wrong-target"]
+
+
+def test_a_table_that_moves_to_another_zone_is_aimed_by_either_meanwhile() -> None:
+    other = [topology(1, 0.4, "zone", zone="Y", replicas=2)]
+    other += [topology(1, 0.4, "data-nodes", "de", zone="Y")]
+    rows = [*ZONE, *other]
+    moved = wrote(6, 1.0, pending="de", planned=None, trigger=5)
+    late = wrote(6, 1.0, planned=None, trigger=5)
+    for row in (*moved, *late):
+        row["zone"] = "Y"
+    first = wrote(2, 0.5, stable=RENDEZVOUS, trigger=1)
+    for answer in (moved, late):
+        part = CHECKER.judge(tables([*first, *answer], rows), setting(1.5, "base", (AFFINE,)), None)  # type: ignore[arg-type]
+        assert "wrong-target" not in names(part)
+
+
+def test_the_checkers_rendezvous_agrees_with_the_stores() -> None:
+    members = [f"n{number}" for number in range(1, 9)]
+    for partition in range(64):
+        for replicas in (1, 3, 5, 9):
+            told = frozenset(holders(partition, members, replicas))
+            assert rendezvous(partition, members, replicas) == told
 
 
 def test_a_rebalance_that_ends_is_sound_and_counted() -> None:
@@ -120,8 +229,12 @@ def test_what_is_unfinished_soon_after_the_last_heal_is_unknown() -> None:
     part = judged([*BEGUN, *ASKED], faults=healed)
 
     assert (part.outcome, names(part)) == (Outcome.UNKNOWN, [])
-    assert "20 s after the last heal" in part.reasons[0]
+    assert "20 s after the last heal or the last event" in part.reasons[0]
     assert names(judged([*BEGUN, *ASKED], end_s=50.1, faults=healed)) == ["unfinished-rebalance"]
+    # Nor does it count against the store what an event asked for late: a timer of a zone, say.
+    zone = topology(4, 15.0, "data-nodes", "abd")
+    assert names(judged([*BEGUN, *ASKED], rows=[zone])) == []
+    assert names(judged([*BEGUN, *ASKED], rows=[zone], end_s=45.1)) == ["unfinished-rebalance"]
     # A fault that only asked for the move does not end with it.
     moving = fault(0.9, None, "ddl")
     moving["healing_ns"] = ns(1.5)
@@ -160,3 +273,164 @@ def test_a_run_that_misses_changes_can_not_be_judged() -> None:
     part = judged([*BEGUN, *ASKED], rows=[topology(4, 1.0, "gap")])
 
     assert (part.outcome, names(part)) == (Outcome.UNKNOWN, [])
+
+
+def reset(node: str = "a", at_s: float = 2.1, *, generation: int = 1) -> Reset:
+    """A reset that began on node n``node``."""
+    return Reset(
+        partition=0,
+        generation=generation,
+        previous=generation - 1,
+        earliest_ns=ns(at_s),
+        latest_ns=ns(at_s),
+        node=f"n{node}",
+    )
+
+
+def asked_for(generation: int, at_s: float = 2.0, kind: str = "rebalance-stage") -> dict[str, Any]:
+    """The event of a reset that was asked for, and may have begun nowhere."""
+    when = {"node": "nm", "wall_ns": 1, "boot": "1", "at_ns": ns(at_s), "uncertainty_ns": 0}
+    return {"kind": kind, "partition": 0, "text": "", "generation": generation, **when}
+
+
+def available(
+    changes: list[Any],
+    *resets: Reset,
+    mode: str = "HA",
+    variant: str = "base",
+    affinities: tuple[Affinity, ...] | None = None,
+    **more: Any,
+) -> list[str]:
+    """What is said of a run whose partitions may be reset."""
+    told = setting(40.0, variant, affinities)
+    declaration = msgspec.structs.replace(told.declaration, mode=mode)
+    told = msgspec.structs.replace(told, declaration=declaration, resets=resets)
+    return names(CHECKER.judge(tables(changes, **more), told, None))  # type: ignore[arg-type]
+
+
+FORCED = wrote(9, 2.0, pending="a", planned=None, lock=None)
+ALONE = wrote(11, 2.2, stable="a", pending=None, planned=None)
+
+
+@pytest.mark.parametrize("variant", ["base", "lock", "cancel"])
+def test_a_reset_that_was_told_forces_pending_without_an_event(variant: str) -> None:
+    lock = ("a", 0) if variant == "lock" else None
+    forced = wrote(9, 2.0, pending="a", planned="ab", lock=lock)
+    free = {"lock": None} if variant == "lock" else {}
+    both = wrote(11, 2.2, stable="a", pending="ab", planned=None, **free)
+    done = wrote(13, 2.4, stable="ab", pending=None, planned=None)
+    changes = [*BEGUN, *forced, *both, *done]
+
+    assert available(changes, reset(), variant=variant) == []
+    assert available(changes, variant=variant) == ["illegal-transition", "wrong-stable"]
+    assert "illegal-transition" in available(changes, reset(), mode="SC", variant=variant)
+    # Whatever was under way.
+    moving = wrote(5, 1.0, pending="abd", planned=None, trigger=4)
+    locked = wrote(6, 1.2, lock=("abd", 3)) if variant == "lock" else []
+    assert (
+        available([*BEGUN, *moving, *locked, *forced, *both, *done], reset(), variant=variant) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("forced", "resets"),
+    [
+        (FORCED, [reset("b")]),  # another node began
+        (FORCED, [reset(at_s=-4.0)]),  # it was over long before
+        (wrote(9, 2.0, pending="d", planned=None, lock=None), [reset("d")]),  # it has no copy
+        (wrote(9, 2.0, pending="ab", planned=None, lock=None), [reset()]),  # not one node
+        (wrote(9, 2.0, pending="a", planned="bc", lock=None), [reset()]),  # without the chosen one
+        (wrote(9, 2.0, pending="a", planned="abd", lock=None), [reset()]),  # nd has no copy
+        (wrote(9, 2.0, stable="ab", pending="a", planned=None, lock=None), [reset()]),
+    ],
+)
+def test_a_reset_explains_no_other_step(forced: list[Any], resets: list[Reset]) -> None:
+    assert "illegal-transition" in available([*BEGUN, *forced], *resets)
+
+
+def test_each_reset_explains_one_step() -> None:
+    grown = [
+        *wrote(13, 3.0, pending="ab", planned=None, trigger=12),
+        *wrote(14, 3.1, stable="ab", pending=None),
+    ]
+    again = [*wrote(15, 4.0, pending="a", planned=None), *wrote(16, 4.1, stable="a", pending=None)]
+    changes = [*BEGUN, *FORCED, *ALONE, *grown, *again]
+
+    assert available(changes, reset(), reset(at_s=4.0, generation=2)) == []
+    assert available(changes, reset()) == ["illegal-transition", "wrong-stable"]
+    # Asked for, and begun nowhere: the node that it was given to may be gone.
+    assert available(changes, reset(), events=[asked_for(1), asked_for(2, 4.0)]) == []
+    assert "illegal-transition" in available(changes, events=[asked_for(1)])
+
+
+def test_a_lock_after_a_reset_is_of_another_leader() -> None:
+    locked = [*ASKED, *wrote(6, 1.2, lock=("abd", 4))]
+    forced = wrote(9, 2.0, pending="a", planned=None, lock=("a", 0))
+    done = wrote(11, 2.2, stable="a", pending=None, lock=None)
+
+    assert available([*BEGUN, *locked, *forced, *done], reset(), variant="lock") == []
+
+
+def test_an_unwind_goes_back_to_nodes_that_were_stable() -> None:
+    back = msgspec.structs.replace(reset("b", 3.0, generation=2), restores=True)
+    unwound = wrote(13, 3.0, stable="bc", pending="b", planned="abc")
+    done = [
+        *wrote(15, 3.2, stable="b", pending="abc", planned=None),
+        *wrote(17, 3.4, stable="abc", pending=None),
+    ]
+    changes = [*BEGUN, *FORCED, *ALONE, *unwound, *done]
+
+    assert available(changes, reset(), back) == []
+    plain = msgspec.structs.replace(back, restores=False)
+    assert "illegal-transition" in available(changes, reset(), plain)
+    strange = [*BEGUN, *FORCED, *ALONE, *wrote(13, 3.0, stable="bd", pending="b", planned=None)]
+    assert "illegal-transition" in available(strange, reset(), back)
+
+
+def test_who_is_away_is_no_target_where_partitions_are_highly_available() -> None:
+    # ne goes at revision 4, and is back at revision 14.
+    rows = [
+        *ZONE,
+        topology(1, 0.3, "logical", "abcde"),
+        topology(4, 0.7, "logical", "abcd"),
+        topology(7, 1.0, "data-nodes", "abcde"),
+    ]
+    begun = wrote(2, 0.5, stable="cde", trigger=1)
+    forced = [*wrote(5, 0.8, pending="c", planned=None), *wrote(6, 0.9, stable="c", pending=None)]
+
+    def answered(target: str, *, mode: str = "HA", more: tuple[Any, ...] = ()) -> bool:
+        answer = wrote(9, 1.1, pending=target, planned=None, trigger=7)
+        told = available(
+            [*begun, *forced, *answer],
+            reset("c", 0.8),
+            mode=mode,
+            affinities=(AFFINE,),
+            rows=[*rows, *more],
+        )
+        return "wrong-target" not in told
+
+    assert answered("cd")
+    assert not answered("cd", mode="SC")
+    # With one that is away; without one that is there; with one that is no target.
+    assert not answered("cde")
+    assert not answered("ac")
+    assert not answered("acd")
+    # It came back meanwhile: the answer may have been decided before or after.
+    back = (topology(8, 1.05, "logical", "abcde"),)
+    assert answered("cd", more=back)
+    assert answered("cde", more=back)
+    # What is stable stays a target, though it is away.
+    away = [*begun, *wrote(9, 1.1, planned=None, trigger=7)]
+    assert "wrong-target" not in available(away, affinities=(AFFINE,), rows=rows)
+    short = [*begun, *wrote(9, 1.1, pending="cd", planned=None, trigger=7)]
+    assert "wrong-target" in available(short, affinities=(AFFINE,), rows=rows)
+    # The first assignments are whole.
+    late = [*rows, topology(10, 1.2, "data-nodes", "abcde")]
+    first = wrote(12, 1.5, stable="cd", trigger=10)
+    assert "wrong-target" in available(first, affinities=(AFFINE,), rows=late)
+    own = Affinity(table="T", function="of-my-own")
+    short_of_one = [*begun, *forced, *wrote(9, 1.1, pending="cd", planned=None, trigger=7)]
+    short_of_two = [*begun, *forced, *wrote(9, 1.1, planned=None, trigger=7)]
+    for changes, legal in ((short_of_one, True), (short_of_two, False)):
+        told = available(changes, reset("c", 0.8), affinities=(own,), rows=rows)
+        assert ("wrong-target" not in told) is legal

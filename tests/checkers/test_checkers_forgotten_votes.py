@@ -23,6 +23,7 @@ def told(boot: str, at: int, term: int, vote: str | None, found: tuple[int, str 
         "recovered_term": found[0],
         "recovered_vote": found[1],
         "recovered_index": 5,
+        "generation": 0,
     }
 
 

@@ -14,6 +14,7 @@ from checkers.promises.replicas import CHECKER
 from harness.clock import NS_PER_S
 from harness.history.schema import EVENTS, FAULTS
 from harness.protocols.checker import Part, Setting
+from harness.protocols.generations import Reset
 from harness.protocols.promise import Declaration, Promise
 from harness.run.state_log import LOGS, QUIET_LIMIT_S, STATES
 
@@ -57,6 +58,7 @@ def told(node: str, at: int, **more: Any) -> dict[str, Any]:
         "locks": 0,
         "prepared": 0,
         "content": None,
+        "generation": 0,
     } | more
 
 
@@ -65,7 +67,7 @@ def last(node: str, **more: Any) -> dict[str, Any]:
 
 
 def entry(node: str, index: int, term: int, digest: int) -> dict[str, Any]:
-    whole = {"life": f"{node}@1", "group": "p0", "partition": 0}
+    whole = {"life": f"{node}@1", "group": "p0", "partition": 0, "generation": 0}
     return {"node": node, **whole, "index": index, "term": term, "digest": digest}
 
 
@@ -320,3 +322,138 @@ def test_what_replicas_owe_decides_whatever_model_was_asked_for() -> None:
 def _text(part: Part) -> str:
     (anomaly,) = part.anomalies.values()
     return anomaly.examples[0].text
+
+
+def reset_to(generation: int, base_index: int) -> Reset:
+    return Reset(
+        partition=0,
+        generation=generation,
+        previous=generation - 1,
+        earliest_ns=20,
+        latest_ns=21,
+        node="n2",
+        base_index=base_index,
+        base_term=2,
+        survivors=("n2",),
+    )
+
+
+RESET = msgspec.structs.replace(SETTING, resets=(reset_to(1, 8),))
+OLD = told("n1", 5, applied_index=10, term=4, applied_term=2)
+
+
+def test_entries_of_two_generations_are_no_divergence_and_those_of_one_are() -> None:
+    new = told("n2", 30, generation=1, applied_index=10, applied_term=5, commit_index=10)
+    logs = (entry("n1", 10, 2, 1), entry("n2", 10, 5, 7) | {"generation": 1})
+
+    assert names(said(OLD, new, logs=logs, setting=RESET)) == []
+    assert names(said(OLD, new | {"generation": 0}, logs=logs, setting=RESET)) == ["diverged-logs"]
+    third = told("n3", 31, generation=1, applied_index=10, applied_term=6)
+    assert names(said(OLD, new, third, setting=RESET)) == ["diverged-logs"]
+
+
+def test_an_entry_of_one_term_is_the_same_in_a_generation_and_in_that_before() -> None:
+    logs = (entry("n1", 8, 2, 1), entry("n2", 8, 2, 7) | {"generation": 1})
+
+    assert names(said(OLD, logs=logs, setting=RESET)) == ["diverged-logs"]
+
+
+def old(index: int, of_term: int, node: str = "n1", **more: Any) -> dict[str, Any]:
+    """One of the majority before the reset, which has applied up to an entry of ``of_term``."""
+    whole = {"applied_index": index, "commit_index": index, "applied_term": of_term}
+    return told(node, 5, term=of_term) | whole | more
+
+
+def new(node: str, index: int, term: int, generation: int = 1) -> dict[str, Any]:
+    return told(node, 30, applied_index=index, term=5, applied_term=term, generation=generation)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        old(7, 3),  # a later leader has committed another entry in place of what the base is of
+        old(7, 1, term=3),  # of an earlier term, but committed by a later leader
+        old(9, 3),  # behind the base
+    ],
+)
+def test_what_a_later_leader_committed_may_differ_below_the_base(before: dict[str, Any]) -> None:
+    places = [new("n2", before["applied_index"], 2)]
+
+    assert names(said(before, *places, setting=RESET)) == []
+    assert names(said(before, places[0] | {"generation": 0}, setting=RESET)) == ["diverged-logs"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        old(7, 1),  # committed before the leader of the base's term was elected
+        old(7, 1, term=2),  # or by it
+        old(6, 1, term=3),  # below an entry that both have
+    ],
+)
+def test_what_was_committed_by_the_bases_term_is_in_the_new_generation(
+    before: dict[str, Any],
+) -> None:
+    common = (old(7, 2, node="n3", term=4),) if before["applied_index"] == 6 else ()
+    after = new("n2", before["applied_index"], 2)
+
+    assert names(said(before, *common, after, setting=RESET)) == ["diverged-logs"]
+    same = after | {"applied_term": before["applied_term"]}
+    assert names(said(before, *common, same, setting=RESET)) == []
+
+
+def test_copies_of_the_new_generation_are_alike_below_the_base_too() -> None:
+    before = old(7, 3)
+
+    assert names(said(before, new("n2", 7, 2), new("n4", 7, 2), setting=RESET)) == []
+    part = said(before, new("n2", 7, 2), new("n4", 7, 3), setting=RESET)
+    assert names(part) == ["diverged-logs"]
+    assert "entry 7 of p0, generation 1, was applied" in _text(part)
+    # The base itself was told with the reset.
+    assert names(said(new("n4", 8, 2), setting=RESET)) == []
+    assert names(said(new("n4", 8, 1), setting=RESET)) == ["diverged-logs"]
+
+
+def test_a_generation_has_what_began_the_one_before() -> None:
+    twice = msgspec.structs.replace(SETTING, resets=(reset_to(1, 8), reset_to(2, 12)))
+    first, second = new("n2", 9, 3), new("n4", 9, 4, generation=2)
+
+    assert names(said(first, second, setting=twice)) == ["diverged-logs"]
+    assert names(said(first, second | {"applied_term": 3}, setting=twice)) == []
+    # What followed on it may be another one.
+    first, second = new("n2", 11, 3), new("n4", 11, 4, generation=2)
+    assert names(said(first, second, setting=twice)) == []
+
+
+def test_a_term_has_one_leader_in_each_generation() -> None:
+    first, second = told("n1", 5, leading=True), told("n2", 30, leading=True, generation=1)
+
+    assert names(said(first, second)) == []
+    assert names(said(first, second | {"generation": 0})) == ["two-leaders"]
+    event = elected("n3", 2) | {"generation": 1}
+    part = said(first, second, events=(event,))
+    assert names(part) == ["two-leaders"]
+    assert "partition 0, generation 1, in term 2" in part.anomalies["two-leaders"].examples[0].text
+
+
+def test_what_a_reset_took_back_was_not_forgotten() -> None:
+    before = told("n2", 3, applied_index=12, commit_index=12, last_index=12)
+    later = told("n2", 50, boot="n2-2", recovered_term=2, recovered_vote="n1@1", recovered_index=8)
+
+    assert names(said(before, later | {"generation": 1})) == []
+    assert names(said(before, later)) == ["forgotten-state"]
+
+
+def test_indices_fall_with_a_generation_and_not_within_one() -> None:
+    before = told("n2", 3, applied_index=12, commit_index=12, last_index=12, generation=1)
+    after = told("n2", 50, applied_index=8, commit_index=8, applied_term=0, generation=2)
+
+    assert names(said(before, after)) == []
+    assert names(said(before, after | {"generation": 1})) == ["went-back"]
+
+
+def test_contents_at_one_index_are_compared_within_a_generation() -> None:
+    other = WHOLE[1] | {"content": 8}
+
+    assert names(said(WHOLE[0], other)) == ["diverged-replicas"]
+    assert names(said(WHOLE[0], other | {"generation": 1})) == []

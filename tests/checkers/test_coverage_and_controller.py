@@ -156,7 +156,12 @@ def test_the_file_counts_only_where_the_manifest_vouches_for_it(
         checksums = manifest.checksums | {run.controller.name: sha256(run.controller)}
         write_manifest(run, msgspec.structs.replace(manifest, checksums=checksums))
 
-    assert (analyze(run, executor="local").outcome == "unknown") is vouched
+    found = analyze(run, executor="local")
+
+    assert found.outcome == "unknown"
+    assert (found.controller.longest_stall_ns is not None) is vouched
+    # What nobody vouches for is named, and not read.
+    assert (run.controller.name in " ".join(found.reasons)) is not vouched
 
 
 def test_a_cluster_that_nobody_reached_is_called_unreachable(tmp_path: Path) -> None:

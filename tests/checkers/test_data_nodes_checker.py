@@ -84,6 +84,41 @@ def test_another_filter_applies_at_once_and_drops_timers() -> None:
     assert names(judged(kept)) == ["wrong-data-nodes"]
 
 
+def test_a_filter_that_is_never_applied_is_named_once() -> None:
+    rows = begun(up_s=30.0, down_s=NEVER)
+    other = [zone(5, 20.0, "g", up_s=30.0, down_s=NEVER), eligible(5, 20.0, "ab")]
+    join = eligible(8, 60.0, "abd")
+
+    part = judged([*rows, *other, join])
+    assert names(part) == ["late-data-nodes"]
+    assert part.anomalies["late-data-nodes"].count == 1
+    (example,) = part.anomalies["late-data-nodes"].examples
+    assert "has had the filter 'g' since 20.000 s, which na nb pass" in example.text
+    # Applied late is late, too.
+    assert names(judged([*rows, *other, data(6, 22.0, "ab")])) == ["late-data-nodes"]
+    # Its writer is not to be expected to be in time meanwhile.
+    voter, down = [state(1.0, "na", None)], [fault(19.0, 23.0, "kill", "na")]
+    late = [*rows, *other, data(6, 25.0, "ab")]
+    assert names(judged(late, states=voter, faults=down)) == []
+
+
+def test_a_filter_that_the_data_nodes_pass_as_they_are_owes_no_switch() -> None:
+    rows = begun(up_s=30.0, down_s=NEVER)
+    same = zone(5, 20.0, "g", up_s=30.0, down_s=NEVER)
+
+    assert names(judged([*rows, same])) == []
+    assert names(judged([*rows, same, data(6, 20.1, "abc")])) == []
+
+
+def test_a_zone_that_was_dropped_owes_nothing() -> None:
+    joined = [*begun(up_s=30.0, down_s=NEVER), eligible(4, 10.0, "abcd")]
+    gone = zone(5, 20.0, "", up_s=None, down_s=None)
+
+    assert names(judged([*joined, gone])) == []
+    again = [zone(8, 50.0, up_s=30.0, down_s=NEVER), data(9, 50.1, "abcd")]
+    assert names(judged([*joined, gone, *again])) == []
+
+
 def test_another_wait_counts_from_the_same_start() -> None:
     joined = [*begun(up_s=30.0, down_s=NEVER), eligible(4, 10.0, "abcd")]
     longer = [*joined, zone(5, 20.0, up_s=100.0, down_s=NEVER)]

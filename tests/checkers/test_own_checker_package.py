@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from example_kit import ROOT, firedrill, installed_into
 
+from harness.plan.plan import loads
+
 EXAMPLE = ROOT / "examples" / "own-checker"
 DRILL = [
     *("run", "--provider", "sim", "--executor", "local", "--workload", "tally", "--seed", "1"),
@@ -74,6 +76,10 @@ def test_the_guide_shows_the_examples_own_lines(kind: str) -> None:
     lines = "\n".join(line.strip() for line in sources.splitlines())
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", guide.read_text(), re.DOTALL)
 
+    plans = [block for block in blocks if block.startswith("[[nemesis.schedule]]")]
+    for plan in plans:  # of a fault that needs no package
+        assert loads(f"seed = 1\n{plan}").nemesis.schedule
+    blocks = [block for block in blocks if block not in plans]
     assert len(blocks) >= 3
     for block in blocks:
         assert "\n".join(line.strip() for line in block.splitlines()) in lines, block

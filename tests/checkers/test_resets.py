@@ -11,11 +11,9 @@ import pytest
 from checker_histories import STRICT, Fault, a, fail, ok, r, write_run
 
 from checkers.engine.analyze import analyze
-from checkers.promises.permitted_loss import STILL_COUNTS, Excuse, excused
-from harness.history.records import EventKind, StoreEvent
-from harness.protocols.finding import Explanation, Finding
-from harness.protocols.models import OBSERVED, meaning_of
-from harness.protocols.verdict import Anomaly, Verdict
+from harness.history.records import EventKind, PartitionReset, StoreEvent
+from harness.protocols.finding import Explanation
+from harness.protocols.verdict import Verdict
 
 MS = 1_000_000
 LOSS = [
@@ -85,110 +83,103 @@ def test_a_reset_counts_within_what_its_time_may_be_off_by(tmp_path: Path) -> No
     assert lost_write(tmp_path / "run", near).reset.started_ns is None
 
 
-def judged(run: Path, *faults: Fault) -> Verdict:
-    return analyze(write_run(run, LOSS, list(faults), declaration=MAY_FORGET), executor="local")
+def judged(run: Path, *faults: Fault, events: tuple[StoreEvent, ...] = (RESET,)) -> Verdict:
+    written = write_run(run, LOSS, list(faults), declaration=MAY_FORGET, events=events)
+    return analyze(written, executor="local")
 
 
-def test_a_store_that_may_forget_is_not_accused_once_its_majority_was_out(tmp_path: Path) -> None:
+def test_a_loss_that_a_told_reset_covers_is_permitted_where_the_store_may_lose(
+    tmp_path: Path,
+) -> None:
     found = judged(tmp_path / "run", KILL, KILL_OTHERS)
 
-    assert found.outcome == "unknown"
-    assert not found.anomalies
-    assert found.observed["lost-write"].count == 1
-    assert any("n1, n2, n3 were out together from 0.040 s on" in why for why in found.reasons)
+    assert found.outcome == "valid"
+    assert found.observed["lost-by-reset"].count == 1
+    [example] = found.observed["lost-by-reset"].examples
+    assert example.explained_by.reset.text.startswith("forced reset of partition 1 to n1")
+    table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
+    assert table.column("permitted_by").to_pylist() == [1]
 
 
-def test_a_store_that_may_forget_is_accused_while_its_majority_stood(tmp_path: Path) -> None:
-    after = Fault("kill", "n2", 60 * MS, 80 * MS, ("n2",))
+def test_a_loss_that_no_reset_covers_is_a_violation_though_the_majority_was_out(
+    tmp_path: Path,
+) -> None:
+    other = msgspec.structs.replace(RESET, partition=0)
 
-    found = judged(tmp_path / "run", KILL, after)
+    for name, events in (("none", ()), ("other", (other,))):
+        found = judged(tmp_path / name, KILL, KILL_OTHERS, events=events)
+        assert found.outcome == "violation"
+        assert found.anomalies["lost-write"].count == 1
+
+
+def voter(node: str, *partitions: int, kind: str = "kill", role: str = "follower") -> Fault:
+    roles = tuple(f"{role} of partition {p}" for p in partitions)
+    return Fault(kind, node, 40 * MS, 80 * MS, (node,), roles)
+
+
+def majority_lived(run: Path, *faults: Fault) -> bool:
+    return "reset-with-majority" in judged(run, *faults).anomalies
+
+
+def test_a_reset_with_a_live_majority_is_a_violation_by_itself(tmp_path: Path) -> None:
+    found = judged(tmp_path / "run", voter("n2", 1))
 
     assert found.outcome == "violation"
-    assert found.anomalies["lost-write"].count == 1
+    assert list(found.anomalies) == ["reset-with-majority"]
+    [example] = found.anomalies["reset-with-majority"].examples
+    assert "only n2 of its voters was out, and it takes 2 to lose the majority" in example.text
+    assert majority_lived(tmp_path / "without a fault")
 
 
 def test_replicas_that_only_learn_are_no_majority(tmp_path: Path) -> None:
-    learner = Fault("kill", "n2", 40 * MS, 80 * MS, ("n2",), ("learner of partition 1",))
-    voter = Fault("kill", "n3", 40 * MS, 80 * MS, ("n3",), ("follower of partition 1",))
+    learner, other = voter("n2", 1, role="learner"), voter("n3", 1)
 
-    assert judged(tmp_path / "with a learner", KILL, learner).outcome == "violation"
-    assert judged(tmp_path / "with a voter", KILL, voter).outcome == "unknown"
+    assert majority_lived(tmp_path / "with a learner", learner, other)
+    assert not majority_lived(tmp_path / "with a voter", voter("n2", 1), other)
 
 
 @pytest.mark.parametrize(
-    ("kind", "outcome"), [("partition", "unknown"), ("of-a-plug-in", "unknown"),
-                          ("disk-slow", "violation"), ("clock-jump", "violation")],
+    ("kind", "lived"), [("partition", False), ("of-a-plug-in", False),
+                        ("disk-slow", True), ("clock-jump", True)],
 )  # fmt: skip
 def test_only_a_fault_under_which_a_node_may_be_missed_takes_it_out_of_a_majority(
-    kind: str, outcome: str, tmp_path: Path
+    kind: str, lived: bool, tmp_path: Path
 ) -> None:
-    second = Fault(kind, "n3", 40 * MS, 80 * MS, ("n3",), ("follower of partition 1",))
-
-    assert judged(tmp_path / "run", KILL, second).outcome == outcome
-
-
-def voter(node: str, *partitions: int) -> Fault:
-    roles = tuple(f"follower of partition {p}" for p in partitions)
-    return Fault("kill", node, 40 * MS, 80 * MS, (node,), roles)
+    assert majority_lived(tmp_path / "run", voter("n2", 1), voter("n3", 1, kind=kind)) is lived
 
 
 def test_a_majority_is_one_of_a_single_partition(tmp_path: Path) -> None:
-    apart = judged(tmp_path / "apart", voter("n1", 0, 2), voter("n2", 1))
-    shared = judged(tmp_path / "shared", voter("n1", 0, 1), voter("n2", 1))
-
-    assert apart.outcome == "violation"
-    assert shared.outcome == "unknown"
+    assert majority_lived(tmp_path / "apart", voter("n1", 0, 2), voter("n2", 1))
+    assert not majority_lived(tmp_path / "shared", voter("n1", 0, 1), voter("n2", 1))
 
 
-def test_a_node_that_only_leads_what_holds_no_data_is_out_of_no_majority(tmp_path: Path) -> None:
-    manager = Fault("kill", "n2", 40 * MS, 80 * MS, ("n2",), ("metastorage leader",))
+def test_a_node_counts_as_out_until_it_has_started_again_and_settled(tmp_path: Path) -> None:
+    healed = Fault("kill", "n3", 1 * MS, 5 * MS, ("n3",), ("follower of partition 1",))
 
-    assert judged(tmp_path / "run", voter("n1", 1), manager).outcome == "violation"
-
-
-def test_who_holds_no_data_by_declaration_is_out_of_no_majority(tmp_path: Path) -> None:
-    others = msgspec.structs.replace(MAY_FORGET, keepers=("n1", "n3"))
-    faults = [KILL, Fault("kill", "n2", 40 * MS, 80 * MS, ("n2",))]
-    run = write_run(tmp_path / "others", LOSS, faults, declaration=others)
-
-    assert analyze(run, executor="local").outcome == "violation"
-    assert judged(tmp_path / "anybody", *faults).outcome == "unknown"
+    assert not majority_lived(tmp_path / "run", voter("n2", 1), healed)
 
 
-def test_a_loss_that_was_seen_before_the_majority_was_out_is_not_excused(tmp_path: Path) -> None:
-    later = Fault("kill", "n2,n3", 96 * MS, 99 * MS, ("n2", "n3"))
-
-    found = judged(tmp_path / "run", KILL, later)
-
-    assert found.outcome == "violation"
-    assert found.anomalies["lost-write"].count == 1
-
-
-def test_a_read_of_an_aborted_value_is_no_loss(tmp_path: Path) -> None:
+def test_what_is_no_loss_is_not_permitted_by_a_reset(tmp_path: Path) -> None:
     dirty = [*LOSS, fail(a(2, 1), start=60 * MS, finish=65 * MS),
              ok(r(2, 1), start=70 * MS, finish=75 * MS)]  # fmt: skip
-    run = write_run(tmp_path / "run", dirty, [KILL, KILL_OTHERS], declaration=MAY_FORGET)
+    faults = [KILL, KILL_OTHERS]
+    run = write_run(tmp_path / "run", dirty, faults, declaration=MAY_FORGET, events=(RESET,))
 
     found = analyze(run, executor="local")
 
     assert found.outcome == "violation"
     assert list(found.anomalies) == ["G1a"]
-    assert "lost-write" in found.observed
+    assert "lost-by-reset" in found.observed
 
 
-@pytest.mark.parametrize("name", sorted({"two-leaders", "stale-primary", "diverged-replicas"}))
-def test_no_loss_excuses_that_two_nodes_served_at_once(name: str) -> None:
-    seen = Anomaly(count=1, examples=(Finding(text="two at once", txns=(), keys=()),))
-    excuse = Excuse(since_ns=0, text="n1, n2 were out together")
+def test_in_sc_a_reset_and_what_was_lost_beside_it_are_violations(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", LOSS, [KILL, KILL_OTHERS], events=(RESET,))
 
-    assert excused({name: seen, "lost-entries": seen}, excuse) == {"lost-entries"}
-    assert excused({name: seen, "lost-entries": seen}, None) == frozenset()
+    found = analyze(run, executor="local")
 
-
-def test_only_known_names_count_in_spite_of_a_loss() -> None:
-    known = {name for name in STILL_COUNTS if meaning_of(name) != OBSERVED}
-
-    assert known == STILL_COUNTS
+    assert found.outcome == "violation"
+    assert {"reset-in-sc", "lost-write"} <= found.anomalies.keys()
+    assert found.anomalies["lost-write"].examples[0].explained_by.reset.node == "n1"
 
 
 FORMER = event(
@@ -228,3 +219,21 @@ def test_without_a_fault_a_loss_is_still_explained_by_both_resets(tmp_path: Path
     found = analyze(run, executor="local").anomalies["lost-write"].examples[0].explained_by
 
     assert found.text.startswith("acknowledged at 0.030 s, 0.0 s after forced reset")
+
+
+def test_a_numbered_reset_explains_as_well_and_once_though_every_survivor_tells_it(
+    tmp_path: Path,
+) -> None:
+    told = PartitionReset(
+        generation=1, previous_generation=0, base_index=1, base_term=1, survivors=("n1", "n4")
+    )
+    first, second = (
+        event(EventKind.PARTITION_RESET, at, node=node, partition=1, text="reset", reset=told)
+        for node, at in (("n4", 60), ("n1", 70))
+    )
+
+    found = lost_write(tmp_path / "run", first, second)
+
+    assert found.reset is not None
+    assert (found.reset.node, found.reset.at_ns) == ("n4", 60 * MS)
+    assert found.under_reset is None

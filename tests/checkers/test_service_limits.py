@@ -47,6 +47,9 @@ def verdict(
     *,
     faults: tuple[tuple[float, float | None, str], ...] = ((10.0, 15.0, "kill"),),
     late_s: float = 0.0,
+    late_at_s: float = 11.0,
+    rate_per_s: float | None = None,
+    also_reads: bool = False,
 ) -> Verdict:
     rows = [
         {
@@ -65,6 +68,8 @@ def verdict(
         | {"value": txn, "type": type_}
         for txn, (_, _, partition, type_) in enumerate(ops)
     ]
+    if also_reads:
+        steps += [step | {"pos": 1, "f": "r", "value": None} for step in steps]
     table = [
         {
             **{"fault": number, "kind": kind, "target": "n1", "nodes": ["n1"], "roles": []},
@@ -75,7 +80,7 @@ def verdict(
         }
         for number, (start_s, healed_s, kind) in enumerate(faults)
     ]
-    load = {"at_ns": 5 * S, "late_ns": round(late_s * S), "length_ns": S}
+    load = {"at_ns": round(late_at_s * S), "late_ns": round(late_s * S), "length_ns": S}
     empty = controller_health.SCHEMA.empty_table()
     health = pa.Table.from_pylist([load], schema=empty.schema)
     return judge(
@@ -88,6 +93,7 @@ def verdict(
             declaration=Declaration(system="s", mode="SC", promises=()),
             phases=(("drive", 0), ("heal", round(END_S * S))),
             limits=limits,
+            rate_per_s=rate_per_s,
         ),
         checkers=(CHECKER,),
         faults=pa.Table.from_pylist(table, schema=schema.FAULTS),
@@ -164,7 +170,7 @@ def test_a_rate_that_comes_back_in_time_has_recovered() -> None:
     late = verdict(later, PromisePlan(recovered_within_s=2.0))
     assert late.outcome is Outcome.VIOLATION
     text = late.anomalies[RECOVERY].examples[0].text
-    assert "of 100.0 transactions a second before kill of n1 at most 5.5" in text
+    assert "of 99.9 transactions a second before kill of n1 at most 5.5" in text
     assert "from 15.000 s, when it was healed, to 17.000 s" in text
 
 
@@ -184,6 +190,15 @@ def test_a_partition_that_stays_silent_after_the_heal_has_not_recovered() -> Non
         broken.anomalies[RECOVERY].examples[0].text
     )
     assert kept.outcome is Outcome.VALID
+
+
+def test_a_silent_partition_is_a_breach_though_no_rate_could_be_tested() -> None:
+    from_the_start = ((0.2, 15.0, "kill"),)
+    broken = verdict(ONE_SILENT, PromisePlan(recovered_within_s=2.0), faults=from_the_start)
+
+    assert broken.outcome is Outcome.VIOLATION
+    assert "partition 0 acknowledged nothing" in broken.anomalies[RECOVERY].examples[0].text
+    assert any("the rate was tested after 0 of 1 faults" in said for said in broken.reasons)
 
 
 def test_where_no_client_asks_nothing_is_missing() -> None:
@@ -222,10 +237,114 @@ def test_a_limit_that_could_not_be_tested_leaves_the_run_inconclusive(
 
 
 def test_a_starved_controller_accuses_nothing() -> None:
-    found = verdict(OUTAGE, PromisePlan(longest_gap_s=1.0), late_s=2.5)
+    found = verdict(OUTAGE, PromisePlan(longest_gap_s=2.0), late_s=2.5)
 
     assert (found.outcome, found.anomalies) == (Outcome.UNKNOWN, {})
     assert "promise.longest_gap_s looks broken, but the controller was starved" in found.reasons[0]
+
+
+def test_a_controller_that_was_starved_at_another_time_excuses_nothing() -> None:
+    gap = verdict(OUTAGE, PromisePlan(longest_gap_s=1.0), late_s=2.5, late_at_s=20.0)
+    slow = verdict(STALLED, PromisePlan(p99_ms=500.0), late_s=2.5, late_at_s=20.0)
+    half = verdict(HALF, PromisePlan(recovered_within_s=2.0), late_s=2.5, late_at_s=2.0)
+
+    assert list(gap.anomalies) == [LONGEST_GAP]
+    assert list(slow.anomalies) == [P99]
+    assert list(half.anomalies) == [RECOVERY]
+
+
+def test_a_partition_that_is_rarely_asked_is_not_silent_meanwhile() -> None:
+    """One try in vain, and the next one only eight seconds later."""
+    asked = [(9.0, 9.01, 0, "ok"), (10.0, 10.1, 0, "fail"), (18.0, 18.01, 0, "ok")]
+    others = [op for op in steady(0, 30) if op[2] == 1]
+
+    found = verdict(asked + others, PromisePlan(longest_gap_s=5.0))
+
+    assert (found.outcome, found.anomalies) == (Outcome.VALID, {})
+
+
+def test_a_store_that_is_rarely_asked_is_not_silent_meanwhile() -> None:
+    rare = [*steady(0, 10), (10.0, 10.1, 0, "fail"), *steady(18, 30)]
+
+    assert verdict(rare, PromisePlan(longest_gap_s=5.0)).anomalies == {}
+
+
+PAUSE_AND_KILL = ((5.0, 10.0, "pause"), (12.0, 14.0, "kill"))
+
+
+def test_a_backlog_that_is_caught_up_with_is_no_rate_before_a_fault() -> None:
+    """20 a second, but 100 a second between the two faults."""
+    ops = [*steady(0, 5), *steady(10, 12, every_s=0.01), *steady(14, 30)]
+    limits = PromisePlan(recovered_within_s=0.5)
+
+    open_loop = verdict(ops, limits, faults=PAUSE_AND_KILL, rate_per_s=20.0)
+    closed_loop = verdict(ops, limits, faults=PAUSE_AND_KILL)
+
+    assert open_loop.outcome is Outcome.VALID
+    assert list(closed_loop.anomalies) == [RECOVERY]
+
+
+def test_a_backlog_after_a_heal_is_no_rate_that_returned() -> None:
+    """Of 100 a second, 30 are served again; what waited comes in one burst before."""
+    backlog = [(10.5 + n / 200, 15.01 + n / 1000, n % 2, "ok") for n in range(900)]
+    ops = [*steady(0, 10, every_s=0.01), *backlog, *steady(16, 30, every_s=0.033)]
+    limits = PromisePlan(recovered_within_s=3.0)
+
+    assert list(verdict(ops, limits, rate_per_s=100.0).anomalies) == [RECOVERY]
+
+
+def test_what_of_a_recovery_was_not_tested_is_said() -> None:
+    both = verdict(steady(0, 30), PromisePlan(recovered_within_s=3.0), faults=PAUSE_AND_KILL)
+    none = verdict(
+        steady(0, 30), PromisePlan(recovered_within_s=3.0), faults=((0.2, 10.0, "pause"),)
+    )
+
+    said = "promise.recovered_within_s: the rate was tested after 1 of 2 faults"
+    assert both.outcome is Outcome.VALID
+    assert any(reason.startswith(said) for reason in both.reasons)
+    assert none.outcome is Outcome.UNKNOWN
+    assert "with a rate before it" in none.reasons[0]
+
+
+def test_a_transaction_that_reads_and_writes_is_one_try() -> None:
+    """Two tries of a partition may fail for their own reasons."""
+    tries = [(15.5, 15.6, 0, "fail"), (16.5, 16.6, 0, "fail")]
+    ops = [op for op in steady(0, 30) if op[2] == 1 or not 10 < op[0] < 18]
+
+    def found(tries: list[Op]) -> dict[str, Any]:
+        limits = PromisePlan(recovered_within_s=2.0)
+        return dict(verdict(ops + tries, limits, also_reads=True).anomalies)
+
+    assert found(tries) == {}
+    assert list(found([*tries, (16.2, 16.3, 0, "fail")])) == [RECOVERY]
+
+
+def test_what_a_fault_delays_beyond_its_end_counts_as_its_own() -> None:
+    waiting = [(14.0 + n / 1000, 17.5 + n / 1000, n % 2, "ok") for n in range(200)]
+    unsure = [(14.0 + n / 1000, 17.5 + n / 1000, n % 2, "info") for n in range(200)]
+    for late, of_kill, name in (
+        (waiting, ServiceLimits(p99_ms=1000.0), P99),
+        (unsure, ServiceLimits(indefinite_share=0.1), INDEFINITE),
+    ):
+        found = verdict(steady(0, 30) + late, PromisePlan(during={"kill": of_kill}))
+        assert list(found.anomalies) == [name]
+
+
+def test_the_figures_of_limits_that_were_kept_are_shown() -> None:
+    kept = PromisePlan(
+        longest_gap_s=9.0, p99_ms=950.0, recovered_within_s=5.0, indefinite_share=0.2
+    )
+
+    figures = verdict(OUTAGE, kept).statistics["limits"]
+
+    assert {name: found["limit"] for name, found in figures.items()} == {
+        f"promise.{key}": value for key, value in kept.given.items()
+    }
+    assert figures["promise.longest_gap_s"]["measured"] == pytest.approx(3.01)
+    assert figures["promise.p99_ms"]["measured"] == pytest.approx(10.0)
+    assert figures["promise.recovered_within_s"]["measured"] == 0.0
+    assert figures["promise.indefinite_share"]["measured"] == pytest.approx(30 / 570, abs=1e-6)
+    assert all(found["broken"] == 0 for found in figures.values())
 
 
 def test_a_plan_without_limits_is_judged_by_none() -> None:

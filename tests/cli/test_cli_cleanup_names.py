@@ -82,7 +82,7 @@ def test_a_directory_that_is_no_run_is_refused(
 ) -> None:
     assert execute(["cleanup", str(tmp_path)]) == 254
     assert asked == []
-    assert "this is no run" in capsys.readouterr().err
+    assert "expected the directory of a run" in capsys.readouterr().err
 
 
 def test_what_a_plug_ins_provider_made_is_left_to_it(

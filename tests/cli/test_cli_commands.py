@@ -85,6 +85,7 @@ def test_an_interrupt_during_an_analysis_is_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    (tmp_path / "plan.toml").touch()  # what makes it a run
     monkeypatch.setattr("cli.judging.analyzed", interrupted)
 
     assert execute(["report", str(tmp_path)]) == 130

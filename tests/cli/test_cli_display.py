@@ -49,6 +49,18 @@ def test_a_log_gets_one_line_a_phase_and_one_every_five_seconds() -> None:
     ]
 
 
+def test_the_length_of_a_phase_is_told_to_a_tenth_although_time_passes_before_it_is_read() -> None:
+    clock, stream = Clock(), io.StringIO()
+
+    def passing() -> float:
+        clock.now_s += 0.000_005
+        return clock.now_s
+
+    PlainDisplay(stream, 10.0, passing).phase("drive")
+
+    assert stream.getvalue().endswith("] drive for 10 s\n")
+
+
 def test_a_change_of_faults_is_said_once() -> None:
     display, _, stream = plain()
 

@@ -92,7 +92,7 @@ def test_what_it_finds_is_shrunk_and_can_be_replayed(tmp_path: Path) -> None:
     assert load(Path(shrunk[0].rpartition(": ")[2])).system.options["bugs"] == ["no-fsync"]
 
     replayed = subprocess.run(
-        [FIREDRILL, "replay", run, "--no-report"], capture_output=True, text=True, timeout=120
+        [FIREDRILL, "replay", run, "--no-report"], capture_output=True, text=True, timeout=600
     )
 
     assert replayed.returncode == 1, replayed.stderr

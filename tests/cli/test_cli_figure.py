@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from cli.trace_figure import STRETCHES_MAX, said, stretches_of
-from harness.history.records import MicroOp
+from cli.trace_figure import STRETCHES_MAX, TELLING, said, stretches_of
+from harness.history.records import EventKind, MicroOp
 from results.drawing.spacetime import Happening, Operation, Story, Stretch
 
 STORY = Story(
@@ -57,6 +57,12 @@ def test_where_replicas_are_found_out_the_moments_of_their_nodes_are_drawn() -> 
     assert covers(drawn, 2.0)
     assert covers(drawn, 5.0)
     assert not covers(drawn, 3.0)  # n2 is not named
+
+
+def test_resets_are_drawn_with_and_without_their_generation() -> None:
+    plain, numbered = (TELLING.index(k) for k in (EventKind.RESET, EventKind.PARTITION_RESET))
+
+    assert max(plain, numbered) < TELLING.index(EventKind.LEADER_ELECTED)
 
 
 def test_nothing_at_all_still_has_a_beginning() -> None:

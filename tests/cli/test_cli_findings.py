@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cli import verdict_lines
+from cli.analysis import Asked, Request
 from cli.main import execute
-from harness.protocols.verdict import read_verdict
+from harness.exit_codes import Outcome
+from harness.history.manifest import read_manifest, write_manifest
+from harness.protocols.verdict import Verdict, decode, encode, read_verdict
 from harness.run.directory import RunDirectory
+from harness.text import inert_json
 
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
 
@@ -34,6 +41,23 @@ def test_a_valid_run_says_what_was_driven_before_its_outcome(
         "140 ms; 1 fault, 1 with proven effect"
     )
     assert last.startswith("VALID: ")
+
+
+def test_the_figures_of_limits_stay_on_the_terminal(tmp_path: Path) -> None:
+    run = RunDirectory(Path(shutil.copytree(RUNS / "sim-valid", tmp_path / "run")))
+    execute(["check", str(run.root), "--no-report"])
+    verdict = read_verdict(run)
+    assert verdict is not None
+    figures = {
+        "promise.p99_ms": {"limit": 250.0, "measured": 88.9, "broken": 0},
+        "promise.kill.longest_gap_s": {"limit": 4.0, "measured": 0.14, "broken": 0},
+        "promise.longest_gap_s": {"broken": 0},  # of a version that told no figures
+    }
+    promised = msgspec.structs.replace(verdict, statistics={"limits": figures})
+
+    assert verdict_lines.findings_of(run, promised)[-1] == (
+        "limits: p99_ms 88.9 of 250, kill.longest_gap_s 0.14 of 4"
+    )
 
 
 def test_a_violation_names_the_commands_that_go_on_from_it(
@@ -61,3 +85,90 @@ def test_a_sentence_is_told_whole_up_to_its_bound(tmp_path: Path) -> None:
         lines = verdict_lines.findings_of(run, changed)
         assert ("  " + "x" * verdict_lines.LINE_CHARS in lines) is not cut
         assert any("… (1 more characters)" in line for line in lines) is cut
+
+
+def test_a_history_that_is_only_judged_names_no_commands_on_a_directory_that_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")
+    path = tmp_path / "x.edn"
+    assert execute(["export", str(run), "--edn", "-o", str(path)]) == 0
+    capsys.readouterr()
+
+    code = execute(["check", str(path), "--no-report", "--runs-dir", str(tmp_path / "runs")])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 1
+    assert lines[-1].startswith("VIOLATION: ")
+    assert lines[-1].endswith(f": {path}")
+    assert not any(line.startswith("next: ") for line in lines)
+
+
+def test_times_that_go_back_are_said_not_to_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "back.edn"
+    ops = (("invoke", 0, 100, "[:append 3 1]"), ("ok", 0, 20, "[:append 3 1]")), (
+        ("invoke", 1, 15, "[:r 3 nil]"), ("ok", 1, 3, "[:r 3 [1]]"),
+    )  # fmt: skip
+    path.write_text(
+        "".join(
+            f"{{:type :{kind}, :f :txn, :value [{value}], :process {process}, :time {at}}}\n"
+            for pair in ops
+            for kind, process, at, value in pair
+        )
+    )
+
+    execute(["check", str(path), "--json", "--runs-dir", str(tmp_path / "runs")])
+
+    said = "the times in back.edn are missing or go back: its operations are ordered by index alone"
+    assert said in capsys.readouterr().err
+
+
+def test_json_does_nothing_to_a_terminal_and_holds_the_same_texts(tmp_path: Path) -> None:
+    hostile = "\x9b31m \u202e \x7f \U000e0001 \u2028 日本"
+    found = Verdict(outcome=Outcome.UNKNOWN, model="serializable", reasons=(hostile,))
+    run = RunDirectory(Path(shutil.copytree(RUNS / "sim-valid", tmp_path / "run")))
+    manifest = msgspec.structs.replace(read_manifest(run), trouble=(hostile,))
+    write_manifest(run, manifest)
+
+    for content in (encode(found), run.manifest.read_bytes(), inert_json(b'"%s"' % b"\xc2\x9b")):
+        assert content.decode().replace("\n", "").isprintable()
+    assert "日本" in encode(found).decode()
+    assert decode(encode(found)) == found
+    assert read_manifest(run) == manifest
+
+
+def test_a_page_over_the_runs_that_can_not_be_written_is_said_before_the_outcome(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(RUNS / "sim-valid", tmp_path / "runs" / "20261123-001122-drill-00ab")
+    (tmp_path / "runs" / "index.html").mkdir()
+
+    done = subprocess.run(
+        [Path(sys.executable).with_name("firedrill"), "check", "--no-report"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+    )  # fmt: skip
+
+    *_, said, _, last = done.stdout.splitlines()
+    assert said.startswith("firedrill: no page over the runs was written: cannot write ")
+    assert said.endswith("index.html: Is a directory")
+    assert last.startswith("VALID: ")
+
+
+def test_an_analysis_whose_command_is_gone_ends_without_a_word(tmp_path: Path) -> None:
+    run = shutil.copytree(RUNS / "sim-valid", tmp_path / "run")
+    reader, writer = os.pipe()
+    os.close(reader)
+    request = Request(
+        root=str(run), reply=writer, memory_bytes=1 << 30, judge=Asked(), report=False
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cli.analysis_process", msgspec.json.encode(request).decode()],
+        pass_fds=(writer,), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    os.close(writer)
+
+    assert done.stderr == ""
+    assert done.returncode != 0

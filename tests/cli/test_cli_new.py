@@ -83,12 +83,24 @@ def test_nothing_of_the_example_and_no_stranger_is_named_in_what_was_written(
         ("checker", "My-Checker", "expected 2 to 30 small letters and digits"),
         ("workload", "class", "expected 2 to 30 small letters and digits"),
         ("workload", "bank", "there is a workload of that name"),
-        ("fault", "json", "there is a Python package of that name"),
+        ("fault", "json", "a module of that name is another's"),
+        ("fault", "msilib", "a module of that name is another's"),  # of another platform
+        ("checker", "firedrill", "a module of that name is another's"),
+        ("workload", "tests", "a module of that name is another's"),
+        ("system", "typer", "a package of that name is installed"),
+        ("workload", "nemesis", "there is a Python package of that name"),
     ],
 )
 def test_a_name_that_can_not_be_one_is_refused(
-    kind: str, name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    name: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Installed under a name that none of its modules has.
+    monkeypatch.setattr("cli.new._distributed", lambda asked: asked == "typer")
     assert execute(["new", kind, name, "--into", str(tmp_path)]) == 254
 
     assert words in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from checkers.engine import java
 from cli.listing import KINDS
 from cli.main import execute
 
@@ -60,6 +61,34 @@ def test_everything_that_the_machine_lacks_is_named_at_once(
     assert len(missing) == 2
     assert "fault 'crash' needs 'crash-points'" in missing[0]
     assert "fault 'disk-full' needs 'disk'" in missing[1]
+
+
+def test_a_java_that_is_not_there_is_missing_where_spark_is_to_judge(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = java.JavaChoice(home=None, version=None, origin="", reason="no java on the PATH")
+    monkeypatch.setattr(java, "find_java", lambda: none)
+
+    assert execute(["plan", *SIM, "--executor", "local"]) == 0
+    capsys.readouterr()
+    assert execute(["plan", *SIM, "--executor", "spark", "--json"]) == 254
+
+    (missing,) = json.loads(capsys.readouterr().out)["missing"]
+    assert f"the executor 'spark' needs 'Java {java.JAVA_MIN}'" in missing
+
+
+def test_a_limit_that_a_value_must_stay_below_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["plan", "--reference", "--own"]) == 0
+
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "`indefinite_share`" in line)
+    assert "at least 0, below 1" in row
+
+
+@pytest.mark.parametrize("command", [("run",), ("plan",), ("sim", "--seeds", "1")])
+def test_no_name_is_no_plan(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([command[0], "", *command[1:]]) == 254
+
+    assert "expected the path of a plan (got an empty name)" in capsys.readouterr().err
 
 
 def test_a_daemon_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from cli import drill, repeat
-from cli.duration import words
 from cli.main import execute
+from cli.quantities import words
 from cli.repeat import Bounds, over, rate, seed_of, series_code
+from cli.wiring import refuse_untestable, schedule_of, without_untestable
 from harness.campaigns.cell import CellResult
 from harness.clock import NS_PER_S
+from harness.errors import PlanError
 from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import read_manifest
+from harness.plan.plan import Plan, load, resolved
 from harness.run.directory import RunDirectory
 from harness.run.stop import Stop
 from results.store.store import RunStore
@@ -41,6 +44,56 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+ONE_FAULT = ["--set", "nemesis.mix=['kill', 'partition']", "--set", "nemesis.first_s=0.2"]
+ONE_FAULT += ["--set", "nemesis.hold_s=0.6", "--set", "nemesis.quiet_s=0.4"]
+
+
+def drawing(kind: str, count: int) -> list[Plan]:
+    """Plans of the first seeds whose one fault is of ``kind``, with limits for kills."""
+    limits = {"promise.kill.longest_gap_s": 1.5, "promise.kill.recovered_within_s": 0.1}
+    mix = {"nemesis.mix": ["kill", "partition"], "nemesis.first_s": 0.2, "nemesis.hold_s": 0.6}
+    mix |= {"nemesis.quiet_s": 0.4, "drive.duration_s": 2, "cluster.provider": "sim"}
+    plans = (load(None, {**limits, **mix, "seed": seed}) for seed in range(50))
+    found = [plan for plan in plans if {f.kind for f in schedule_of(plan)} == {kind}]
+    return found[:count]
+
+
+def test_limits_that_a_seed_does_not_test_are_left_out_of_its_run_alone() -> None:
+    (killing,), (cutting,) = drawing("kill", 1), drawing("partition", 1)
+
+    assert without_untestable(killing) == (killing, ())
+    left, gone = without_untestable(cutting)
+    assert gone == ("promise.kill",)
+    assert left.promise.sections == {}
+    with pytest.raises(PlanError, match=r"promise\.kill"):
+        refuse_untestable(resolved(cutting, schedule_of(cutting)))
+
+
+def test_a_limit_for_a_kind_that_no_seed_draws_is_refused() -> None:
+    plan = load(None, {"seed": 1, "nemesis.mix": ["kill"], "promise.pause.p99_ms": 5.0})
+
+    left, gone = without_untestable(plan)
+    assert gone == ()
+    with pytest.raises(PlanError, match=r"promise\.pause"):
+        refuse_untestable(resolved(left, schedule_of(left)))
+
+
+def test_a_series_goes_on_where_a_seed_draws_no_fault_of_a_limits_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plan,) = drawing("partition", 1)
+    base = ["run", "--provider", "sim", "--executor", "local", "--no-report"]
+    limit = ["--set", "promise.kill.longest_gap_s=1.5", "--set", "check.min_ok=1"]
+
+    words_ = [*base, *SHORT, *ONE_FAULT, *limit, "--seed", str(plan.seed), "--repeat", "2"]
+    code = execute([*words_, "--runs-dir", str(tmp_path)])
+
+    out, err = capsys.readouterr()
+    assert code in (0, 2)
+    assert f"seed {plan.seed} draws nothing that tests promise.kill" in err
+    assert "2 runs: " in out
 
 
 def test_runs_have_seeds_of_their_own_that_follow_from_the_first(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.live_status import FILE, LiveStatus, Rate
+from cli.display import Rate
+from cli.live_status import FILE, WINDOW_S, LiveStatus
 from cli.main import execute
 from cli.status import lines
 
@@ -22,7 +23,7 @@ NAME = "20261123-001122-drill-00ab"
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
-    rate = Rate()
+    rate = Rate(WINDOW_S)
 
     assert [rate.of(float(s), s * 10) for s in range(3)] == [0.0, 10.0, 10.0]
     assert [rate.of(float(s), 20) for s in range(3, 10)][-1] == 0.0
@@ -78,6 +79,28 @@ def test_a_run_that_goes_on_tells_its_phase_and_leaves_no_file(tmp_path: Path) -
 
     assert re.search(r": still driven\nphase   [\w-]+.*\nrate    ", done.stdout), done
     assert not list(tmp_path.glob(f"*/{FILE}"))
+
+
+def test_a_name_from_elsewhere_does_nothing_to_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / f"{NAME}\x1b]0;owned\x07"
+    shutil.copytree(RUNS / "sim-valid", run)
+
+    assert execute(["status", str(run)]) == 0
+
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_page_forgets_runs_that_were_pruned(tmp_path: Path) -> None:
+    for name in (NAME, NAME.replace("00ab", "00ac")):
+        shutil.copytree(RUNS / "sim-valid", tmp_path / name)
+    assert execute(["check", NAME, "--no-report", "--runs-dir", str(tmp_path)]) == 0
+    assert NAME in (tmp_path / "index.html").read_text()
+
+    assert execute(["runs", "prune", "--keep-last", "1", "--runs-dir", str(tmp_path)]) == 0
+
+    assert NAME not in (tmp_path / "index.html").read_text()
 
 
 def test_a_page_beside_the_runs_lists_them_with_links_to_their_reports(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def test_a_stdout_that_takes_nothing_is_one_sentence_and_leaves_the_run_alone(
     done = in_shell(redirection, "check", str(sealed.root), "--executor", "local", *flags)
 
     assert done.returncode == 255
-    said = [line for line in done.stderr.splitlines() if "judging" not in line]
+    # On a busy machine it says every ten seconds what it is still doing.
+    at_work = ("judging", "firedrill: still ")
+    said = [line for line in done.stderr.splitlines() if not any(w in line for w in at_work)]
     assert len(said) == 1, done.stderr
     assert says in said[0]
     assert sorted(path.name for path in sealed.root.iterdir()) == before

@@ -20,7 +20,13 @@ from harness.conform.suite import SUITE
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import System
 from harness.protocols.coverage import RecordsCoverage
-from harness.protocols.faults import AimsAtSpares, ChecksSystem, HasOptions, WaitsForPoint
+from harness.protocols.faults import (
+    AimsAtSpares,
+    ChecksSystem,
+    EndsByItself,
+    HasOptions,
+    WaitsForPoint,
+)
 from harness.protocols.hardware import Hardware, Wipes
 from harness.protocols.moments import WatchesMoments
 from harness.protocols.points import ChoosesMessages, CrashesAtPoints
@@ -31,7 +37,7 @@ from harness.protocols.usage import TellsUsage
 NOT_AN_ADAPTERS = (
     *(Hardware, JudgesClaims, WatchesMoments, CrashesAtPoints, ChoosesMessages),
     *(HasOptions, WaitsForPoint, AimsAtSpares, RecordsCoverage, ChecksSystem),
-    *(Wipes, TellsUsage),
+    *(Wipes, TellsUsage, EndsByItself),
 )
 GUIDE = ROOT / "docs" / "your-own-store.md"
 

@@ -15,6 +15,7 @@ from harness.clock import RunClock
 from harness.errors import MissingCapability
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Capability, Cluster, Roles
+from harness.protocols.fault_kinds import PROCEDURES
 from harness.protocols.faults import Fault, PlannedFault, Scene
 from harness.protocols.membership import Membership
 from nemesis.runner import Nemesis, refuse_missing
@@ -28,7 +29,12 @@ FAULTS: dict[str, Fault] = {
     for kind in plugins.names("faults")
     if kind != "wipe"  # it looks at what a store tells of its groups: ``test_docker_members.py``
 }
-AIMS = {"cut": "n1>n2"}
+# Its usual one is of the voters of a partition, of which these nodes tell none.
+AIMS = {"cut": "n1>n2", "successive-loss": "all"}
+OPTIONS = {
+    "command": {"inject": "touch /tmp/broken", "heal": "rm -f /tmp/broken"}
+    | {"proof": "test -e /tmp/broken"}
+}
 ANSWER_LIMIT_S = 1.0
 
 
@@ -54,7 +60,9 @@ class TalkerSystem:
 def fault(number: int, kind: str) -> PlannedFault:
     usual = (f"leader of partition {number % len(NODES) + 1}",)
     aim = AIMS.get(kind, (FAULTS[kind].kind.aims or usual)[0])
-    return PlannedFault(at_s=0.0, kind=kind, target=aim, hold_s=0.2)
+    # Of a procedure it bounds all steps together.
+    hold_s = 60.0 if kind in PROCEDURES else 0.2
+    return PlannedFault(at_s=0.0, kind=kind, target=aim, hold_s=hold_s, options=OPTIONS.get(kind))
 
 
 async def applied(run: Run, able: frozenset[Capability], records: list[Record]) -> tuple[str, ...]:

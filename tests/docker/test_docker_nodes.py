@@ -41,6 +41,7 @@ def test_a_container_can_be_killed_paused_cut_and_lost(docker_daemon: docker.API
         Capability.HOST_LOSS,
         Capability.FREEZE,
         Capability.WIPE,
+        Capability.COMMANDS,
         *_kernel_offers(),
     }
     assert owned(docker_daemon, named("able")) == []

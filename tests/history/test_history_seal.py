@@ -27,6 +27,7 @@ from history_parts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import files, schema, tables
@@ -35,9 +36,17 @@ from harness.history.files import sha256
 from harness.history.layout import table_names, table_path
 from harness.history.load import History, load
 from harness.history.manifest import read_manifest, write_manifest
-from harness.history.records import FaultState, MicroOp, OpType, Record
+from harness.history.records import (
+    EventKind,
+    FaultState,
+    MicroOp,
+    OpType,
+    PartitionReset,
+    Record,
+)
 from harness.history.seal import seal
 from harness.run.directory import RunDirectory
+from harness.run.state_log import read_states
 
 FLIPS = 400
 
@@ -424,6 +433,35 @@ def test_every_table_has_the_schema_of_its_version(tmp_path: Path) -> None:
         assert found.schema.metadata[b"firedrill.schema_version"] == b"1"
 
 
+def test_a_reset_is_sealed_with_all_that_it_is(tmp_path: Path) -> None:
+    reset = PartitionReset(
+        generation=2, previous_generation=1, base_index=70, base_term=5, survivors=("n1", "n4")
+    )
+    told = replace(
+        event(40), kind=EventKind.PARTITION_RESET, partition=1, generation=2, reset=reset
+    )
+
+    history = sealed(tmp_path, [event(30), told])
+
+    plain, row = history.events().to_pylist()
+    assert {name: row[name] for name in msgspec.structs.asdict(reset)} == {
+        **msgspec.structs.asdict(reset),
+        "survivors": ["n1", "n4"],
+    }
+    assert all(plain[name] is None for name in schema.LATER["events"])
+
+
+def test_a_run_from_before_there_were_generations_is_of_the_first_one() -> None:
+    old = Path(__file__).parent.parent / "evidence" / "runs" / "sim-valid"
+
+    history = load(RunDirectory(old))
+    states = read_states(old, history.manifest.checksums)
+
+    assert history.events().column("generation").null_count == history.events().num_rows > 0
+    assert set(states["states"].column("generation").to_pylist()) == {0}
+    assert set(states["logs"].column("generation").to_pylist()) == {0}
+
+
 def test_a_run_without_any_operation_seals_and_loads(tmp_path: Path) -> None:
     history = sealed(tmp_path, [])
 
@@ -628,10 +666,10 @@ def test_a_run_directory_can_be_moved_and_its_name_means_nothing(tmp_path: Path)
 def test_a_disk_that_refuses_to_seal_is_named_and_the_chunks_stay(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write(run, small_history())
-    run.history.write_bytes(b"in the way")
-    with pytest.raises(HarnessError, match=r"cannot seal .*: the tables are missing"):
+    run.events.mkdir()  # in the way
+    with pytest.raises(HarnessError, match=r"cannot seal .*: Is a directory"):
         seal(run, partition_of=None)
-    run.history.unlink()
+    run.events.rmdir()
 
     assert seal(run, partition_of=None).state == "sealed"
 

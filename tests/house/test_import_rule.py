@@ -98,3 +98,19 @@ def test_the_node_imports_only_itself_and_its_three_dependencies() -> None:
 def test_the_packages_above_the_node_are_empty() -> None:
     for package in ("clusters", "clusters/reference"):
         assert (ROOT / package / "__init__.py").read_text() == ""
+
+
+def test_examples_import_the_one_face_for_authors_and_what_it_names_to_build_upon() -> None:
+    from harness import api
+
+    tops = (*ROOMS, ROOF, "harness")
+    ours = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in (ROOT / "examples").glob("*/[a-z]*/*.py")
+        if path.parent.name != "tests"
+        for name in imports(path.read_text(), path.parent.name)
+        if name.split(".")[0] in tops
+    }
+    faces = ("harness.api", *api.FOUNDATIONS)
+    assert ours
+    assert [each for each in sorted(ours) if not each[1].startswith(faces)] == []

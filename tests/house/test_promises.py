@@ -67,6 +67,22 @@ def test_the_rule_lets_what_is_no_code_pass() -> None:
     assert not list(offences("re.compile(x); run(x, shell=False); loop.create_subprocess_exec(x)"))
 
 
+def test_every_requirement_of_a_lock_has_its_sums_and_set_up_takes_nothing_else() -> None:
+    locks = sorted((ROOT / "requirements").glob("*.lock"))
+    assert {"run.lock", "dev.lock", "node.lock", "build.lock"} <= {path.name for path in locks}
+    for path in locks:
+        lines = re.sub(r"\\\n", " ", path.read_text()).splitlines()
+        wanted = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        assert wanted, path.name
+        for line in wanted:
+            assert re.match(r"[A-Za-z0-9_.-]+(\[[a-z,]+\])?==[^ ]+ .*--hash=sha256:", line), line
+
+    script = (ROOT / "scripts" / "set-up").read_text()
+    assert "install_locked() {\n  install --require-hashes --only-binary :all:" in script
+    free = re.findall(r"^ *install (?!--require-hashes).*$", script, re.MULTILINE)
+    assert free == ["install --no-deps --editable ."]
+
+
 def test_each_promise_names_tests_that_there_are_or_a_reason() -> None:
     rows = dict(re.findall(r"^\| ([RS]\d+) .*? \| (.+) \|$", PAGE.read_text(), re.MULTILINE))
     there = {

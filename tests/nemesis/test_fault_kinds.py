@@ -19,10 +19,12 @@ from harness.protocols.fault_kinds import (
     DISK_FULL,
     DISK_SLOW,
     FREEZE,
+    FULL_RESTART,
     JOIN,
     KILL,
     MAJORITIES_RING,
     PARTITION,
+    ROLLING_RESTART,
     WIPE,
     Effect,
     FaultKind,
@@ -105,7 +107,8 @@ def test_each_effect_acts_through_some_mechanism_and_an_unknown_one_through_all(
 
 def test_a_kind_that_takes_the_whole_cluster_is_of_no_role() -> None:
     whole = [kind.name for kind in BUILT_IN.values() if not kind.of_nodes]
-    assert whole == [MAJORITIES_RING.name, DDL.name, JOIN.name]
+    restarts = [ROLLING_RESTART.name, FULL_RESTART.name]
+    assert whole == [*restarts, MAJORITIES_RING.name, DDL.name, JOIN.name]
     assert [kind for kind in BUILT_IN.values() if kind.of_spares] == [JOIN]
 
 

@@ -49,6 +49,11 @@ def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | Non
         ("majority of partition 3", Target(form=Form.VOTERS_MAJORITY, partition=3)),
         ("its majority", Target(form=Form.VOTERS_MAJORITY)),
         ("minority of any partition", Target(form=Form.VOTERS_MINORITY)),
+        ("all of partition 3", Target(form=Form.VOTERS_ALL, partition=3)),
+        ("all but one of partition 3", Target(form=Form.VOTERS_BUT_ONE, partition=3)),
+        ("all but one of any partition", Target(form=Form.VOTERS_BUT_ONE)),
+        ("all of metastorage", Target(form=Form.METASTORAGE_ALL)),
+        ("majority of metastorage", Target(form=Form.METASTORAGE_MAJORITY)),
         ("first half", Target(form=Form.FIRST_HALF)),
         ("n1 at 30 %", Target(form=Form.NAMED, nodes=("n1",), strength=30.0, unit="%")),
         ("half  at 0.5ms", Target(form=Form.HALF, strength=0.5, unit="ms")),
@@ -234,6 +239,49 @@ def test_its_majority_is_one_of_a_partition_whose_voters_are_known(draw: int) ->
 @pytest.mark.parametrize("text", ["its majority", "other voter of any partition"])
 def test_a_store_that_tells_no_voters_has_no_majorities(text: str) -> None:
     assert resolve(text, roles=Roles(leaders=ROLES.leaders)) is None
+
+
+@given(st.integers(0, 2**63))
+def test_all_but_one_of_a_partition_leave_one_of_its_voters(draw: int) -> None:
+    every, but_one = (resolve(f"{word} of partition 3", draw) for word in ("all", "all but one"))
+
+    assert every is not None
+    assert every.nodes == ("n1", "n2", "n3")
+    assert but_one is not None
+    assert len(but_one.nodes) == 2
+    assert set(but_one.nodes) < set(every.nodes)
+
+
+def test_every_voter_of_a_partition_is_spared_by_all_but_one_under_some_draw() -> None:
+    hits = [resolve("all but one of partition 3", draw) for draw in range(60)]
+
+    assert {hit.nodes for hit in hits if hit} == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
+
+
+def test_all_but_one_of_a_partition_with_one_voter_is_nobody() -> None:
+    assert resolve("all but one of partition 0") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "many"), [("all", 3), ("all but one", 2), ("majority", 2), ("minority", 1)]
+)
+def test_targets_of_metastorage_take_its_voters(text: str, many: int) -> None:
+    voters = ("n1", "n2", "n5")
+    roles = msgspec.structs.replace(ROLES, metastorage_voters=voters)
+    hit = resolve(f"{text} of metastorage", roles=roles)
+
+    assert hit is not None
+    assert len(hit.nodes) == many
+    assert set(hit.nodes) <= set(voters)
+    assert resolve(f"{text} of metastorage") is None  # a store that does not tell them
+
+
+@pytest.mark.parametrize(
+    "text", ["all of partition 3", "all but one of partition 3", "all of metastorage"]
+)
+def test_what_leaves_at_most_a_minority_counts_as_a_majority(text: str) -> None:
+    assert targets.is_majority(targets.parse(text), 5)
+    assert not targets.is_majority(targets.parse("minority of metastorage"), 5)
 
 
 def test_the_first_half_is_always_the_same() -> None:

@@ -74,6 +74,11 @@ class Scene:
     proposed: list[tuple[float, str]] = attrs.field(factory=list)  # when, and what
 
     serving: bool = True
+    dropped: bool = False  # the table
+    generation: int = 0
+
+    def keeps(self, lineage: object) -> bool:
+        return True
 
     def __attrs_post_init__(self) -> None:
         self.clock = Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s)
@@ -87,6 +92,7 @@ class Scene:
             outcomes=self.outcomes,
             clock=self.clock,
             leases=self.leases,  # type: ignore[arg-type]  # of the same shape
+            dropped=lambda number: self.dropped,
         )
         self.partition.epoch = self.primary.epoch = EPOCH
 

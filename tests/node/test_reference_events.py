@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node.events import line_of, parse_line
-from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent
+from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent, ResetReport
 from harness.history.records import EventKind
 
 HEAD = "2026-01-02T03:04:05.678 INFO node.events: "
@@ -42,15 +43,23 @@ def test_events_are_mapped_from_the_round_trip() -> None:
     seq=st.integers(1, 2**59),
     wall_ns=st.integers(0, 2**62),
     text=st.text(),
+    generation=st.none() | st.integers(1, 2**59),
+    reset=st.none() | st.just(ResetReport(2, 1, 70, 3, ("n1", "n4"))),
 )
 def test_a_line_of_the_log_is_the_whole_event(
-    partition: int | None, term: int | None, seq: int, wall_ns: int, text: str
+    partition: int | None,
+    term: int | None,
+    seq: int,
+    wall_ns: int,
+    text: str,
+    generation: int | None,
+    reset: ResetReport | None,
 ) -> None:
-    told = NodeEvent(seq, "torn-tail", wall_ns, "b-1", partition, term, text)
+    told = NodeEvent(seq, "torn-tail", wall_ns, "b-1", partition, term, text, generation, reset)
 
     [logged] = line(told).splitlines()
 
-    one_line = NodeEvent(seq, "torn-tail", wall_ns, "b-1", partition, term, " ".join(text.split()))
+    one_line = msgspec.structs.replace(told, text=" ".join(text.split()))
     assert parse_line(logged) == one_line
 
 

@@ -1,11 +1,12 @@
 """A store that is not the reference store, as far as a judge sees it: lines on disks, lines as
 messages.
 
-A line of its log is ``GROUP INDEX TERM COMMAND``, ``GROUP term TERM VOTE`` or ``GROUP members
-A,B,C``. A message is ``told GROUP TERM [VOTE]``, ``holds GROUP TERM INDEX``, ``leads GROUP TERM
-INDEX:TERM,...``, ``committed GROUP TERM INDEX``, ``done COMMAND@GROUP ...`` or ``acts GROUP
-[EPOCH]``. In the log of ``p``, ``renew:HOLDER:MS`` and ``grant:GROUP:HOLDER:EPOCH`` are commands,
-the former with the time of its sending by the holder's wall clock.
+A line of its log is ``GROUP INDEX TERM COMMAND``, ``GROUP term TERM VOTE``, ``GROUP members A,B,C``
+or ``GROUP begins SUCCESSOR``, its next generation. A message is ``told GROUP TERM [VOTE]``, ``holds
+GROUP TERM INDEX``, ``leads GROUP TERM INDEX:TERM,...``, ``committed GROUP TERM INDEX``, ``done
+COMMAND@GROUP ...`` or ``acts GROUP [EPOCH]``. In the log of ``p``, ``renew:HOLDER:MS`` and
+``grant:GROUP:HOLDER:EPOCH`` are commands, the former with the time of its sending by the holder's
+wall clock.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from harness.protocols.claims import (
     LogUpdate,
     Member,
     Members,
+    NewGeneration,
     PrimaryAct,
     PrimaryGrant,
     Statement,
@@ -64,13 +66,15 @@ def _logged(line: str) -> Fact | None:
             return Member(name)
         case [group, "members", names]:
             return LogUpdate(group, base=Base(0, 0, Members(tuple(names.split(",")))))
+        case [group, "begins", successor]:
+            return NewGeneration("p", group, successor)
         case [group, "term", term, *vote]:
             return LogUpdate(group, int(term), vote[0] if vote else None)
         case [group, "cut", index, term, file, size]:
             base = Base(int(index), int(term), Members(("n1", "n2", "n3")), file, int(size))
             return LogUpdate(group, base=base)
         case [group, index, term, command]:
-            says = (Command(command), *_of_leases(command))
+            says = (Command(command, f"T-{command}"), *_of_leases(command))
             entry = LogEntry(int(index), mark_of(int(term), 0), says)
             return LogUpdate(group, entries=(entry,))
     return None

@@ -110,7 +110,9 @@ def told_as(event: RaftEvent) -> str:
 
 def brief(message: Message) -> str:
     """A message without what differs from run to run of nothing that matters."""
-    hidden = ("sender", "context", "data", "entries", "mark")
+    hidden = ["sender", "context", "data", "entries", "mark"]
+    # Of the first generation there is nothing to tell.
+    hidden += [n for n in ("generation", "lineage") if not getattr(message, n, None)]
     parts = [f"{n}={getattr(message, n)}" for n in message.__struct_fields__ if n not in hidden]
     if entries := getattr(message, "entries", ()):
         parts.append(f"entries={entries[0].index}-{entries[-1].index}")

@@ -357,6 +357,31 @@ def test_a_successor_is_asked_only_with_the_whole_log() -> None:
     assert net.data("n2") == [b"x"]
 
 
+def test_learners_are_taken_in_while_a_new_voter_does_not_come() -> None:
+    net = elected()
+    net.join("n4")
+    n1 = net.raft("n1")
+    n1.propose(b"x")
+    n1.change_peers(("n1", "n2", "n9"), ("n4",))
+    net.run(4)
+
+    assert n1.stage is Stage.CATCHING_UP
+    assert voters(net, "n1") == {"n1", "n2", "n3"}
+    assert net.data("n4") == [b"x"]
+
+
+def test_of_several_successors_the_one_with_most_of_the_log_is_asked() -> None:
+    net = elected()
+    n1 = net.raft("n1")
+    net.slow_disks = {"n2"}
+    n1.propose(b"x")
+    net.settle()
+    n1.hand_over("n2", "n3")
+    net.settle()
+
+    assert net.leader() == "n3"
+
+
 # -- events
 
 

@@ -15,14 +15,11 @@ from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.decisions import (
     Act,
-    Answer,
     CancelChange,
     ChangePeers,
     Do,
     Group,
     Stage,
-    answered,
-    may_cancel,
     next_act,
     wanted,
 )
@@ -125,7 +122,7 @@ class Model:
             self._send(act.transition, leader, lose)
         elif isinstance(act, ChangePeers):
             self._change(leader, act)
-        elif isinstance(act, CancelChange) and leader is self.leader and may_cancel(leader.stage):
+        elif isinstance(act, CancelChange) and leader is self.leader and _may_cancel(leader):
             # A deposed leader can't confirm with a majority that it leads.
             leader.stage, leader.target = Stage.NONE, ()
             if act.then is not None:
@@ -217,8 +214,7 @@ class Model:
         leader.seen = self.read()
 
     def _change(self, leader: Leader, request: ChangePeers) -> None:
-        answer = answered(self.variant, self.group(leader), request, leader.newest_revision)
-        if answer is not Answer.RECEIVED:
+        if not self._takes(leader, request):
             return
         leader.newest_revision = leader.revision = request.revision
         if sorted(request.nodes) == sorted(self.voters):
@@ -227,6 +223,14 @@ class Model:
             leader.stage, leader.target = Stage.CATCHING_UP, request.nodes
             leader.lives = {node: self.erased.get(node, 0) for node in request.nodes}
 
+    def _takes(self, leader: Leader, request: ChangePeers) -> bool:
+        """As ``raft.membership`` answers changePeersAsync."""
+        if request.term != leader.term or request.revision < leader.newest_revision:
+            return False
+        adjustable = self.variant is Variant.LOCK and leader.stage is Stage.CATCHING_UP
+        same = leader.stage is not Stage.NONE and leader.target == request.nodes
+        return leader.stage is Stage.NONE or adjustable or same
+
     def _do(self, transition: Transition) -> Outcome:
         before = wanted(self.read())
         outcome = done(self.store, transition)
@@ -234,3 +238,8 @@ class Model:
             self.erased[node] = self.erased.get(node, 0) + 1
         self.outcomes.append(outcome)
         return outcome
+
+
+def _may_cancel(leader: Leader) -> bool:
+    """As ``raft.membership`` answers cancelChangePeers."""
+    return leader.stage in (Stage.NONE, Stage.CATCHING_UP)

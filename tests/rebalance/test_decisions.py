@@ -9,20 +9,16 @@ import pytest
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rebalance.decisions import (
     Act,
-    Answer,
     CancelChange,
     ChangePeers,
     Do,
     Group,
-    Placement,
     Stage,
-    answered,
-    may_cancel,
     next_act,
-    placement,
     wanted,
 )
 from clusters.reference.node.rebalance.failover import (
+    GIVEN_UP_DELAY_S,
     MAX_DELAY_S,
     Next,
     ReconfigurationError,
@@ -148,31 +144,6 @@ def test_a_change_of_peers_carries_term_and_revision() -> None:
     assert act == ChangePeers(tuple("abd"), 4, 20)
 
 
-@pytest.mark.parametrize(
-    ("stage", "answers"),
-    [
-        (Stage.NONE, {BASE: "received", LOCK: "received", CANCEL: "received"}),
-        (Stage.CATCHING_UP, {BASE: "busy", LOCK: "received", CANCEL: "busy"}),
-        (Stage.JOINT, {BASE: "busy", LOCK: "busy", CANCEL: "busy"}),
-        (Stage.STABLE, {BASE: "busy", LOCK: "busy", CANCEL: "busy"}),
-    ],
-)
-def test_what_a_leader_answers_in_each_stage(stage: Stage, answers: dict[Variant, str]) -> None:
-    leader = group("abc", stage, "abd")
-    other, same = ChangePeers(tuple("abe"), 4, 20), ChangePeers(tuple("abd"), 4, 20)
-
-    for variant, answer in answers.items():
-        assert answered(variant, leader, other, 20) == answer
-        assert answered(variant, leader, same, 20) is Answer.RECEIVED
-        assert answered(variant, leader, other, 21) is Answer.STALE_REVISION
-        assert answered(variant, leader, ChangePeers(other.nodes, 3, 20), 0) is Answer.STALE_TERM
-        assert answered(variant, None, other, 0) is Answer.NOT_LEADER
-
-
-def test_a_change_can_be_cancelled_until_it_is_joint() -> None:
-    assert [may_cancel(stage) for stage in Stage] == [True, True, False, False]
-
-
 def test_raft_nodes_run_in_stable_and_pending_and_where_pending_is_forced_there_alone() -> None:
     assert wanted(state("abc - def")) == set("abc")
     assert wanted(state("abc ade -")) == set("abcde")
@@ -182,16 +153,6 @@ def test_raft_nodes_run_in_stable_and_pending_and_where_pending_is_forced_there_
         pending=Assignments(("a",), force=True),
     )
     assert wanted(forced) == {"a"}
-
-
-def test_a_node_starts_what_it_lacks_and_stops_what_is_nowhere_asked_for() -> None:
-    states = {0: state("abc - -"), 1: state("bcd acd -"), 2: state("bcd - -"), 3: state("ab - -")}
-
-    # 0 runs and stays, 1 is pending here, 2 was moved away, 3 lost its table meanwhile
-    assert placement("a", {0: states[0], 1: states[1], 2: states[2]}, frozenset({0, 2, 3})) == (
-        Placement(start=frozenset({1}), stop=frozenset({2, 3}))
-    )
-    assert placement("a", states, frozenset({0, 1, 3})) == Placement()
 
 
 # -- failover
@@ -253,8 +214,24 @@ def test_a_target_that_changes_does_not_wait_for_the_retries_of_the_one_before()
         assert (led.may_try(20), led.may_try(21)) == (False, True)
         await asyncio.sleep(decision.delay_s)
         assert led.may_try(20)
-        led.retries = failed(led.retries, ERROR.UNREACHABLE, 20, limit=2).retries
-        assert (led.may_try(20), led.may_try(21)) == (False, True)
+
+    simulate(scenario())
+
+
+def test_what_was_given_up_is_tried_again_though_nothing_is_heard_of_a_heal() -> None:
+    """A link between two nodes that data is to go over is no change of topology."""
+
+    async def scenario() -> None:
+        led = Led(4, Retries())
+        led.retries = Retries(20, 1)
+        for act in (Next.FAILURE_HANDLER, Next.STOP, Next.STOP):
+            decision = failed(led.retries, ERROR.UNREACHABLE, 20, limit=2)
+            led.retries = decision.retries
+            led.wait_until_s = asyncio.get_running_loop().time() + decision.delay_s
+            assert decision.act is act
+            assert not led.may_try(20)
+            await asyncio.sleep(GIVEN_UP_DELAY_S)
+            assert led.may_try(20)
 
     simulate(scenario())
 

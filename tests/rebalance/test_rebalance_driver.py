@@ -9,10 +9,12 @@ from test_rebalance_manager import TABLE, Cluster
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import events
-from clusters.reference.node.metastorage.metastorage import Metastorage
+from clusters.reference.node.catalog import catalog as catalogs
+from clusters.reference.node.metastorage.metastorage import Change, Invoke, Metastorage, Operation
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.rebalance import driver
 from clusters.reference.node.rebalance.driver import RebalanceDriver
+from clusters.reference.node.rebalance.keys import TRIGGER, PartitionId
 from clusters.reference.node.rebalance.transitions import Variant
 
 MANY = "CREATE ZONE z WITH PARTITIONS = 300, REPLICAS = 3"
@@ -29,8 +31,10 @@ class Applied:
         return self._store.apply(Entry(1, self.commits, data))
 
 
-def commits(cluster: Cluster) -> int:
-    """How many commits of metastorage the rebalances of ``cluster`` begin with."""
+def commits(cluster: Cluster, *statements: str) -> int:
+    """How many commits of metastorage the rebalances of ``cluster`` begin with; after
+    ``statements``, if there are any.
+    """
     group = Applied(cluster.store)
 
     async def scenario() -> None:
@@ -43,8 +47,16 @@ def commits(cluster: Cluster) -> int:
             event_log=events.EventLog(boot="boot", wall_ns=lambda: 7),
         )
         running = asyncio.ensure_future(loop.run())
+        cluster.store.observe("", loop.observed)
+        if statements:
+            loop.observed(Change(revision=cluster.store.revision, entries={catalogs.KEY: None}))
         loop.tick()
         await asyncio.sleep(1.0)
+        if statements:
+            group.commits = 0
+        for statement in statements:
+            cluster.execute(statement)
+            await asyncio.sleep(1.0)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -64,6 +76,23 @@ def test_a_statement_costs_one_commit_and_not_one_for_each_partition() -> None:
     cluster.execute("ALTER ZONE z SET REPLICAS = 5")
     assert commits(cluster) == -(-300 // driver.MAX_TOGETHER)
     assert {len(s.pending.nodes) for s in cluster.states() if s.pending is not None} == {5}
-    cluster.execute("DROP TABLE t")
+
+
+def test_a_statement_about_another_table_writes_none_of_the_partitions() -> None:
+    cluster = Cluster("abcdef")
+    cluster.now(1, "abcdef", MANY)
+    cluster.execute(TABLE)
+    commits(cluster)
+    few = ("CREATE ZONE y WITH PARTITIONS = 2", "DROP ZONE y", "CREATE ZONE x WITH PARTITIONS = 2")
+    assert commits(cluster, *few) == 0
+    assert commits(cluster, "ALTER ZONE z SET REPLICAS = 2") == -(-300 // driver.MAX_TOGETHER)
+
+
+def test_keys_without_assignments_go_with_their_table_in_few_commits() -> None:
+    cluster = Cluster("abcdef")
+    cluster.now(1, "abcdef", MANY)
+    for number in range(300):
+        left = Operation(PartitionId(77, number).key(TRIGGER), b"left")
+        cluster._do(Invoke((), (left,)))
     assert commits(cluster) == -(-300 // driver.MAX_TOGETHER)
-    assert not cluster.store.prefixed("partition.assignments")
+    assert not cluster.store.prefixed(TRIGGER)

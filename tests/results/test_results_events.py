@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from harness.protocols.finding import Explanation, ResetCause
 from results.report.event_context import moments_of_resets, rarest
@@ -30,9 +31,12 @@ def test_the_first_of_the_kind_that_does_not_fit_fill_up() -> None:
     assert shown("aaaa", 2) == [0, 1]
 
 
-def test_the_resets_that_a_loss_goes_back_to_are_shown_however_common_resets_are() -> None:
+@pytest.mark.parametrize("kind", ["reset", "partition-reset"])
+def test_the_resets_that_a_loss_goes_back_to_are_shown_however_common_resets_are(
+    kind: str,
+) -> None:
     told = pa.table(
-        {"kind": ["node-started", "lease", *["reset"] * 6], "at_ns": [3, 4, 5, 6, 7, 8, 9, 10]}
+        {"kind": ["node-started", "lease", *[kind] * 6], "at_ns": [3, 4, 5, 6, 7, 8, 9, 10]}
     )
     taken, under = (
         ResetCause(node="n1", at_ns=at_ns, started_ns=started_ns, fault=None, text="reset")

@@ -21,6 +21,7 @@ from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
 from harness.history.load import load
 from harness.importers.exported import import_exported, is_exported
+from harness.importers.jepsen.imported_history import import_run
 from harness.importers.jepsen.operation_forms import Names, normalize
 from harness.importers.jepsen.reader import forms
 from harness.protocols.verdict import encode
@@ -139,6 +140,7 @@ def test_each_fault_is_an_act_of_the_nemesis_that_starts_and_one_that_stops(
         (":schema_version 1", ":schema_version 9", "expected schema version 1, found 9"),
         (':workload "', ':worklode "', "workload"),
         (":term 1", ':term "one"', "one"),
+        (":f :end, ", ":f :ende, ", "expected a row of"),
     ],
 )
 def test_a_record_that_is_none_is_refused_with_its_line(
@@ -201,6 +203,97 @@ def test_a_text_that_a_spreadsheet_would_execute_is_marked() -> None:
     assert rows.cell(["n1", "n2"]) == "n1; n2"
 
 
+@pytest.mark.parametrize("beginning", "=+-@;\t\r")
+def test_a_spreadsheet_executes_no_text_and_no_element_of_a_list(beginning: str) -> None:
+    text = f"{beginning}cmd|' /C calc'!A0"
+
+    assert str(rows.cell(text)).startswith("'")
+    assert str(rows.cell(["n1", text])).startswith("n1; '")
+
+
+HOSTILE = "\x1b]0;owned\x07 \x9b2J \x7f \u202e \U000e0001 \r\n 日本 😀"
+
+
+@pytest.mark.parametrize("notation", [edn_lines, json_lines])
+def test_a_text_of_a_node_does_nothing_to_a_terminal_and_comes_back_as_it_was(
+    tmp_path: Path, notation: Any
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(notation([{"process": 1, "value": HOSTILE}])))
+    shown = path.read_text(encoding="utf-8").removesuffix("\n")
+
+    assert shown.isprintable()
+    assert "日本 😀" in shown
+    ((found, _),) = (batch for batch in forms(path) if batch[0])
+    assert found[0]["value"] == HOSTILE
+
+
+def test_a_text_in_a_csv_does_nothing_to_a_terminal() -> None:
+    assert str(rows.cell(HOSTILE)).isprintable()
+
+
+@pytest.mark.parametrize("notation", [edn_lines, json_lines])
+@pytest.mark.parametrize(
+    ("damaged", "reason"),
+    [
+        (lambda lines: lines[:-1], "none: the file was cut off"),
+        (lambda lines: lines[: len(lines) // 2], "none: the file was cut off"),
+        (lambda lines: [*lines[:-2], lines[-1]], r"expected \d+ records of \w+ before, found"),
+        (lambda lines: [*lines[:3], *lines[4:]], r"expected \d+ records of \w+ before, found"),
+        (lambda lines: [*lines, lines[-2]], "nothing behind the record that ends the run"),
+        (lambda lines: [line.replace(b'"n1"', b'"n2"', 1) for line in lines], "of SHA-256"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused(
+    run: RunDirectory, tmp_path: Path, notation: Any, damaged: Any, reason: str
+) -> None:
+    path = exported(run, tmp_path / "history", notation)
+    path.write_bytes(b"".join(damaged(path.read_bytes().splitlines(keepends=True))))
+
+    with pytest.raises(MalformedHistory, match=reason):
+        import_exported(path, RunDirectory(tmp_path / "again"))
+    assert not (tmp_path / "again" / "manifest.json").exists()
+
+
+def test_logs_that_were_gone_when_a_run_was_exported_are_missing_in_the_imported_one(
+    tmp_path: Path,
+) -> None:
+    run = RunDirectory(Path(shutil.copytree(RUNS / "sim-valid", tmp_path / "run")))
+    shutil.rmtree(run.root / "nodes")
+    path = exported(run, tmp_path / "history")
+
+    again = RunDirectory(tmp_path / "again")
+    import_exported(path, again)
+
+    verdict = analyze(again, executor="local")
+    assert any("logs of n1 are missing" in reason for reason in verdict.reasons)
+    assert encode(verdict) == encode(analyze(run, executor="local"))
+
+
+def test_what_was_said_of_logs_that_were_not_read_is_said_of_the_imported_run(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    with (run.node("n1") / "node.log").open("a") as log:
+        log.write("later")
+    path = exported(run, tmp_path / "history", json_lines)
+
+    again = RunDirectory(tmp_path / "again")
+    import_exported(path, again)
+
+    assert load(again).logs.remarks == load(run).logs.remarks != ()
+    assert encode(analyze(again, executor="local")) == encode(analyze(run, executor="local"))
+
+
+@pytest.mark.parametrize("name", ["nodes/n1/added.log", "history/micro_ops-9999.parquet"])
+def test_a_run_with_a_file_that_its_manifest_does_not_name_is_not_exported(
+    name: str, run: RunDirectory, tmp_path: Path
+) -> None:
+    (run.root / name).write_text("later")
+
+    with pytest.raises(MalformedHistory, match=f"{name} is not in the manifest"):
+        exported(run, tmp_path / "history", json_lines)
+
+
 def test_one_form_must_be_asked_for(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["export", str(run.root)]) == 254
     assert execute(["export", str(run.root), "--edn", "--csv", "faults"]) == 254
@@ -232,3 +325,47 @@ def test_check_takes_an_exported_file_for_the_run_that_it_was(
     assert "a run that was exported: " in told.err
     assert "VIOLATION" in told.out
     assert (tmp_path / "runs" / "latest" / "report.html").exists()
+
+
+@pytest.mark.parametrize("notation", [edn_lines, json_lines])
+def test_no_line_of_an_export_is_lost_doubled_moved_or_changed_without_notice(
+    tmp_path: Path, notation: Any
+) -> None:
+    run = RunDirectory(Path(shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")))
+    path = exported(run, tmp_path / "history", notation)
+    lines = path.read_bytes().splitlines(keepends=True)
+    # One of each kind of record, and the last, whose own fields no digest covers.
+    kinds: dict[str, int] = {}
+    for place, op in enumerate(operations_of(load(run))):
+        kind = op["f"] if op["process"] == "firedrill" else op["process"]
+        kinds[kind if isinstance(kind, str) else f"client {op['type']}"] = place
+    assert {"manifest", "logs", "states", "nemesis", "client ok", "end"} <= kinds.keys()
+    for kind, place in kinds.items():
+        before, line, after = lines[:place], lines[place], lines[place + 1 :]
+        swapped = [after[0], line, *after[1:]] if after else [line, before.pop()]
+        changed = re.sub(rb"(:index |\"index\":)(\d+)", rb"\g<1>1\g<2>", line, count=1)
+        assert changed != line
+        for how, damaged in (
+            ("lost", [*lines[:place], *after]),
+            ("doubled", [*lines[:place], line, line, *after]),
+            ("moved", [*before, *swapped]),
+            ("changed", [*lines[:place], changed, *after]),
+        ):
+            path.write_bytes(b"".join(damaged))
+            again = RunDirectory(tmp_path / f"{kind} {how}")
+            with pytest.raises(MalformedHistory):
+                (import_exported if is_exported(path) else import_run)(path, again)
+            assert not again.manifest.exists(), (kind, how)
+
+
+def test_an_export_without_its_beginning_is_not_taken_for_a_history_of_another_tool(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    path = exported(run, tmp_path / "history.edn")
+    lines = path.read_bytes().splitlines(keepends=True)
+    first = next(at for at, line in enumerate(lines) if b":process :firedrill" not in line)
+    path.write_bytes(b"".join(lines[first:]))
+
+    assert not is_exported(path)
+    with pytest.raises(MalformedHistory, match="a record of an exported run"):
+        import_run(path, RunDirectory(tmp_path / "again"))

@@ -470,6 +470,19 @@ def test_lists_that_are_too_long_by_themselves_go_last_and_the_page_says_so(
     assert f"and {pages.EVENTS_MAX - LEAN_LINES} more in events.parquet" in page.text
 
 
+def test_whatever_an_anomaly_is_called_its_place_on_the_page_is_its_own(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", duration_s=10.0, rate_per_s=20.0, breaks=())
+    names = ("time", "Time", "faults", 'x" onclick="y', "a b", "a-b", "日本")
+    example = Finding(text="told", txns=(), keys=())
+    anomalies = {name: Anomaly(count=1, examples=(example,)) for name in names}
+    page = report(run, msgspec.structs.replace(violation((0, 1)), anomalies=anomalies))
+
+    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in ids)
+    assert sum(name.startswith("anomaly-") for name in ids) >= 2 * len(names)
+
+
 def test_one_fault_is_one_and_a_violation_can_be_shrunk(tmp_path: Path) -> None:
     run = build(tmp_path / "run", **SMALL | {"breaks": BREAKS[:1]})
 

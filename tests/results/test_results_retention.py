@@ -10,6 +10,8 @@ import pytest
 
 from cli.main import execute
 from harness.run.directory import RunDirectory
+from results.report.run_index import INDEX
+from results.store.index import index_path
 from results.store.retention import Rule, RunRecord, begun_at, to_prune
 from results.store.store import RunStore
 
@@ -54,6 +56,28 @@ def test_an_identifier_without_a_time_is_of_no_age() -> None:
     assert to_prune((odd,), Rule(older_than_s=1.0), NOW) == ()
 
 
+def test_the_last_proof_of_a_finding_stays() -> None:
+    proofs = [
+        RunRecord(run_id=f"202611{day:02}-120000-drill-0001", outcome="violation", findings=found)
+        for day, found in ((1, frozenset("ab")), (2, frozenset("b")), (3, frozenset()))
+    ]
+
+    assert to_prune(proofs, Rule(keep_last=0), NOW) == (proofs[2],)
+    assert to_prune(proofs, Rule(keep_last=0, keep_proofs=False), NOW) == tuple(proofs)
+
+
+def test_the_oldest_go_until_the_rest_fits() -> None:
+    runs = [
+        RunRecord(run_id=f"202611{day:02}-120000-drill-0001", outcome="valid", size_bytes=100)
+        for day in range(1, 6)
+    ]
+
+    assert to_prune(runs, Rule(max_bytes=300), NOW) == tuple(runs[:2])
+    assert to_prune(runs, Rule(max_bytes=500), NOW) == ()
+    assert to_prune(runs, Rule(max_bytes=250), NOW) == tuple(runs[:3])
+    assert to_prune(runs, Rule(max_bytes=0, keep_last=4), NOW) == tuple(runs[:1])
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
     store = RunStore(tmp_path / "runs")
@@ -81,7 +105,8 @@ def test_prune_lets_the_oldest_go_and_latest_still_means_the_newest(
     assert f"removed {second}\n2 of 3 runs removed" in capsys.readouterr().out
     assert names(store) == [third]
     assert store.resolve("latest").root.name == third
-    assert sorted(p.name for p in store.root.iterdir()) == sorted([third, "latest"])
+    left = {p.name for p in store.root.iterdir()}
+    assert left == {third, "latest", INDEX, index_path(store).name}
 
 
 def test_a_run_whose_cluster_is_up_is_never_pruned(
@@ -148,7 +173,7 @@ def test_prune_finishes_a_removal_that_was_broken_off(
     assert left.exists()
     assert execute(prune) == 0
 
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [INDEX]
     told = capsys.readouterr().out
     assert "finished removing 20260528-202640-drill-0001" in told
     assert "0 of 0 runs removed, 3 MiB" in told

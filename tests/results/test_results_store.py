@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cli.main import execute
 from harness.errors import HarnessError, UsageError
 from harness.history.files import locked
 from harness.history.manifest import RUNNING, SEALED, write_manifest
@@ -83,6 +84,17 @@ def test_a_run_that_is_not_there_is_misuse_said_in_one_sentence(tmp_path: Path, 
 
     assert "\n" not in str(caught.value)
     assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize("command", [("status",), ("logs",), ("report",), ("check",)])
+def test_a_directory_that_holds_no_run_is_refused_as_that(
+    tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = ("n1",) if command == ("logs",) else ()
+
+    assert execute([*command, str(tmp_path), *node]) == 254
+
+    assert "expected the directory of a run" in capsys.readouterr().err
 
 
 def test_latest_survives_a_copy_without_links(tmp_path: Path) -> None:

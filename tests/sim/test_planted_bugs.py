@@ -76,6 +76,7 @@ def simulated(plan: Plan, into: Path, *, keep: bool = False) -> CellResult:
         ("snapshot-applied-partly", 1, "diverged-replicas"),
         ("laggard-left-behind", 1, "liveness"),
         ("lock-leaked", 1, "illegal-transition"),
+        ("stale-term-accepted", 1, "stale-term"),
     ],
 )
 def test_a_planted_bug_is_found_by_what_it_did(

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.campaign import Announcer
+from cli.campaign_course import Announcer
 from cli.campaign_plans import flags_given, seed_plans
 from cli.cells import simulation_pool
 from cli.replay import clipped, compared, faults_compared

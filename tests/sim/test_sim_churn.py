@@ -11,11 +11,13 @@ from harness.plan.plan import dumps, loads
 
 VARIANTS = ("base", "lock", "cancel")
 SEEDS = range(7000, 7040)
+WAITS = (churn.UP, churn.DOWN)
+ALTERED = ("REPLICAS", churn.FILTER, "PRIMARY_ZONE")
 CHANGES = ("join", "leave", "replace", "attributes", "ddl")
 
 
 def test_each_seed_of_each_variant_has_changes_that_can_be_applied() -> None:
-    seen = Counter[str]()
+    seen, altered, timed = Counter[str](), Counter[str](), Counter[str]()
     for variant in VARIANTS:
         plans = swarm_plans(None, {churn.ASKED_BY: variant}, (), SEEDS)
         again = swarm_plans(None, {churn.ASKED_BY: variant}, (), SEEDS)
@@ -28,7 +30,15 @@ def test_each_seed_of_each_variant_has_changes_that_can_be_applied() -> None:
             assert len(changes) == churn.CHANGES
             assert max(f.at_s + f.hold_s for f in changes) < plan.drive.duration_s - 5
             seen.update(fault.kind for fault in plan.nemesis.schedule)
+            waits = str(plan.system.options["ddl"])
+            timed.update(name for name in WAITS if f"{name} = 0" not in waits)
+            for fault in changes:
+                said = str((fault.options or {}).get("statements", ""))
+                altered.update(name for name in (*WAITS, *ALTERED) if name in said)
     assert set(CHANGES) < set(seen)
+    # Data moves for all that may be altered, at once and after a wait.
+    assert set(altered) == {*WAITS, *ALTERED}
+    assert set(timed) == set(WAITS)
     assert set(seen) <= {*CHANGES, *churn.KINDS}
 
 

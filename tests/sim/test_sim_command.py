@@ -15,11 +15,12 @@ PLAN = ROOT / "scenarios" / "reference" / "drill.toml"
 
 def drill(store: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     fixed = ["--provider", "sim", "--executor", "local", "--duration", "12", "--no-report"]
+    fixed += ["--concurrency", "3"]  # what a simulation costs is its operations
     return subprocess.run(
         [FIREDRILL, "run", PLAN, *fixed, *flags, "--runs-dir", store],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

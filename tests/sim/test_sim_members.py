@@ -21,6 +21,7 @@ from harness.plan.plan import Plan, loads
 from harness.protocols.cluster import Cluster, Roles
 from harness.protocols.faults import PlannedFault, resolved
 from harness.run.directory import RunDirectory
+from nemesis import member_faults
 from nemesis.cut_faults import cut
 from nemesis.member_faults import join, leave
 from nemesis.member_faults import replace as replacing
@@ -127,6 +128,43 @@ def test_without_staying_each_change_is_undone(tmp_path: Path) -> None:
 
     again, _ = drill(loads(run.plan.read_text()), tmp_path / "again")
     assert digest(again) == digest(run)
+
+
+ONLY_NEW = {"statements": ['ALTER ZONE moving SET DATA_NODES_FILTER = \'"n4" || "n5" || "n6"\'']}
+
+
+def test_a_step_for_good_waits_until_the_one_before_it_is_over(tmp_path: Path) -> None:
+    plan = plan_with(
+        fault(1.5, "join", "spares", stays=True),
+        fault(1.7, "ddl", "all", 0.2, **ONLY_NEW),
+        fault(1.8, "ddl", "all", 0.2, statements=["ALTER ZONE moving SET REPLICAS = 2"]),
+    )
+    run, manifest = drill(plan, tmp_path / "run")
+
+    assert manifest.trouble == ()
+    first, second, third = judged(run)
+    assert first["healed_ns"] <= second["injecting_ns"]
+    assert second["healed_ns"] <= third["injecting_ns"]
+    assert set().union(*holders(run).values()) <= {"n4", "n5", "n6"}
+
+
+def test_after_a_step_that_did_not_come_about_no_other_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_faults, "JOIN_LIMIT_S", 0.01)
+    plan = plan_with(
+        fault(1.5, "join", "spares", stays=True), fault(6.0, "ddl", "all", 0.2, **ONLY_NEW)
+    )
+    run, manifest = drill(plan, tmp_path / "run")
+
+    result = analyze(run, executor="local")
+    assert (result.outcome, result.anomalies) == (Outcome.UNKNOWN, {})
+    taken_back, skipped = load_run(run).faults().to_pylist()
+    assert (taken_back["state"], skipped["state"]) == ("healed", "skipped")
+    assert "did not join" in manifest.trouble[0]
+    assert "the step before it, join n5,n6, did not come about" in manifest.trouble[1]
+    # Else no node would pass the filter.
+    assert set().union(*holders(run).values()) == {"n2", "n3", "n4"}
 
 
 @pytest.mark.parametrize(

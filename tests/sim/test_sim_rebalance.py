@@ -210,7 +210,9 @@ def test_what_is_not_yet_where_it_should_be_is_named(
         ("ALTER ZONE drill SET DATA_NODES_AUTO_ADJUST = 5",
          ["zone DRILL: DATA_NODES_AUTO_ADJUST is None, not 5"]),
         ("ALTER ZONE drill SET DATA_NODES_AUTO_ADJUST_SCALE_UP = 0", []),
+        ("ALTER TABLE items SET PRIMARY_ZONE = drill", []),
+        ("ALTER TABLE items WITH PRIMARY_ZONE = 'drill'", []),
     ],
 )  # fmt: skip
 def test_a_change_is_in_force_once_every_option_is_told(text: str, says: list[str]) -> None:
-    assert differing(alteration(zones(), text), views(STABLE)["ZONES"]) == says
+    assert differing(alteration(zones(), text), views(STABLE)) == says

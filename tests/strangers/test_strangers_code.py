@@ -77,10 +77,8 @@ def test_check_and_report_of_a_run_import_nothing_that_lies_in_it(
     "options",
     [
         ("--provider", "sim", "--executor", "local"),
-        pytest.param(
-            ("--provider", "process", "--executor", "spark", "--set", "drive.drivers=2"),
-            marks=pytest.mark.spark,
-        ),
+        # Spark's processes start below a check alike.
+        ("--provider", "process", "--executor", "local", "--set", "drive.drivers=2"),
     ],
 )
 def test_a_run_imports_nothing_that_lies_where_it_is_started(
@@ -89,7 +87,7 @@ def test_a_run_imports_nothing_that_lies_where_it_is_started(
     here, sprung = tmp_path / "here", tmp_path / "sprung"
     lay_traps(here, sprung)
     lay_traps(here / "runs", sprung)
-    short = ("--nodes", "3", "--duration", "12", "--schedule", "2:kill:n1:2", "--seed", "3")
+    short = ("--nodes", "3", "--duration", "6", "--schedule", "2:kill:n1:2", "--seed", "3")
 
     code = ended("run", *options, *short, "--set", "check.min_ok=10", cwd=here)
 

@@ -92,6 +92,10 @@ def _device(path: Path, _: Canaries) -> None:
         os.mkfifo(path)  # only root makes devices; elsewhere it is one FIFO more
 
 
+def _file(path: Path, _: Canaries) -> None:
+    path.write_text("x")
+
+
 def _of_itself(path: Path, _: Canaries) -> None:
     path.symlink_to(path.name)
 
@@ -106,14 +110,19 @@ PLANTS: dict[str, Callable[[Path, Canaries], None]] = {
     "a FIFO": lambda path, _: os.mkfifo(path),
     "a socket": _socket,
     "a device": _device,
+    "a file": _file,
 }
 CASES = [
     (name, kind)
     for name in (*FILES, *DIRECTORIES)
     for kind in PLANTS
     # A directory goes by less: what leads elsewhere at all, and what is none.
-    if name in FILES or kind in ("a link to a directory", "a link to nothing", "a FIFO")
+    if (name in FILES and kind != "a file")
+    or (name in DIRECTORIES and kind in ("a link to a directory", "a link to nothing", "a FIFO"))
 ]
+# A node's own directory is named by what lies below it: a file there is no node.
+PLAIN = [(name, "a file") for name in DIRECTORIES if name != "nodes/n1"]
+
 WHOLE = os.environ.get("FIREDRILL_STRANGERS") == "all"
 COMMANDS = (
     ("check", "--executor", "local", NAME),
@@ -187,7 +196,8 @@ def assert_harmless(
         pytest.param(name, kind, id=f"{name} is {kind}")
         for number, (name, kind) in enumerate(CASES)
         if WHOLE or number % 9 == 0
-    ],
+    ]
+    + [pytest.param(name, kind, id=f"{name} is {kind}") for name, kind in PLAIN],
 )
 def test_what_stands_for_something_else_is_refused_by_name(
     name: str, kind: str, sound: RunDirectory, tmp_path: Path
@@ -200,7 +210,7 @@ def test_what_stands_for_something_else_is_refused_by_name(
     for _command, code, said in assert_harmless(store, canaries, COMMANDS):
         assert code == 254, said
         assert name in said
-        assert "expected a file" in said
+        assert f"expected a {'directory' if kind == 'a file' else 'file'}" in said
     for command, code, said in assert_harmless(store, canaries, STORE_COMMANDS):
         assert code == (255 if command == ("cleanup",) else 0), said
 

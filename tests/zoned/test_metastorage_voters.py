@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from test_partition_driver import begun, settled
@@ -14,9 +16,12 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.admin import ask
-from clusters.reference.node.events import LEADER_ELECTED
+from clusters.reference.node.events import LEADER_ELECTED, EventLog
 from clusters.reference.node.metastorage.metastorage import METASTORAGE
+from clusters.reference.node.raft import CatchUpError, ChangeFailed, Configuration, Stage
+from clusters.reference.node.rebalance import failover
 from clusters.reference.node.runtime import ConnectionLost
+from clusters.reference.node.topology.voters import MetastorageVoters
 from clusters.reference.node.wire.reports import AskVoters, GroupStatus, VotersReport
 
 LIMIT_MS = 10_000
@@ -162,5 +167,30 @@ def test_a_leader_that_stops_in_order_hands_over_and_no_group_waits_for_an_elect
         after = {n: len(await lab.events(n, LEADER_ELECTED)) for n in before}
         assert sum(after.values()) - sum(before.values()) == len(led) > 0
         await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_change_of_voters_that_fails_again_is_tried_ever_more_rarely() -> None:
+    async def scenario() -> None:
+        failed = [ChangeFailed(1, 0, CatchUpError.TIMED_OUT, None)]
+        raft = SimpleNamespace(
+            term=1, stage=Stage.JOINT, configuration=Configuration(("a@1",)), changing_to=None
+        )
+        group: Any = SimpleNamespace(raft=raft, take_events=lambda: failed)
+        host: Any = None
+        voters = MetastorageVoters(
+            node="a",
+            host=host,
+            connected=dict,
+            joined=dict,
+            event_log=EventLog(boot="boot", wall_ns=lambda: 7),
+        )
+        delays = []
+        for _ in range(60):
+            voters.tick(group)
+            delays.append(voters._wait_until_s - now_s())
+        assert delays[:3] == [0.2, 0.4, 0.8]
+        assert delays[-1] == failover.MAX_DELAY_S
 
     simulate(scenario())

@@ -5,15 +5,31 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from zoned_lab import Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.events import REBALANCE_STAGE
+from clusters.reference.node.groups.group import Group
+from clusters.reference.node.metastorage.metastorage import (
+    Invoke,
+    Metastorage,
+    Operation,
+    Versioned,
+    encode_invoke,
+)
+from clusters.reference.node.raft import Configuration, Entry
 from clusters.reference.node.rebalance import partition_driver
-from clusters.reference.node.rebalance.partition_driver import PartitionDriver
+from clusters.reference.node.rebalance.decisions import ChangePeers
+from clusters.reference.node.rebalance.driver import Numbers
+from clusters.reference.node.rebalance.failover import Retries
+from clusters.reference.node.rebalance.keys import STABLE, PartitionId, assignments, encode
+from clusters.reference.node.rebalance.partition_driver import Led, PartitionDriver
+from clusters.reference.node.rebalance.transitions import Variant
+from clusters.reference.node.runtime.tasks import Failure, Tasks
 from harness.protocols.client import READ_WRITE, StoreError
 
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
@@ -122,6 +138,72 @@ def test_partitions_move_to_other_nodes_under_load_and_lose_nothing(seed: int) -
             assert frozenset(elements) <= frozenset(final)
         assert any([await lab.events(node, REBALANCE_STAGE) for node in lab.nodes])
         await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_calm_cluster_does_not_search_metastorage_every_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched, prefixed = list[str](), Metastorage.prefixed
+
+    def counted(store: Metastorage, prefix: str) -> dict[str, Versioned]:
+        searched.append(prefix)
+        return prefixed(store, prefix)
+
+    async def scenario() -> None:
+        lab = Lab(6)
+        await begun(lab, 3)
+        await asyncio.sleep(1.0)
+        monkeypatch.setattr(Metastorage, "prefixed", counted)
+        await asyncio.sleep(2.0)
+        assert searched == []
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_leader_tidies_by_the_revision_that_made_its_nodes_stable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by that of its last answered invoke: the answer to the last one may have been lost."""
+    asked = list[ChangePeers]()
+
+    async def change(
+        driver: PartitionDriver, number: int, led: Led, group: Group, act: ChangePeers, **_: bool
+    ) -> None:
+        asked.append(act)
+
+    monkeypatch.setattr(PartitionDriver, "_change", change)
+
+    async def scenario() -> None:
+        view, partition, nothing = Metastorage(), PartitionId(7, 0), cast(Any, None)
+        for index, nodes in enumerate(("a b", "a b c"), 1):
+            stable = Operation(partition.key(STABLE), encode(assignments(nodes.split())))
+            view.apply(Entry(1, index, encode_invoke(Invoke((), (stable,)))))
+        driver = PartitionDriver(
+            node="a",
+            variant=Variant.BASE,
+            view=view,
+            leader=nothing,
+            lives=lambda: {name: f"{name}@1" for name in "abc"},
+            numbers=lambda: Numbers(((7, 0, 1),)),
+            grants=lambda number: None,
+            host=nothing,
+            replicas=nothing,
+            assignments={},
+            ask=nothing,
+            event_log=nothing,
+            change_log=nothing,
+            tasks=Tasks(Failure()),
+        )
+        led, raft = Led(1, Retries()), SimpleNamespace(node="a@1", is_there=lambda member: False)
+        led.revision = 1
+        raft.configuration = Configuration(("a@1", "b@1", "c@1"))
+        group = cast(Group, SimpleNamespace(raft=raft))
+        driver._tidy(0, partition, led, group)
+        await asyncio.sleep(0)
+        assert [act.revision for act in asked] == [2]
 
     simulate(scenario())
 

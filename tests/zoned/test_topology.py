@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
-from zoned_lab import Lab, columns, now_s
+import pytest
+from zoned_lab import LIMIT_S, Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
+from clusters.reference.node.admin import ask
+from clusters.reference.node.events import TOPOLOGY_CHANGED
+from clusters.reference.node.groups.group import Group
+from clusters.reference.node.groups.host import RaftHost
+from clusters.reference.node.topology import logical
+from clusters.reference.node.wire.reports import AskChanges, ChangeReport, ChangeRow
+from harness.protocols.hardware import DiskTrouble
 
 QUERY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 
@@ -94,3 +103,71 @@ def test_a_node_of_another_cluster_or_version_is_refused_and_says_why() -> None:
         await lab.provider.teardown()
 
     simulate(scenario())
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["paused", "slow disk"])
+def test_a_stall_of_metastorage_itself_puts_no_other_node_out(slow: bool) -> None:
+    async def scenario() -> None:
+        lab = Lab(nodes=("a", "b", "c", "d"))
+        await lab.provision({"system_nodes": ("a",)})
+        await lab.start(*lab.nodes)
+        await lab.until_rows(QUERY, columns("a b c d"))
+        await asyncio.sleep(1.0)
+        before = await lab.events("a", TOPOLOGY_CHANGED)
+        if slow:
+            await lab.provider.set_disk("a", DiskTrouble(slow_s=4.0))
+            await asyncio.sleep(2.5)
+            await lab.provider.set_disk("a", DiskTrouble())
+        else:
+            await lab.provider.pause("a")
+            await asyncio.sleep(3.0)
+            await lab.provider.resume("a")
+        await asyncio.sleep(6.0)
+        assert await lab.events("a", TOPOLOGY_CHANGED) == before
+        await lab.provider.kill("d")
+        killed_s = now_s()
+        assert await lab.until_rows(QUERY, columns("a b c")) - killed_s < 2.3
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_node_that_leaves_does_not_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(host: RaftHost, groups: Iterable[Group]) -> None:
+        await asyncio.sleep(10.0)  # until it is given up
+
+    async def scenario() -> None:
+        lab = await whole()
+        monkeypatch.setattr(RaftHost, "hand_over", slow)
+        await lab.provider.stop("d")
+        texts = [e.text for n in ("a", "b", "c") for e in await lab.events(n, TOPOLOGY_CHANGED)]
+        assert "logical topology: joined none, left d" in texts
+        assert "logical topology: joined d, left none" not in texts
+        await lab.provider.teardown()
+
+    monkeypatch.setattr(logical, "JOIN_EVERY_S", 0.1)
+    simulate(scenario())
+
+
+def test_the_restart_of_an_only_voter_is_no_restart_of_the_cluster() -> None:
+    async def scenario() -> None:
+        lab = Lab(nodes=("a", "b", "c", "d"))
+        await lab.provision({"system_nodes": ("a",)})
+        await lab.start(*lab.nodes)
+        await lab.until_rows(QUERY, columns("a b c d"))
+        await asyncio.sleep(1.0)
+        await lab.provider.kill("a")
+        await lab.start("a")
+        await lab.until_rows(QUERY, columns("a b c d"))
+        await asyncio.sleep(3.0)
+        assert not [row for row in await changes(lab, "a") if row.kind == "restart"]
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+async def changes(lab: Lab, node: str) -> tuple[ChangeRow, ...]:
+    address, network = lab.cluster.client[node]["client"], lab.provider.client_network
+    answer = await ask(network, address.host, address.port, AskChanges("", 0), LIMIT_S)
+    assert isinstance(answer, ChangeReport)
+    return answer.rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,11 @@ from cli.wiring import run_plan
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import encode_key
+from clusters.reference.node.wire.reports import SqlProblem, SqlReport
 from clusters.reference.system import ReferenceSystem, build
 from clusters.reference.zones import Zones
 from harness.clock import RunClock
-from harness.errors import PlanError
+from harness.errors import HarnessError, PlanError
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind
 from harness.plan.plan import loads
@@ -213,3 +215,47 @@ def test_a_drill_with_zones_is_judged_like_any_other(tmp_path: Path) -> None:
     run = run_plan(loads(PLAN), tmp_path, Silent(), Stop())
 
     assert analyze(run, executor="local").outcome is Outcome.VALID
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([], 1),
+        (["PEER-LOST"], 2),
+        (["PEER-LOST", "ObjectExists"], 2),
+        (["NOT-LEADER", "NOT-LEADER"], 3),
+    ],
+)
+def test_a_statement_of_the_set_up_is_asked_again_where_its_answer_was_lost(
+    answers: list[str], asked: int
+) -> None:
+    assert carried_out(answers) == asked
+
+
+@pytest.mark.parametrize("answers", [["ObjectExists"], ["NOT-LEADER", "ObjectExists"]])
+def test_a_statement_of_the_set_up_that_is_refused_ends_it(answers: list[str]) -> None:
+    with pytest.raises(HarnessError, match="CREATE ZONE"):
+        carried_out(answers)
+
+
+def carried_out(answers: list[str]) -> int:
+    """How often a statement is asked that gets ``answers``, and is carried out then."""
+    system: Any = build({"partitions": 4}, NODES, 1)
+    left, times = iter(answers), 0
+
+    async def sql(cluster: Any, node: str, statement: str, limit_s: float) -> SqlReport:
+        nonlocal times
+        times += 1
+        kind = next(left, None)
+        if kind is None:
+            return SqlReport()
+        return SqlReport(problem=SqlProblem(kind=kind, message="", doubtful=kind == "PEER-LOST"))
+
+    system.sql = sql
+
+    async def scenario() -> None:
+        deadline_s = asyncio.get_running_loop().time() + 5.0
+        await system._carried_out(None, "n1", "CREATE ZONE z", deadline_s)
+
+    simulate(scenario())
+    return times

@@ -9,7 +9,10 @@ from zoned_lab import Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.client import Stored
+from clusters.reference.node.tx import finisher
+from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.wire import error_table as codes
+from clusters.reference.node.wire.messages import TxnId
 from harness.protocols.client import READ_WRITE, StoreError
 
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
@@ -159,6 +162,87 @@ def test_a_table_that_a_node_does_not_know_yet_is_waited_for() -> None:
         await lab.done("CREATE TABLE u WITH PRIMARY_ZONE = z")
         await waiting
         assert await held(lab, "U") == {1}
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+@pytest.mark.parametrize("dropped", ["T", "U"])
+def test_a_commit_over_two_tables_is_whole_in_the_one_that_stays(
+    dropped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``T`` is home of the commit, ``U`` a participant: neither may go before the other is done."""
+    late = [True]
+    finish, rows = OutcomeSender._finish_participants, dict[int, OutcomeSender]()
+
+    async def delayed(sender: OutcomeSender, txn: TxnId) -> None:
+        rows[id(sender)] = sender
+        while late[0]:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.05)
+        await finish(sender, txn)
+
+    monkeypatch.setattr(OutcomeSender, "_finish_participants", delayed)
+    # Else the participant finds the outcome out by itself before the table is gone.
+    monkeypatch.setattr(finisher, "RECOVER_AFTER_S", 4.0)
+
+    async def scenario() -> None:
+        lab = Lab(7)
+        await begun(lab)
+        await lab.done("CREATE TABLE u WITH PRIMARY_ZONE = z")
+        client = await lab.dial("d", "T")
+        client.table_of = lambda key: "T" if key == 0 else "U"
+        tx = await client.begin(READ_WRITE, now_s() + 5.0)
+        await tx.write(0, 1)
+        await tx.write(1, 2)
+        await tx.commit()
+        await lab.done(f"DROP TABLE {dropped}")
+        await asyncio.sleep(1.0)
+        late[0] = False
+        kept, key, value = ("U", 1, 2) if dropped == "T" else ("T", 0, 1)
+        deadline_s = now_s() + 10.0
+        while True:
+            groups = {g.partition for node in "abcd" for g in (await lab.report(node)).groups}
+            if len(groups) == 1 + PARTITIONS:
+                break
+            assert now_s() < deadline_s, groups
+            await asyncio.sleep(0.1)
+        reader = await lab.dial("b", kept)
+        found = await (await reader.begin(READ_WRITE, now_s() + 5.0)).read(key)
+        assert found == value
+        assert all(
+            not any(o.ts for o in sender._partition.outcomes.rows.values())
+            for sender in rows.values()
+        )
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_a_table_whose_only_node_was_wiped_before_it_was_created_serves() -> None:
+    async def scenario() -> None:
+        lab = Lab(8)
+        await lab.provision()
+        await lab.start("a", "b", "c", "d")
+        await lab.until_rows(TOPOLOGY, columns("a b c d"))
+        await lab.done(
+            "CREATE ZONE z WITH PARTITIONS = 4, REPLICAS = 1, "
+            "DATA_NODES_FILTER = '\"d\"', DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 300"
+        )
+        await lab.until_rows(DATA, set())  # no table yet
+        await lab.provider.kill("d")
+        await lab.provider.wipe("d")
+        await lab.done("CREATE TABLE t WITH PRIMARY_ZONE = z")
+        await asyncio.sleep(3.0)
+        await lab.start("d")
+        await lab.until_rows(TOPOLOGY, columns("a b c d"))
+        await put(lab, "T", 1, "a")
+        assert await held(lab, "T") == {1}
+        # A directory that is lost once the table has served is not replaced by an empty one.
+        await lab.provider.kill("d")
+        await lab.provider.wipe("d")
+        await lab.start("d")
+        await asyncio.sleep(5.0)
+        assert (await refused(lab, "T")).code in codes.NOT_SERVED
         await lab.provider.teardown()
 
     simulate(scenario())

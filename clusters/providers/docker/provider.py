@@ -27,6 +27,7 @@ from harness.plan.plan import options as convert
 from harness.protocols.cluster import (
     Capability,
     Cluster,
+    CommandResult,
     Grudge,
     Link,
     LinkQuality,
@@ -91,6 +92,7 @@ class DockerProvider:
     """Nodes as containers of one run. See ``Provider`` for the contract."""
 
     name = NAME
+    commands_refused = "the containers here run no commands over SSH"
 
     def __init__(
         self,
@@ -362,6 +364,28 @@ class DockerProvider:
             self._ours,
             node,
             at.launch,
+        )
+
+    async def run_command(self, node: str, command: str, limit_s: float) -> CommandResult:
+        """See ``harness.protocols.cluster.RunsCommands``: in the container, over SSH."""
+        at = self._node(node)
+        if at.launch is None or not at.reachable:
+            raise HarnessError(f"{node}: no command can be run there now")
+        running = (await self.probe(node)).running
+        told = {
+            "FIREDRILL_NODE": node,
+            "FIREDRILL_WORK_DIR": at.launch.work_dir,
+            "FIREDRILL_PID": str(at.process.pid) if at.process and running else "",
+        }
+        return await at.lane.call(
+            "a command of the plan",
+            limit_s + LOOK_LIMIT_S,
+            program.run_command,
+            at.session,
+            at.launch.work_dir,
+            told,
+            command,
+            limit_s,
         )
 
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from clusters.providers.process import gate, procfs
 from clusters.providers.process.cleanup import Ledger
 from clusters.providers.process.procfs import Identity
 from harness.errors import DeadlineExceeded, HarnessError
+from harness.protocols.cluster import CommandResult
 
 # From SIGKILL to the end of a process: its memory has to be given back first.
 _END_LIMIT_S = 10.0
 # A signal is delivered when the process next runs; on a busy machine that takes a moment.
 _SIGNAL_LIMIT_S = 5.0
 _POLL_S = 0.01
+OUTPUT_BYTES = 4096  # the end of what a command said
 
 
 @attrs.frozen(kw_only=True)
@@ -151,6 +154,39 @@ def launch(
             start_new_session=True,
             pass_fds=pass_fds,
         )
+
+
+def run_command(
+    node: str, command: str, env: Mapping[str, str], work: Path, limit_s: float
+) -> CommandResult:
+    """Run ``command`` by ``sh`` in ``work``. Blocking. Raises ``HarnessError`` where it can't be
+    started, ``DeadlineExceeded`` once it was ended.
+    """
+    try:
+        # A file: what the command leaves running may hold its output open for good.
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                ("sh", "-c", command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=work,
+                env=dict(env),
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(limit_s)
+            except subprocess.TimeoutExpired as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise DeadlineExceeded(f"{node}: a command of the plan", limit_s) from error
+            output.seek(max(0, output.seek(0, os.SEEK_END) - OUTPUT_BYTES))
+            said = output.read().decode("utf-8", "replace")
+    except OSError as error:
+        raise HarnessError(f"{node}: can't run a command: {error.strerror}") from error
+    # As a shell tells it of what a signal ended.
+    return CommandResult(status=128 - status if status < 0 else status, output=said)
 
 
 def _let_through(process: subprocess.Popen[bytes]) -> None:

@@ -22,7 +22,7 @@ from msgspec import Meta
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.capability_trials import found_capabilities
-from clusters.providers.process.child import Child, spawn
+from clusters.providers.process.child import Child, run_command, spawn
 from clusters.providers.process.cleanup import Ledger, end_marked
 from clusters.providers.process.keeper import keep_links
 from clusters.providers.process.node_files import (
@@ -43,6 +43,7 @@ from harness.protocols.cluster import (
     Address,
     Capability,
     Cluster,
+    CommandResult,
     Grudge,
     Link,
     LinkQuality,
@@ -62,6 +63,8 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME", "LD_LIBRA
 # A listener and a few connections, two sockets each; beside them clients, probes and the history.
 _FILES_PER_PROXY = 9
 _FILES_BESIDE = 2048
+# A plan may be a stranger's, and its commands run with all that this user may do.
+_ALLOWED = "FIREDRILL_COMMANDS"
 _ROOM_BYTES = 1 << 20  # below this, writes begin to fail
 
 
@@ -95,6 +98,10 @@ class ProcessProvider:
     """``harness.protocols.cluster.Provider`` over local processes. Used on one loop."""
 
     name = "process"
+    commands_refused = (
+        "commands of a plan would run on this machine itself, with all that you may do: "
+        f"{_ALLOWED}=1 in the environment allows it"
+    )
 
     def __init__(self, run_id: str, options: Options, state_dir: Path) -> None:
         """Touches nothing yet."""
@@ -111,8 +118,11 @@ class ProcessProvider:
         self._claims = port_choice.Claims()
 
     async def capabilities(self) -> frozenset[Capability]:
-        """The capabilities here, tried on a process and on a link that are gone on return."""
-        return await found_capabilities()
+        """The capabilities here, tried on a process and on a link that are gone on return.
+        Commands of a plan are run where the environment allows it.
+        """
+        allowed = {Capability.COMMANDS} if os.environ.get(_ALLOWED) == "1" else set()
+        return await found_capabilities() | allowed
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Whether the ports that the plan names are there. Raises ``PlanError``, and
@@ -288,6 +298,24 @@ class ProcessProvider:
         """See ``harness.protocols.usage.TellsUsage``."""
         child = self._children.get(node)
         return None if child is None else procfs.usage(child.identity)
+
+    async def run_command(self, node: str, command: str, limit_s: float) -> CommandResult:
+        """See ``harness.protocols.cluster.RunsCommands``: here, as this user."""
+        self._known(node)
+        if os.environ.get(_ALLOWED) != "1":
+            raise MissingCapability(f"a command on {node}", Capability.COMMANDS.value)
+        status, layout = self._status(node), self._layout(node)
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        told = {
+            "FIREDRILL_NODE": node,
+            "FIREDRILL_WORK_DIR": str(layout.work),
+            "FIREDRILL_PID": str(status.pid) if status.running else "",
+            "FIREDRILL_CONTROLLER": str(os.getpid()),
+            procfs.MARK: self._ledger.mark(),
+        }
+        return await asyncio.to_thread(
+            run_command, node, command, inherited | told, layout.work, limit_s
+        )
 
     async def collect(self, node: str, into: Path) -> None:
         """Copy the node's log into ``into``, unless it is there already."""

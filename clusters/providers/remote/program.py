@@ -12,7 +12,7 @@ import attrs
 
 from clusters.providers.remote.ssh_session import OUTPUT_LIMIT_BYTES, Session
 from harness.errors import HarnessError
-from harness.protocols.cluster import LogPiece, NodeStatus
+from harness.protocols.cluster import CommandResult, LogPiece, NodeStatus
 
 START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
@@ -220,6 +220,33 @@ def wipe(session: Session, launch: Launch) -> None:
 def sizes_command(launch: Launch) -> list[str]:
     """The command that prints the size of each file that ``wipe`` would remove."""
     return ["sh", "-c", _SIZES, "sh", launch.work_dir, *launch.own]
+
+
+# Its output goes to a file: what the command leaves running would hold the session open.
+_COMMAND = """
+output=$(mktemp) || exit 125
+cd -- "$1" || exit 125
+sh -c "$2" > "$output" 2>&1 < /dev/null
+echo $?
+tail --bytes=4096 -- "$output"
+rm -f -- "$output"
+"""
+
+
+def run_command(
+    session: Session, work_dir: str, env: Mapping[str, str], command: str, limit_s: float
+) -> CommandResult:
+    """See ``harness.protocols.cluster.RunsCommands``. Blocking."""
+    told = [f"{name}={value}" for name, value in sorted(env.items())]
+    said = session.run(
+        ["env", *told, "sh", "-c", _COMMAND, "sh", work_dir, command],
+        limit_s=limit_s,
+        name="a command of the plan",
+    )
+    status, _, output = said.partition(b"\n")
+    if not status.isdigit():
+        raise HarnessError(f"{session.node}: expected how a command ended (got {said[:80]!r})")
+    return CommandResult(status=int(status), output=output.decode("utf-8", "replace"))
 
 
 def read_log(session: Session, launch: Launch, offset: int, limit_bytes: int) -> LogPiece:

@@ -212,7 +212,7 @@ class SimProvider:
 
     async def capabilities(self) -> frozenset[Capability]:
         """The simulated capabilities."""
-        return frozenset(Capability) - OF_SYSTEMS
+        return frozenset(Capability) - OF_SYSTEMS - {Capability.COMMANDS}
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Nothing of the machine is needed, so nothing of it can be missing."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from clusters.reference.claims.durable_facts import LogReader, entry_mark
+from clusters.reference.claims.durable_facts import LogReader, entry_mark, generation_name, root_of
 from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer
 from clusters.reference.node.metastorage.metastorage import (
@@ -32,6 +32,7 @@ from clusters.reference.node.placement.lease_expiry import (
     decode_lease,
     origin_of,
 )
+from clusters.reference.node.raft.core import TERM_BITS
 from clusters.reference.node.raft.types import (
     Append,
     AppendReply,
@@ -188,7 +189,7 @@ class ReferenceClaims:
         self._asked_for: dict[tuple[str, bytes], int] = {}
         self._sent: dict[str, None] = {}
         self._grants = _Grants()
-        self._logs: dict[str, PartitionLog] = {}  # of partitions, by group
+        self._logs: dict[str, PartitionLog] = {}  # of generations of partitions
 
     def disk(self) -> LogReader:
         """See ``ClaimsReader``."""
@@ -259,7 +260,7 @@ class ReferenceClaims:
             if frame.heartbeat is None or not frame.heartbeat.begun:
                 return ()
             begun = frame.heartbeat.begun
-            return [("Heartbeat", TermClaim(group, term)) for group, term in begun]
+            return [("Heartbeat", _begun(group, claim)) for group, claim in begun]
         if isinstance(frame, PeerRequest) and frame.id != NO_ANSWER:
             self._requests[(connection, frame.id)] = frame.body
             self._note_request(source, frame.body)
@@ -272,6 +273,7 @@ class ReferenceClaims:
     def _of_raft(self, source: str, to: str, group: str, message: Message) -> list[Statement]:
         kind = type(message)
         name = kind.__name__
+        group = generation_name(group, message.generation)
         if isinstance(message, VoteReply):
             given = message.granted and not message.pre
             candidate = self._candidates.get((group, to))
@@ -413,7 +415,9 @@ class ReferenceClaims:
     def _log(self, group: str) -> PartitionLog:
         found = self._logs.get(group)
         if found is None:
-            found = self._logs[group] = PartitionLog(group)
+            root = root_of(group)
+            found = PartitionLog(group) if root == group else self._log(root).another()
+            self._logs[group] = found
         return found
 
     def _command(self, group: str, entry: Entry) -> tuple[Fact, ...]:
@@ -422,12 +426,12 @@ class ReferenceClaims:
         if isinstance(command, commands.Commit):
             self._commits.setdefault(command.ts, {})[group] = command
             written = LoggedWrites(group, command.epoch, str(command.txn), _keys(command.writes))
-            return Command(_commit_name(command.ts)), written
+            return Command(_commit_name(command.ts), str(command.txn)), written
         if isinstance(command, commands.Prepare):
             txn = str(command.txn)
             self._prepares[(group, txn)] = command
             written = LoggedWrites(group, command.epoch, txn, _keys(command.writes))
-            return Command(_prepare_name(txn)), written
+            return Command(_prepare_name(txn), txn), written
         if isinstance(command, commands.Finish):
             txn = str(command.txn)
             return TransactionEnd(group, txn), Outcome(txn, command.ts or None)
@@ -524,6 +528,12 @@ class _Session:
             self.commits[request.id], self._writes = (self._txn, self._writes), {}
         elif isinstance(body, OneShot):
             self.commits[request.id] = "", _writes(body.steps)
+
+
+def _begun(group: str, claim: int) -> Fact:
+    """The claim of a heartbeat's ``claim``: see ``Raft.claim``."""
+    generation, term = claim >> TERM_BITS, claim & ((1 << TERM_BITS) - 1)
+    return TermClaim(generation_name(group, generation), term)
 
 
 def _group(partition: int) -> str:

@@ -23,7 +23,16 @@ from clusters.reference.node.storage.log_records import (
     Update,
 )
 from clusters.reference.node.storage.shared_log import PREFIX
-from harness.protocols.claims import Base, Fact, LogEntry, LogUpdate, Member, Members, mark_of
+from harness.protocols.claims import (
+    Base,
+    Fact,
+    LogEntry,
+    LogUpdate,
+    Member,
+    Members,
+    NewGeneration,
+    mark_of,
+)
 
 _RECORD = struct.Struct("!4sII")
 _PLACE = struct.Struct("!QQ")
@@ -39,6 +48,8 @@ class LogReader:
     def __init__(self, says: Says) -> None:
         self._says, self._directory = says, ""
         self._parts: dict[str, list[Update]] = {}  # of updates that are larger than a record
+        self._generations: dict[str, list[int]] = {}  # of each group, those that were here
+        self._replicas: dict[str, str] = {}  # group: its member, where that is not the disk's
 
     def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
         """See ``DiskReader``."""
@@ -81,24 +92,58 @@ class LogReader:
     def _facts(self, update: Update) -> Iterator[Fact]:
         group, hard = update.group, update.hard_state
         if update.dropped:
-            yield LogUpdate(group, dropped=True)
+            yield from self._dropped(group, update.dropped)
             if update.dropped is True:
                 return
-            # The next replica here is another member, though of the same disk.
-            yield Member(replica_of(self._directory, update.dropped), group)
+        if hard is not None and hard.generation != self._generation(group):
+            yield from self._entered(group, hard.generation)
+        generation = self._generation(group)
         yield LogUpdate(
-            group,
+            generation_name(group, generation),
             None if hard is None else hard.term,
             None if hard is None else hard.vote,
-            tuple([self._logged(group, entry) for entry in update.entries]),
-            None if update.cut is None else _base(update.cut),
+            tuple([self._logged(group, generation, entry) for entry in update.entries]),
+            None if update.cut is None else _base(update.cut, generation),
         )
 
-    def _logged(self, group: str, entry: Entry) -> LogEntry:
+    def _generation(self, group: str) -> int:
+        return self._generations.get(group, (0,))[-1]
+
+    def _dropped(self, group: str, dropped: bool | int) -> Iterator[Fact]:
+        names = [generation_name(group, each) for each in self._generations.pop(group, [0])]
+        for name in names:
+            yield LogUpdate(name, dropped=True)
+        if dropped is True:
+            return
+        # The next replica here is another member, though of the same disk.
+        self._replicas[group] = replica_of(self._directory, dropped)
+        for name in names:
+            yield Member(self._replicas[group], name)
+
+    def _entered(self, group: str, generation: int) -> Iterator[Fact]:
+        before = generation_name(group, self._generation(group))
+        self._generations.setdefault(group, [0]).append(generation)
+        name = generation_name(group, generation)
+        if group in self._replicas:
+            yield Member(self._replicas[group], name)
+        yield NewGeneration(group, before, name)
+
+    def _logged(self, group: str, generation: int, entry: Entry) -> LogEntry:
         mark = entry_mark(entry)
         if entry.config:
-            return LogEntry(entry.index, mark, (_members(decode_configuration(entry.data)),))
+            members = _members(decode_configuration(entry.data), generation)
+            return LogEntry(entry.index, mark, () if members is NOBODY else (members,))
         return LogEntry(entry.index, mark, self._says(group, entry, mark) if entry.data else ())
+
+
+def generation_name(group: str, generation: int) -> str:
+    """The name of a generation of ``group`` in facts."""
+    return f"{group}@{generation}" if generation else group
+
+
+def root_of(name: str) -> str:
+    """The group that ``name`` is a generation of."""
+    return name.partition("@")[0]
 
 
 def entry_mark(entry: Entry) -> int:
@@ -119,17 +164,23 @@ def _record(segment: int, offset: int, data: bytes, at: int) -> bytes | None:
     return payload if zlib.crc32(payload, zlib.crc32(_PLACE.pack(segment, offset))) == crc else None
 
 
-def _base(cut: Compaction) -> Base:
+def _base(cut: Compaction, generation: int) -> Base:
     saved = cut.saved
     return Base(
         cut.base.index,
         cut.base.term,
-        _members(cut.base.configuration),
+        _members(cut.base.configuration, generation),
         "" if saved is None else saved.file,
         0 if saved is None else saved.size_bytes,
         cut.whole,
     )
 
 
-def _members(configuration: Configuration) -> Members:
+NOBODY = Members(())
+
+
+def _members(configuration: Configuration, generation: int) -> Members:
+    """The members that decide by ``configuration``; none by that of another generation."""
+    if configuration.generation != generation:
+        return NOBODY
     return Members(configuration.voters, configuration.outgoing)

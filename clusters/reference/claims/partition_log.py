@@ -13,8 +13,8 @@ from harness.protocols.claims import Fact, NewVersions, NoOpEntry, Outcome
 
 
 class PartitionLog:
-    """The committed commands of one group, from the first on; once one is missing, none of those
-    behind it is followed.
+    """The committed commands of one generation of a group, from the first on; once one is missing,
+    none of those behind it is followed.
     """
 
     def __init__(self, group: str) -> None:
@@ -29,10 +29,16 @@ class PartitionLog:
         """A disk holds ``command``."""
         self._commands[(index, mark)] = command
 
+    def another(self) -> PartitionLog:
+        """The log of another generation: nothing is committed there, and disks hold the same."""
+        other = PartitionLog(self._group)
+        other._commands = self._commands
+        return other
+
     def committed(self, index: int, mark: int) -> list[Fact]:
         """What the entry did; nothing for a leader's first entry and for configurations."""
         self._complete = self._complete and mark != 0
-        command = self._commands.pop((index, mark), None)
+        command = self._commands.get((index, mark))
         return self._apply(command) if self._complete and command is not None else []
 
     def _apply(self, command: commands.Command) -> list[Fact]:

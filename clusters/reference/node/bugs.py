@@ -66,9 +66,13 @@ KNOWN = {
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "removed-node-answers": "a replica that is assigned no more goes on "
     "(rebalance/partition_driver.py)",
+    "reset-in-sc": "partitions of a strongly consistent zone are reset, too "
+    "(availability/manager.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition_state_machine.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
+    "stale-term-accepted": "a node that leads again asks for changes of peers in its earlier term, "
+    "and that term is not compared (raft/membership.py)",
     "term-not-checked": "a follower takes entries behind one of another term than its leader's "
     "(raft/follower.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups/host.py)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from clusters.reference.node.availability.majority import never
 from clusters.reference.node.config import Config
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import ChunkQueue, Restorable
@@ -15,7 +16,7 @@ from clusters.reference.node.metastorage.metastorage_service import MetastorageS
 from clusters.reference.node.node_report import Reporter
 from clusters.reference.node.placement.assignments import Assignment, Zone
 from clusters.reference.node.placement.lease_expiry import LeaseTable, origin_of
-from clusters.reference.node.placement.lease_manager import LeaseManager
+from clusters.reference.node.placement.lease_manager import LeaseManager, unfenced
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.replicas.replica import Replica
 from clusters.reference.node.rpc.heartbeats import Heartbeats
@@ -135,11 +136,18 @@ class Components:
                 zoned=self.zoned,
             ),
             revision=lambda: self.metastorage.revision,
+            log_of=lambda number: self.replicas.log_of(number),
+            start_of=lambda number: self.replicas.start_of(number),
             tasks=self.tasks,
             failure=self.failure,
         )
+        self.routes = FixedRoutes(config.partitions) if self.zoned is None else self.zoned.routes
         self.primaries = PrimaryClient(
-            route=self.leases.primary, ask=self.router.ask, notify=self.router.notify
+            route=self.leases.primary,
+            ask=self.router.ask,
+            notify=self.router.notify,
+            removed=self.routes.removed,
+            refused=never if self.zoned is None else self.zoned.refusals.of,
         )
         self.replicas = ReplicaManager(
             member=self.member,
@@ -152,6 +160,10 @@ class Components:
             event_log=self.event_log,
             tasks=self.tasks,
             tuning=config.tuning,
+            dropped=self.routes.dropped,
+            may_be_reset=(lambda number: False)
+            if self.zoned is None
+            else self.zoned.highly_available,
         )
         client = MetastorageClient(
             store=self.metastorage,
@@ -176,12 +188,12 @@ class Components:
             metastorage=client,
             event_log=self.event_log,
             spawn=self.tasks.spawn,
+            removed=self.routes.removed,
+            fence=unfenced if self.zoned is None else self.zoned.fence,
         )
 
     def _compose_topology(self) -> None:
         config, runtime = self.config, self.runtime
-        zoned = self.zoned
-        self.routes = FixedRoutes(config.partitions) if zoned is None else zoned.routes
         self.peers = Peers(
             node=config.node,
             incarnation=self.identity.incarnation,

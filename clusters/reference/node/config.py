@@ -93,7 +93,8 @@ class Zoned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ``system_nodes``: the names of the nodes that found the cluster and vote in metastorage, the
     same on all; all others follow it. A node joins if ``tag`` and ``version`` are those of the
     cluster. ``attributes`` and ``profiles`` are what it announces then. It is out ``detection_s``
-    after the last renewal of its lease. ``rebalance``: the variant.
+    after the last renewal of its lease. ``rebalance``: the variant. ``phase2``:
+    whether a restart looks for the copies with the last user inputs (IEP-131).
     """
 
     system_nodes: tuple[str, ...]
@@ -103,6 +104,7 @@ class Zoned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     profiles: tuple[AttributeText, ...] = (DEFAULT_PROFILE,)
     detection_s: DetectionS = DEFAULT_DETECTION_S
     rebalance: Rebalance = "base"
+    phase2: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,9 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from clusters.reference.node.wire.reports import EventBatch, NodeEvent
+import msgspec
+
+from clusters.reference.node.wire.reports import EventBatch, NodeEvent, ResetReport
 
 MAX_EVENTS = 10_000  # a reader that is slower than that loses the oldest, and is told how many
 
@@ -27,6 +29,8 @@ CATALOG_CHANGED = "catalog-changed"
 DATA_NODES_CHANGED = "data-nodes-changed"
 TOPOLOGY_CHANGED = "topology-changed"
 REBALANCE_STAGE = "rebalance-stage"
+PARTITION_RESET = "partition-reset"
+RESTORED = "restored"
 LOG_TRUNCATED = "log-truncated"
 TORN_TAIL = "torn-tail"
 STORAGE_ERROR = "storage-error"
@@ -38,17 +42,24 @@ log = logging.getLogger("node.events")
 _LINE = re.compile(
     r"\S+ INFO node\.events: (?P<kind>\S+): (?P<text>.*)"
     r" \[partition=(?P<partition>-|-?\d{1,9}) term=(?P<term>-|\d{1,18}) seq=(?P<seq>\d{1,18})"
-    r" boot=(?P<boot>\S+) wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18})\]"
+    r" boot=(?P<boot>\S+) wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18})"
+    r"(?: generation=(?P<generation>\d{1,18}))?(?: reset=(?P<reset>\S+))?\]"
 )
+
+
+_reset = msgspec.json.Decoder(ResetReport).decode
 
 
 def line_of(event: NodeEvent) -> str:
     """``event`` as the message of one line of a log: the text for a person comes first."""
     partition = "-" if event.partition is None else event.partition
     term = "-" if event.term is None else event.term
+    of_generation = "" if event.generation is None else f" generation={event.generation}"
+    if event.reset is not None:
+        of_generation += f" reset={msgspec.json.encode(event.reset).decode()}"
     return (
         f"{event.kind}: {' '.join(event.text.split())} [partition={partition} term={term}"
-        f" seq={event.seq} boot={event.boot} wall_ns={event.wall_ns}]"
+        f" seq={event.seq} boot={event.boot} wall_ns={event.wall_ns}{of_generation}]"
     )
 
 
@@ -59,7 +70,11 @@ def parse_line(line: str) -> NodeEvent | None:
     found = _LINE.fullmatch(line)
     if found is None:
         return None
-    partition, term = found["partition"], found["term"]
+    partition, term, generation = found["partition"], found["term"], found["generation"]
+    try:
+        reset = None if found["reset"] is None else _reset(found["reset"])
+    except msgspec.DecodeError:
+        return None
     return NodeEvent(
         seq=int(found["seq"]),
         kind=found["kind"],
@@ -68,6 +83,8 @@ def parse_line(line: str) -> NodeEvent | None:
         partition=None if partition == "-" else int(partition),
         term=None if term == "-" else int(term),
         text=found["text"],
+        generation=None if generation is None else int(generation),
+        reset=reset,
     )
 
 
@@ -80,11 +97,29 @@ class EventLog:
         self._seq = 0
 
     def add(
-        self, kind: str, text: str, *, partition: int | None = None, term: int | None = None
+        self,
+        kind: str,
+        text: str,
+        *,
+        partition: int | None = None,
+        term: int | None = None,
+        generation: int | None = None,
+        reset: ResetReport | None = None,
     ) -> None:
         """Record that ``kind`` happened now."""
         self._seq += 1
-        event = NodeEvent(self._seq, kind, self._wall_ns(), self._boot, partition, term, text)
+        event = NodeEvent(
+            seq=self._seq,
+            kind=kind,
+            wall_ns=self._wall_ns(),
+            boot=self._boot,
+            partition=partition,
+            term=term,
+            text=text,
+            # The first generation goes without saying.
+            generation=generation or None,
+            reset=reset,
+        )
         self._events.append(event)
         log.info("%s", line_of(event))
 

@@ -224,6 +224,7 @@ class Reporter:
             locks=0 if primary is None else primary.locks.count,
             prepared=0 if replica is None else len(replica.partition.prepared),
             log=_marks(group, room) if room else (),
+            generation=raft.log_generation,
         )
 
 

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from clusters.reference.node import events
+from clusters.reference.node.availability.driver import ResetDriver
+from clusters.reference.node.availability.majority import Refusals
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.service import CatalogService, SqlClient
@@ -18,12 +20,17 @@ from clusters.reference.node.catalog.views import ClusterState
 from clusters.reference.node.change_log import ChangeLog
 from clusters.reference.node.config import Config, Zoned
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
-from clusters.reference.node.metastorage.metastorage import Change, Metastorage
+from clusters.reference.node.metastorage.metastorage import (
+    Change,
+    Condition,
+    Derived,
+    Metastorage,
+)
 from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
 from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.rebalance import keys
-from clusters.reference.node.rebalance.driver import RebalanceDriver
+from clusters.reference.node.rebalance.driver import NUMBERS, RebalanceDriver, numbers
 from clusters.reference.node.rebalance.keys import PartitionId
 from clusters.reference.node.rebalance.partition_driver import PartitionDriver
 from clusters.reference.node.rebalance.transitions import Variant
@@ -71,7 +78,9 @@ class ZonedParts:
         """``group`` is metastorage's, ``view`` what this node has applied of it."""
         self._zoned, self._view, self._group, self._links = zoned, view, group, links
         self._leases, self._node, self._events = leases, config.node, event_log
-        self.routes = TableRoutes(view)
+        self._lives = Derived(view, logical.LIVES, logical.lives)
+        self._numbers = Derived(view, NUMBERS, numbers)
+        self.routes = TableRoutes(view, self._has_assignments)
         node = Node(name=config.node, attributes=zoned.attributes, profiles=zoned.profiles)
         self._join = Join(node, origin, incarnation, zoned.tag, zoned.version)
         self._changes = ChangeLog(
@@ -87,6 +96,7 @@ class ZonedParts:
             leases=leases,
             connected=links.reachable,
             resume=lambda down_since: self._zones.resume(down_since),
+            restart=lambda names: self._resets.restart(names),
             event_log=event_log,
             monotonic_s=asyncio.get_running_loop().time,
         )
@@ -102,16 +112,28 @@ class ZonedParts:
             view=view,
             group=group,
             variant=Variant(zoned.rebalance),
-            lives=lambda: logical.lives(view),
+            lives=self._lives,
             settled=lambda: self._topology.settled,
             event_log=event_log,
+        )
+        self.refusals = Refusals(view)
+        self._resets = ResetDriver(
+            view=view,
+            group=group,
+            variant=Variant(zoned.rebalance),
+            clock=clock,
+            leases=leases,
+            topology=lambda: logical.topology(view),
+            settled=lambda: self._topology.settled,
+            event_log=event_log,
+            phase2=zoned.phase2,
         )
         self._catalog = CatalogService(
             node=config.node,
             view=view,
             group=group,
             state=self._state,
-            warning=lambda catalog, statement: zone_driver.warning(
+            warnings=lambda catalog, statement: zone_driver.warnings(
                 catalog, statement, logical.topology(view)
             ),
             event_log=event_log,
@@ -134,9 +156,12 @@ class ZonedParts:
         self._partitions = PartitionDriver(
             node=self._node,
             variant=Variant(self._zoned.rebalance),
+            phase2=self._zoned.phase2,
             view=self._view,
             leader=metastorage,
-            lives=lambda: logical.lives(self._view),
+            lives=self._lives,
+            numbers=self._numbers,
+            grants=self._leases.mine,
             host=host,
             replicas=replicas,
             assignments=assignments,
@@ -145,6 +170,7 @@ class ZonedParts:
             change_log=self._changes,
             tasks=tasks,
         )
+        self._resets.connect(ask)
         leader: Callable[[], str | None] = lambda: self._group.leader  # noqa: E731
         self._sql = SqlClient(leader=leader, ask=ask)
         self._change_voters = VotersClient(leader=leader, ask=ask)
@@ -163,6 +189,28 @@ class ZonedParts:
             connected=self._links.reachable,
             ask=ask,
         )
+
+    def highly_available(self, number: int) -> bool:
+        """Whether the partition may be reset without being asked for."""
+        partition = numbers(self._view).partition(number)
+        return partition is not None and self._view.get(partition.key(keys.CHAIN)) is not None
+
+    def fence(self, number: int, generation: int) -> tuple[Condition, ...] | None:
+        """What must be so for a grant of the partition in ``generation``: no reset has come since,
+        and none is under way. ``None`` where that is known not to be so.
+        """
+        partition = numbers(self._view).partition(number)
+        if partition is None:
+            return None
+        state = keys.read(self._view, partition)
+        forced = state.pending is not None and state.pending.force
+        # What was acknowledged before stable says so would be in no link of the chain.
+        if state.generation != generation or forced:
+            return None
+        key = partition.key(keys.GENERATION)
+        if generation == 0:
+            return (Condition(key, "absent"),)
+        return (Condition(key, "value", value=keys.encode_number(generation)),)
 
     async def serve(self, body: Join | Leave | AskSql | AskVoters) -> PeerAnswer:
         """Answer as the leader of metastorage, or refuse."""
@@ -187,9 +235,11 @@ class ZonedParts:
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
         self.routes.observed(change)
+        self.refusals.observed(change)
         self._topology.observed(change)
         self._zones.observed(change)
         self._rebalance.observed(change)
+        self._resets.observed(change)
         self._partitions.observed(change)
 
     def tick(self) -> None:
@@ -197,17 +247,26 @@ class ZonedParts:
         self._topology.tick()
         self._zones.tick()
         self._rebalance.tick()
+        self._resets.tick()
         self._partitions.tick()
 
     async def run(self) -> None:
         """Join and drive until cancelled. Raises ``JoinRefused``."""
         await together(
-            self._topology.run(), self._joiner.run(), self._zones.run(), self._rebalance.run()
+            self._topology.run(),
+            self._joiner.run(),
+            self._zones.run(),
+            self._rebalance.run(),
+            self._resets.run(),
         )
 
     async def leave(self) -> None:
         """This node stops in order."""
         await self._joiner.leave()
+
+    def _has_assignments(self, number: int) -> bool:
+        partition = self._numbers().partition(number)
+        return partition is not None and self._view.get(partition.key(keys.STABLE)) is not None
 
     def _state(self, catalog: Catalog) -> ClusterState:
         """What system views tell."""

@@ -18,7 +18,14 @@ from msgspec.structs import replace
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
 from harness.history.checksums import sizes
-from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_ops_name
+from harness.history.layout import (
+    EVENTS,
+    FAULTS,
+    KEYS_FILE,
+    NOTES,
+    TRANSACTIONS,
+    micro_ops_name,
+)
 from harness.history.load import History, load
 from harness.history.manifest import SEALED, write_manifest
 from harness.history.parquet import ParquetSink
@@ -43,10 +50,6 @@ CHECKERS = {
 
 # The workloads that histories of a kind can be judged as; those of plug-ins are not restricted.
 _JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
-
-
-# In ``history/`` of an imported run: the names of keys that were no integers.
-KEYS_FILE = "keys.parquet"
 
 
 @attrs.frozen(kw_only=True)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from harness.errors import MalformedHistory
 from harness.history import schema
+from harness.history.layout import KEYS
 from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, LOWEST_KEY, MAX_TEXT_CHARS
 from harness.importers.jepsen.operation_forms import Names, Remark
 from harness.importers.jepsen.pairing import NO_ERROR, STEP_NAMES, TYPES, Pairing, Steps
@@ -23,9 +24,6 @@ from harness.text import inert
 UNTIMED_STEP_NS = 1_000_000
 
 UNKNOWN_NODE = "unknown"
-KEYS = pa.schema(
-    [pa.field("key", pa.int64(), nullable=False), pa.field("name", pa.string(), nullable=False)]
-)
 
 Ints = npt.NDArray[np.int64]
 
@@ -91,9 +89,9 @@ def micro_ops(
     if not pairing.steps:
         return (schema.MICRO_OPS.empty_table(),) * splits, KEYS.empty_table()
     steps = _joined(pairing)
+    _refuse_repetition(steps, pairing, names, file)
     keys, named = _renumbered(steps["key"].to_numpy(), names, file)
     steps["key"] = keys
-    _refuse_repetition(steps, pairing, file)
     split = schema.splits_of(keys, splits)
     txn = steps["txn"].to_numpy()
     # Stable, so that positions stay in order; and txns are nearly sorted, which makes it fast.
@@ -143,10 +141,10 @@ def _renumbered(keys: Ints, names: Names, file: str) -> tuple[Ints, pa.Table]:
     return keys, pa.table([pa.array(numbers), pa.array(names.names, pa.string())], schema=KEYS)
 
 
-def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, file: str) -> None:
+def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, names: Names, file: str) -> None:
     """Refuse an element that is appended twice: reads of it are ambiguous. Elle refuses it too."""
     appends = np.flatnonzero(steps["f"].to_numpy() == STEP_NAMES.index("append"))
-    key = steps["key"][appends]
+    key = steps["key"].to_numpy()[appends]
     # With nulls they would become floats, in which large elements next to each other are one.
     value = np.asarray(pc.fill_null(steps["value"], 0))[appends]
     # The last of them is the first to sort by.
@@ -162,7 +160,8 @@ def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, file: str) -> No
     worst = int(np.argmin(lines[1]))
     row = int(rows[0, worst])
     first, second = (int(number) for number in lines[:, worst])
-    reason = f"element {value[row]} is appended to key {key[row]} again (first on line {first})"
+    again_to = f"element {value[row]} is appended to key {names.shown(int(key[row]))} again"
+    reason = f"{again_to} (first on line {first})"
     raise MalformedHistory(file, f"line {second}", f"{reason}; elements must be unique per key")
 
 

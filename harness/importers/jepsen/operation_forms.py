@@ -74,6 +74,10 @@ class Remark(msgspec.Struct, gc=False, kw_only=True):
     time: int | None = None
 
 
+EXPORTED = "firedrill"
+"""The process of records that ``firedrill export`` writes beside the operations."""
+
+
 class Refused(Exception):
     """Not an operation that a history may hold; the text says why."""
 

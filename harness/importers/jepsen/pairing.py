@@ -21,6 +21,7 @@ from harness.history.records import OpType
 from harness.history.tables import NO_COMPLETION
 from harness.importers.jepsen.import_limits import MAX_REMARKS
 from harness.importers.jepsen.operation_forms import (
+    EXPORTED,
     NO_INDEX,
     SINGLE_KEY,
     TXN,
@@ -185,6 +186,11 @@ class Pairing:
 
     def _note(self, remark: Remark, line: int) -> None:
         """Keep an operation of no client."""
+        if remark.process.removeprefix(":") == EXPORTED:
+            reason = (
+                "a record of an exported run, whose manifest is not at the beginning of the file"
+            )
+            raise self._malformed(line, f"expected no {reason}: it was cut off or altered")
         if len(self.remarks) >= MAX_REMARKS + self.operations - len(self.remarks):
             limit = f"expected at most {MAX_REMARKS} more operations of no client than of clients"
             raise self._malformed(line, f"{limit}, found more")

@@ -293,6 +293,7 @@ class Leader:
 
 class Led:
     serving = leading = True
+    generation = 0
     leader = "n1"
 
     async def propose(self, command: object, limit_s: float) -> object:

@@ -16,6 +16,7 @@ from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Execute,
     Failed,
+    LogReply,
     MetaInvoke,
     PeerAnswer,
     PrimaryBody,
@@ -55,6 +56,7 @@ def test_a_lock_table_that_raises_ends_the_node(body: PrimaryBody, remote: bool)
             replicas={0: scene},
             metastorage=NotLeading(),
             revision=lambda: 0,
+            log_of=lambda _: LogReply(0, 0, 0),
             tasks=tasks,
             failure=failure,
         )

@@ -295,3 +295,23 @@ def test_in_power_loss_mode_a_kill_loses_what_was_not_synced_and_nothing_else() 
         assert await after_a_kill.read("a") == b"synced.tail"
 
     simulate(scenario())
+
+
+def test_a_later_life_of_a_replica_is_known_though_the_segment_that_told_of_it_is_gone() -> None:
+    async def main() -> None:
+        disk = SimDisk(Platter(random.Random(1), "n1"))
+        log = SharedLog(disk, segment_bytes=512)
+        await log.open()
+        await log.append([Update("moved", HardState(1, "n1"), (), Compaction(Mark(0, 0, MEMBERS)))])
+        await log.append([Update("moved", None, (), dropped=2)])
+        told_in = await disk.names()
+        # All that it holds stands in later segments: its votes, and what was cut.
+        for index in range(1, 200):
+            cut = Compaction(Mark(index, 1, MEMBERS))
+            await log.append([Update("moved", HardState(index, "n1"), (entry(index),), cut)])
+        assert not set(told_in) & set(await disk.names())
+        again = SharedLog(disk, segment_bytes=512)
+        await again.open()
+        assert (again.groups["moved"].life, log.groups["moved"].life) == (2, 2)
+
+    simulate(main())

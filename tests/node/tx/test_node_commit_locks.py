@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from primary_scene import KEY, OLD, YOUNG, Scene, commit, lock, now_s, prepare, token_of
 
 from clusters.providers.sim.loop import simulate
@@ -148,3 +149,14 @@ def test_a_finish_goes_along_with_the_next_proposal_and_soon_without_one() -> No
     half_s = MAX_DELAY_S / 2
     assert simulate(scenario(half_s)) == [(half_s, "Finish"), (half_s, "Prepare")]
     assert simulate(scenario(1.0)) == [(MAX_DELAY_S, "Finish"), (1.0, "Prepare")]
+
+
+def test_a_commit_names_the_generation_of_every_participant() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        token = await token_of(scene, OLD)
+        asked = CommitTx(0, OLD, token, 0, ((KEY, b"x"),), (1, 2), 60_000, (0,))
+        with pytest.raises(ValueError, match="shorter"):
+            await scene.primary.serve(asked)
+
+    simulate(scenario())

@@ -44,6 +44,7 @@ from clusters.reference.node.wire.messages import (
     Finish,
     Lock,
     LockReply,
+    LogReply,
     MetaInvoke,
     PeerAnswer,
     PeerBody,
@@ -161,7 +162,7 @@ async def commit_behind_another(scene: Scene) -> asyncio.Task[PeerAnswer]:
     """A commit of the old one, which waits for a lock that the young one shares."""
     old = await token_of(scene, OLD)
     await token_of(scene, YOUNG)
-    asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
+    asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000, (0,))
     committing = asyncio.ensure_future(scene.primary.serve(asked))
     await asyncio.sleep(0.1)
     return committing
@@ -309,6 +310,7 @@ def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
             replicas={0: scene},
             metastorage=NotLeading(),
             revision=lambda: 0,
+            log_of=lambda _: LogReply(0, 0, 0),
             tasks=tasks,
             failure=failure,
         )

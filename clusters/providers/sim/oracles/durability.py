@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from clusters.providers.sim.oracles.synced_disks import Lives, Place, SyncedDisk
+import attrs
+
+from clusters.providers.sim.oracles.synced_disks import Lives, Place, SyncedDisk, SyncedLog
 from harness.protocols.claims import (
     Acknowledgement,
     Command,
@@ -11,11 +13,23 @@ from harness.protocols.claims import (
     LogEntry,
     LogMatch,
     LogUpdate,
+    NewGeneration,
     TermClaim,
     term_of,
 )
 
 KEPT_TERMS = 4  # of which leaders' logs are remembered: later answers of older terms are not judged
+
+
+@attrs.frozen
+class _Origin:
+    """The generation of ``root`` that ``parent`` went over into; ``inherited``: the log of the
+    disk that was the first to do so.
+    """
+
+    root: str
+    parent: str
+    inherited: SyncedLog
 
 
 class Durability:
@@ -29,6 +43,9 @@ class Durability:
         self._committed: dict[str, dict[int, int]] = {}  # group: index: mark
         self._commit: dict[str, int] = {}
         self._places: dict[tuple[str, str], list[Place]] = {}  # of commands
+        self._parts: dict[str, dict[Place, tuple[str, ...]]] = {}  # group: transactions of entries
+        self._origins: dict[str, _Origin] = {}  # of generations but the first
+        self._generations: dict[str, list[str]] = {}  # root: the later ones
 
     def term_told(self, disk: SyncedDisk, fact: TermClaim) -> str | None:
         """The hard state behind a term that is told."""
@@ -38,6 +55,8 @@ class Durability:
         if self._terms.get(key) == judged:
             return None
         log = disk.log(fact.group)
+        if log.left:
+            return ""  # a later generation is synced, as a later term may be
         if log.term < fact.term:
             return f"term {fact.term} of {fact.group} is told, term {log.term} is synced"
         if fact.vote is not None and log.term == fact.term and log.vote != fact.vote:
@@ -60,7 +79,7 @@ class Durability:
     def log_held(self, disk: SyncedDisk, fact: LogMatch) -> str | None:
         """A follower's answer: each entry is compared once."""
         log = disk.log(fact.group)
-        if log.term > fact.term:
+        if log.term > fact.term or log.left:
             return None  # the answer waited for a sync that brought a later leader: it binds nobody
         if log.last_index < fact.index:
             return (
@@ -102,7 +121,63 @@ class Durability:
     def mark(self, disk: SyncedDisk, group: str, term: int, index: int) -> int | None:
         """The entry at ``index`` in the log of the leader of ``term``, whose disk this is."""
         told = self._told.get(group, {}).get(term, {}).get(index)
-        return disk.log(group).mark_at(index) if told is None else told
+        held = disk.log(group).mark_at(index) if told is None else told
+        # What a snapshot stands for is what was committed in the generation before.
+        origin = self._origins.get(group) if held is None else None
+        if origin is None or index > origin.inherited.base_index:
+            return held
+        return self._known(origin.parent, index)
+
+    def _known(self, group: str, index: int) -> int | None:
+        """The mark of a committed entry, where that was judged in ``group`` or before it."""
+        mark = self._committed.get(group, {}).get(index)
+        origin = self._origins.get(group)
+        return self._known(origin.parent, index) if mark is None and origin is not None else mark
+
+    def began(self, disk: SyncedDisk, fact: NewGeneration) -> frozenset[str] | None:
+        """Return the transactions of which ``disk``, the first one in a new generation, lacks an
+        entry; ``None`` where another one was the first.
+        """
+        if fact.successor in self._origins:
+            return None
+        survivor = disk.log(fact.successor)
+        inherited = SyncedLog()
+        inherited.base_index, inherited.first = survivor.base_index, survivor.first
+        inherited.marks = survivor.marks[:]
+        self._origins[fact.successor] = _Origin(fact.root, fact.group, inherited)
+        names = self._names(fact.root)
+        self._generations.setdefault(fact.root, []).append(fact.successor)
+        return frozenset(
+            txn
+            for name in names
+            for (index, mark), txns in self._parts.get(name, {}).items()
+            if not inherited.holds(index, mark)
+            for txn in txns
+        )
+
+    def _names(self, root: str) -> tuple[str, ...]:
+        return (root, *self._generations.get(root, ()))
+
+    def root(self, group: str) -> str:
+        """The first generation of ``group``."""
+        origin = self._origins.get(group)
+        return group if origin is None else origin.root
+
+    def inherits(self, group: str, index: int, mark: int) -> bool:
+        """Whether the generation ``group`` began with the entry."""
+        origin = self._origins.get(group)
+        return origin is not None and origin.inherited.holds(index, mark)
+
+    def repeats(self, group: str, index: int, mark: int) -> bool:
+        """Whether the entry was committed in a generation before ``group``, too."""
+        origin = self._origins.get(group)
+        return origin is not None and mark != 0 and self._known(origin.parent, index) == mark
+
+    def is_cut(self, group: str, index: int, mark: int) -> bool:
+        """Whether a generation that began after ``group`` lacks the entry."""
+        names = self._names(self.root(group))
+        later = names[names.index(group) + 1 :]
+        return any(not self.inherits(name, index, mark) for name in later)
 
     def commit_index(self, group: str) -> int:
         """Up to where commits were judged."""
@@ -124,6 +199,9 @@ class Durability:
 
     def logged(self, group: str, entry: LogEntry) -> None:
         """Note the commands of ``entry``."""
+        parts = tuple(fact.txn for fact in entry.says if isinstance(fact, Command) and fact.txn)
+        if parts:
+            self._parts.setdefault(group, {})[(entry.index, entry.mark)] = parts
         for fact in entry.says:
             if isinstance(fact, Command):
                 places = self._places.setdefault((group, fact.name), [])
@@ -135,8 +213,12 @@ class Durability:
         if fact.lacking:
             return f"{fact.what}: its write of {', '.join(fact.lacking)} is in no log"
         for group, name in fact.commands:
-            places = self._places.get((group, name), [])
-            lacking = [self._lives.shortfall(group, index, mark) for index, mark in places]
+            # A node that asked before a reset may tell its client after it.
+            lacking = [
+                self._lives.shortfall(generation, index, mark)
+                for generation in self._names(group)
+                for index, mark in self._places.get((generation, name), [])
+            ]
             if all(lacking):
                 where = lacking[0] if lacking else "no synced disk holds it"
                 return f"{fact.what}: {name} of {group} is acknowledged, and {where}"

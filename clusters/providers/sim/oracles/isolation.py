@@ -110,6 +110,10 @@ class Locks:
                 return f"the outcome of {fact.txn} is dropped, and {name} has not finished it"
         return ""
 
+    def cut(self, group: str, txn: str) -> None:
+        """A reset of ``group`` has cut off that ``txn`` is prepared."""
+        self.finished(TransactionEnd(group, txn))
+
     def written(self, fact: LoggedWrites) -> tuple[str, str]:
         """Writes are in a log: what is wrong with the locks of others, and with its own."""
         group, epoch = self._at(fact.group, fact.epoch)
@@ -162,6 +166,12 @@ class Outcomes:
     def __init__(self) -> None:
         self._told: dict[str, tuple[int | None, str]] = {}
         self._forgotten: dict[str, None] = {}
+        self._cut: dict[str, None] = {}
+
+    def cut(self, txn: str) -> None:
+        """A reset has cut off a part of the transaction: it may be torn, or get another outcome."""
+        self._cut[txn] = None
+        _forget(self._cut)
 
     def forgotten(self, fact: OutcomeDrop) -> None:
         """Of the transaction nothing is known any more: a late question finds it aborted."""
@@ -178,6 +188,8 @@ class Outcomes:
             return ""
         ts, where = before
         if ts == fact.ts or (fact.ts is None and fact.txn in self._forgotten):
+            return ""
+        if fact.txn in self._cut:
             return ""
         return f"{fact.txn} is {_worded(fact.ts)}, and was {_worded(ts)} before ({where})"
 
@@ -205,6 +217,12 @@ class Snapshots:
         if len(reads) > KEPT_SNAPSHOTS:
             del reads[next(iter(reads))]
         return ""
+
+    def cut(self, group: str) -> None:
+        """A reset may have cut off versions of ``group``: those of its log come once more."""
+        for places in (self._versions, self._read):
+            for place in [each for each in places if each[0] == group]:
+                del places[place]
 
     def installed(self, fact: NewVersions) -> str:
         """Versions came to be."""

@@ -27,6 +27,7 @@ from harness.protocols.claims import (
     ClaimBroken,
     ClaimsReader,
     ClaimsReport,
+    Command,
     CommitClaim,
     Fact,
     LeaderLog,
@@ -38,6 +39,7 @@ from harness.protocols.claims import (
     LogMatch,
     LogUpdate,
     Member,
+    NewGeneration,
     NewVersions,
     NoOpEntry,
     Outcome,
@@ -173,7 +175,10 @@ class Judge:
         for index in range(first, self._durability.commit_index(fact.group) + 1):
             mark = self._durability.mark(disk, fact.group, fact.term, index) or 0
             since_s = sorted(self._synced_s.pop((fact.group, index, mark), {}).values())
+            repeated = self._durability.repeats(fact.group, index, mark)
             for did in self._reader.committed(fact.group, index, mark):
+                if repeated and not isinstance(did, NewVersions):
+                    continue  # it was told in the generation before
                 if isinstance(did, LeaseRenewal):
                     self._leases.renewed(did)
                 elif isinstance(did, PrimaryGrant):
@@ -249,6 +254,7 @@ class Judge:
         """Read the disk as a start would: data that was read is no longer there. What its records
         did was judged when they were written; snapshots that they name may be gone since.
         """
+        left = {name: log for name, log in self._disks[platter.node].logs.items() if log.left}
         self.inserted(platter)
         self._rebuilding = True
         try:
@@ -256,16 +262,35 @@ class Judge:
                 self.changed(platter, name)
         finally:
             self._rebuilding = False
+        # Their records may be gone: nothing of theirs is written any more.
+        disk = self._disks[platter.node]
+        disk.logs.update({name: log for name, log in left.items() if name not in disk.dropped})
 
     def _take(self, platter: Platter, disk: SyncedDisk, facts: list[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, LogUpdate):
                 self._logged(platter, disk, fact)
+            elif isinstance(fact, NewGeneration):
+                self._began(disk, fact)
             elif isinstance(fact, Member) and fact.group:
                 self._lives.replaced(disk, fact.group, fact.name)
             elif isinstance(fact, Member):
                 disk.member = fact.name
                 self._lives.by_member[fact.name] = disk
+
+    def _began(self, disk: SyncedDisk, fact: NewGeneration) -> None:
+        disk.logs[fact.successor] = disk.logs.setdefault(fact.group, SyncedLog()).leave()
+        self._lives.changed(fact.successor)
+        cut = self._durability.began(disk, fact)
+        if cut is None:
+            return
+        self._snapshots.cut(fact.root)
+        for txn in sorted(cut):
+            self._cut(fact.root, txn)
+
+    def _cut(self, root: str, txn: str) -> None:
+        self._locks.cut(root, txn)
+        self._outcomes.cut(txn)
 
     def _logged(self, platter: Platter, disk: SyncedDisk, update: LogUpdate) -> None:
         group = update.group
@@ -286,19 +311,28 @@ class Judge:
                 self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, cut)
         if log.members[-1:] != members:
             self._lives.changed(group)
-        now_s = true_loop().true_time()
+        now_s, durability = true_loop().true_time(), self._durability
         for entry in update.entries:
             fresh = False
-            if self._durability.commit_index(group) < entry.index:
+            if durability.commit_index(group) < entry.index:
                 since_s = self._synced_s.setdefault((group, entry.index, entry.mark), {})
-                fresh = not since_s
+                # What a generation began with was judged in the one before.
+                fresh = not (since_s or durability.inherits(group, entry.index, entry.mark))
                 since_s.setdefault(disk.member_of(group), now_s)
             if entry.says:
-                self._durability.logged(group, entry)
+                durability.logged(group, entry)
+                if durability.is_cut(group, entry.index, entry.mark):
+                    self._late(group, entry)
                 self._renewals(group, disk.node, entry)
                 if fresh:
                     for each in entry.says:
                         self._judge_transaction(disk, RECORD, each)
+
+    def _late(self, group: str, entry: LogEntry) -> None:
+        """An earlier generation goes on, as those do that do not know of the reset yet."""
+        for fact in entry.says:
+            if isinstance(fact, Command) and fact.txn:
+                self._cut(self._durability.root(group), fact.txn)
 
     def _renewals(self, group: str, node: str, entry: LogEntry) -> None:
         for fact in entry.says:

@@ -14,7 +14,9 @@ Place = tuple[int, int]  # index and mark of an entry
 class SyncedLog:
     """One group on one disk. ``members`` are (index, configuration), the last one counts."""
 
-    __slots__ = ("base_index", "base_term", "file", "first", "marks", "members", "term", "vote")
+    __slots__ = (
+        *("base_index", "base_term", "file", "first", "left", "marks", "members", "term", "vote"),
+    )
 
     def __init__(self) -> None:
         self.term, self.vote = 0, None
@@ -23,6 +25,7 @@ class SyncedLog:
         self.first = 1  # the index of the first of ``marks``
         self.marks: list[int] = []
         self.members: list[tuple[int, Members]] = []
+        self.left = False  # for a later generation: it stays as it was then
 
     term: int
     vote: str | None
@@ -45,6 +48,16 @@ class SyncedLog:
     def holds(self, index: int, mark: int) -> bool:
         """Whether the entry is here, or stands behind the base: what is cut off is committed."""
         return index <= self.base_index or self.mark_at(index) == mark
+
+    def leave(self) -> SyncedLog:
+        """Return the log with which the next generation begins here: its own configurations count
+        there, and its own terms.
+        """
+        successor = SyncedLog()
+        successor.base_index, successor.base_term = self.base_index, self.base_term
+        successor.file, successor.first, successor.marks = self.file, self.first, self.marks[:]
+        self.left, self.file = True, ""
+        return successor
 
     def take(self, update: LogUpdate) -> list[Place]:
         """Follow ``update``; returns the entries that it replaced."""

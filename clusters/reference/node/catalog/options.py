@@ -38,6 +38,9 @@ PARTITIONS = "PARTITIONS"
 REPLICAS = "REPLICAS"
 AFFINITY = "AFFINITY_FUNCTION"
 PROFILES = "STORAGE_PROFILES"
+MODE = "CONSISTENCY_MODE"
+RESET_TIMEOUT = "PARTITION_DISTRIBUTION_RESET_TIMEOUT"
+STRONG, HIGHLY_AVAILABLE = "STRONG_CONSISTENCY", "HIGH_AVAILABILITY"
 FIXED = (PARTITIONS, PROFILES)  # where data lies depends on them
 
 
@@ -67,6 +70,13 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
     waits: Separate | Joint = Separate()
     filter: str = filters.EVERYTHING
     profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
+    mode: str = STRONG
+    reset_timeout_s: int = 0
+
+    @property
+    def highly_available(self) -> bool:
+        """Whether partitions that have lost their majority go on with what is left (IEP-131)."""
+        return self.mode == HIGHLY_AVAILABLE
 
 
 def seconds(wait_s: int | None) -> str:
@@ -111,7 +121,36 @@ def altered(zone: Zone, options: Sequence[Option], values: Mapping[str, Any]) ->
                 place=option.place,
                 expected=tuple(name for name in _VALUES if name not in FIXED),
             )
+    if zone.highly_available and values.get(MODE) == STRONG:
+        option = next(option for option in options if option.name == MODE)
+        raise NotAlterable(
+            f"zone {zone.name!r}: {MODE} can't go back to {STRONG}",
+            token=option.text,
+            place=option.value_place,
+            expected=(HIGHLY_AVAILABLE,),
+        )
     return _assigned(zone, values)
+
+
+def timer_warnings(zone: Zone) -> tuple[str, ...]:
+    """What to tell of a zone whose timers are in each other's way (IEP-131, "recommended values").
+    Only with one that is highly available, and has both of the other timers.
+    """
+    if not zone.highly_available or isinstance(zone.waits, Joint):
+        return ()
+    up_s, down_s = zone.waits.up_s, zone.waits.down_s
+    told = []
+    if up_s is not None and zone.reset_timeout_s >= up_s:
+        told.append(
+            f"zone {zone.name!r}: {RESET_TIMEOUT} ({zone.reset_timeout_s}) should be less than "
+            f"{SCALE_UP} ({up_s})"
+        )
+    if down_s is not None and (up_s is None or up_s >= down_s):
+        told.append(
+            f"zone {zone.name!r}: {SCALE_UP} ({seconds(up_s)}) should be less than {SCALE_DOWN} "
+            f"({down_s})"
+        )
+    return tuple(told)
 
 
 def _assigned(zone: Zone, values: Mapping[str, Any]) -> Zone:
@@ -196,6 +235,14 @@ def _profiles(option: Option, _: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def _mode(option: Option, _: Sequence[str]) -> str:
+    name = _said(option)
+    for mode in (STRONG, HIGHLY_AVAILABLE):
+        if name is not None and name.upper() == mode:
+            return mode
+    raise _wrong(option, f"{STRONG} or {HIGHLY_AVAILABLE}")
+
+
 def _said(option: Option) -> str | None:
     if isinstance(option.value, Name):
         return option.value.parts[0] if len(option.value.parts) == 1 else None
@@ -211,6 +258,8 @@ _VALUES: Mapping[str, Callable[[Option, Sequence[str]], Any]] = {
     REPLICAS: lambda option, _: _number(option, 1, MAX_MEMBERS),
     AFFINITY: _affinity,
     PROFILES: _profiles,
+    MODE: _mode,
+    RESET_TIMEOUT: lambda option, _: _number(option, 0, MAX_WAIT_S),
 }
 ALL = tuple(_VALUES)
 _FIELDS = {
@@ -219,4 +268,6 @@ _FIELDS = {
     REPLICAS: "replicas",
     AFFINITY: "affinity",
     PROFILES: "profiles",
+    MODE: "mode",
+    RESET_TIMEOUT: "reset_timeout_s",
 }

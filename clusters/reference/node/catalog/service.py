@@ -23,6 +23,7 @@ from clusters.reference.node.metastorage.metastorage import (
     View,
     encode_invoke,
 )
+from clusters.reference.node.metastorage.metastorage_client import LeaderHint
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody, SqlReply
 from clusters.reference.node.wire.reports import AskSql, SqlProblem, SqlReport
@@ -44,14 +45,14 @@ class CatalogService:
         view: View,
         group: GroupHandle,
         state: Callable[[Catalog], views.ClusterState],
-        warning: Callable[[Catalog, Ddl], str | None],
+        warnings: Callable[[Catalog, Ddl], tuple[str, ...]],
         event_log: events.EventLog,
     ) -> None:
-        """``state``: what views tell beside the catalog; ``warning``: what to tell of what a
-        statement has made or altered.
+        """``state``: what views tell beside the catalog; ``warnings``: what to tell of what
+        a statement has made or altered.
         """
         self._node, self._view, self._group = node, view, group
-        self._state, self._warning, self._events = state, warning, event_log
+        self._state, self._warnings, self._events = state, warnings, event_log
 
     async def serve(self, body: AskSql) -> PeerAnswer:
         """Answer as the leader, or refuse."""
@@ -61,11 +62,8 @@ class CatalogService:
         try:
             statement = parse(body.statement)
             if isinstance(statement, Describe | Select):
-                # A leader that was deposed without knowing answers what was so before.
-                if not await self._group.leads_now(READ_TIMEOUT_S):
-                    reached("query at a leader that may be deposed")
-                    text = f"{self._node} does not know whether it still leads metastorage"
-                    return Failed(codes.NOT_LEADER, text)
+                if (refused := await self._deposed()) is not None:
+                    return refused
                 state = self._state(catalogs.read(self._view.get))
                 rows = views.answer(statement, state)
                 return SqlReply(SqlReport(columns=rows.columns, rows=rows.rows))
@@ -73,11 +71,34 @@ class CatalogService:
         except SqlError as error:
             return SqlReply(SqlReport(problem=problem(error)))
 
+    async def _deposed(self) -> Failed | None:
+        """Why what is applied here can't be told: a leader that was deposed without knowing would
+        answer what was so before.
+        """
+        if await self._group.leads_now(READ_TIMEOUT_S):
+            return None
+        reached("query at a leader that may be deposed")
+        text = f"{self._node} does not know whether it still leads metastorage"
+        return Failed(codes.NOT_LEADER, text)
+
     async def _apply(self, statement: Ddl, text: str) -> PeerAnswer:
         for _ in range(MAX_ATTEMPTS):
             before = catalogs.read(self._view.get)
-            after = before.apply(statement)
-            if after is not before:
+            try:
+                after = before.apply(statement)
+            except SqlError:
+                # As good as a query: what stands in the statement's way may be gone.
+                if (refused := await self._deposed()) is not None:
+                    return refused
+                if catalogs.read(self._view.get) == before:
+                    raise
+                continue
+            if after is before:
+                if (refused := await self._deposed()) is not None:
+                    return refused
+                if catalogs.read(self._view.get) != before:
+                    continue
+            else:
                 invoke = catalogs.written(self._view.get, after)
                 done = await self._group.propose(encode_invoke(invoke), WRITE_TIMEOUT_S)
                 if not isinstance(done, InvokeResult):
@@ -86,8 +107,7 @@ class CatalogService:
                     reached("statement overtaken by another one")
                     continue
                 self._events.add(events.CATALOG_CHANGED, text)
-            warning = self._warning(after, statement)
-            return SqlReply(SqlReport(warnings=() if warning is None else (warning,)))
+            return SqlReply(SqlReport(warnings=self._warnings(after, statement)))
         return Failed(codes.OVERLOADED, f"{MAX_ATTEMPTS} other statements came first")
 
 
@@ -126,9 +146,9 @@ class SqlClient:
             return SqlReport(problem=problem(error))
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + question.limit_ms / 1000
-        hint: str | None = None
+        leaders = LeaderHint(self._leader)
         while True:
-            leader = hint or self._leader()
+            leader = leaders.next()
             answer: PeerAnswer = Failed(codes.NOT_LEADER, "metastorage has no leader")
             if leader is not None:
                 answer = await self._ask(leader, question, ASK_TIMEOUT_S)
@@ -137,7 +157,7 @@ class SqlClient:
             code, text = codes.LOST, "no answer to a statement"
             if isinstance(answer, Failed):
                 code, text = answer.code, answer.message
-                hint = answer.leader
+                leaders.failed(answer)
             taken = not query and code not in (*codes.NOT_SERVED, codes.OVERLOADED)
             if taken or loop.time() >= deadline_s:
                 message = f"{text} ({code})"

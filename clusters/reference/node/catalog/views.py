@@ -75,6 +75,8 @@ def _zone_properties(zone: Zone) -> dict[str, Cell]:
         "DATA_NODES_AUTO_ADJUST_SCALE_DOWN": down,
         "DATA_NODES_FILTER": zone.filter,
         "STORAGE_PROFILES": ",".join(zone.profiles),
+        "CONSISTENCY_MODE": zone.mode,
+        "PARTITION_DISTRIBUTION_RESET_TIMEOUT": zone.reset_timeout_s,
     }
 
 

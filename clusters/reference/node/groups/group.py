@@ -132,6 +132,7 @@ class Group:
         self.unwritten = 0
         self.written_index = raft.last_index
         self.led_term: int | None = None
+        self.led_generation = 0
         self.noticed_stage = Stage.STABLE
         self.recovered = Recovered(raft.term, raft.hard_state.vote, raft.last_index)
 
@@ -144,6 +145,11 @@ class Group:
     def leading(self) -> bool:
         """Leader, though it may have entries of earlier terms to apply."""
         return self.raft.role is Role.LEADER
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this member is in."""
+        return self.raft.generation
 
     def member_in(self, directory: str) -> str | None:
         """The member of the group that is a replica in ``directory``, the latest one there."""

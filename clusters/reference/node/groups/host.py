@@ -32,6 +32,7 @@ from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import (
     ChangeRefused,
     Configuration,
+    Generation,
     HardState,
     InvariantBroken,
     Mark,
@@ -119,7 +120,10 @@ class RaftHost:
         """
         state = self.log.groups.get(name)
         durable = state or GroupState()
-        base = durable.base if state else Mark(0, 0, Configuration(founders))
+        # A vote may have been written already by a member that waited for a configuration; one that
+        # was erased waits for it in any life.
+        founds = state is None or (state.is_unfounded and state.life == FIRST_LIFE)
+        base = Mark(0, 0, Configuration(founders)) if founds else durable.base
         saved = durable.saved
         if restoring is not None:
             # Before raft begins: its first entries to apply follow on the snapshot.
@@ -149,7 +153,7 @@ class RaftHost:
             life=durable.life,
         )
         self.groups[name] = group
-        if state is None and founders:
+        if founds and founders:
             # A restart must find the founders of this moment, not the members that are assigned by
             # then.
             self.commits.write((Update(name, None, (), Compaction(base)),), lambda outgoing: None)
@@ -214,6 +218,14 @@ class RaftHost:
         )
         log.info("%s: from %s to %s", group.name, config, " ".join(voters))
         self.mark_ready(group)
+
+    def begin_generation(self, group: Group, number: int) -> Generation:
+        """Go on alone in ``group``: see ``Raft.begin_generation``, of which the errors are."""
+        begun = group.raft.begin_generation(number)
+        reached("generation of a group begun")
+        log.info("%s: generation %d begins behind %d", group.name, number, begun.base_index)
+        self.mark_ready(group)
+        return begun
 
     def confirm_change(self, group: Group, revision: int) -> None:
         """Let a change that waits become joint: see ``Raft.confirm_change``."""
@@ -327,15 +339,16 @@ class RaftHost:
         )
 
     async def hand_over(self, groups: Iterable[Group]) -> None:
-        """Hand the leadership of those of ``groups`` over that this node leads, each to a voter
-        that answers; return once none is led here, or would be given to anybody.
+        """Hand the leadership of those of ``groups`` over that this node leads, each to the voter
+        with most of the log that answers; return once none is led here, or would be given to
+        anybody.
         """
         asked = []
         for group in groups:
             raft = group.raft
             there = [n for n in raft.configuration.voters if n != raft.node and raft.is_there(n)]
             if group.leading and there:
-                raft.hand_over(there[0])
+                raft.hand_over(*there)
                 self.mark_ready(group)
                 asked.append(group)
         while any(group.leading for group in asked):  # noqa: ASYNC110 (a few round trips)
@@ -443,7 +456,7 @@ class RaftHost:
             cut = Compaction(ready.installed, group.incoming, whole=True)
         hard_state = ready.hard_state
         if hard_state is not None and planted("vote-not-persisted"):
-            hard_state = HardState(hard_state.term, None)
+            hard_state = HardState(hard_state.term, None, hard_state.generation)
         if planted("term-not-persisted") and not ready.entries:
             hard_state = None
         update = Update(group.name, hard_state, ready.entries, cut)
@@ -482,17 +495,30 @@ class RaftHost:
         led, leads = group.led_term, raft.term if raft.role is Role.LEADER else None
         if led == leads:
             return
-        group.led_term = leads
+        group.led_term, before = leads, group.led_generation
+        group.led_generation = raft.generation
         if led is not None:
             reached("leadership lost")
             group.machine.leadership_lost()
             # The next leader decides what becomes of these entries: their outcome is in doubt.
             text = f"{self._node} leads {group.name} no more"
             group.fail_waiters(codes.LEADER_LOST, text, lambda waiter: waiter.term != leads)
-            self._events.add(events.LEADER_LOST, text, partition=group.partition, term=led)
+            self._events.add(
+                events.LEADER_LOST,
+                text,
+                partition=group.partition,
+                term=led,
+                generation=before,
+            )
         if leads is not None:
             text = f"{self._node} leads {group.name}"
-            self._events.add(events.LEADER_ELECTED, text, partition=group.partition, term=leads)
+            self._events.add(
+                events.LEADER_ELECTED,
+                text,
+                partition=group.partition,
+                term=leads,
+                generation=raft.generation,
+            )
             moments.tell(moments.LEADER_ELECTED, group.partition)
 
 
@@ -533,6 +559,12 @@ class GroupHandle:
         """Whether this node leads it, and has applied everything of earlier terms."""
         group = self._host.groups.get(self._name)
         return group is not None and group.serving
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this member is in."""
+        group = self._host.groups.get(self._name)
+        return 0 if group is None else group.generation
 
     @property
     def leader(self) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from clusters.reference.node.raft.types import Entry
 METASTORAGE = "metastorage"  # the name of its raft group
 WITHOUT_HISTORY = ("lease/",)  # several revisions a second, of which only the last one counts
 MAX_HISTORY = 10_000  # revisions; the oldest are compacted beyond it
+T = TypeVar("T")
 
 
 class Versioned(msgspec.Struct, frozen=True, array_like=True):
@@ -378,6 +379,26 @@ class Metastorage:
             seen = _about(prefix, change.entries)
             if seen:
                 observer(Change(revision=change.revision, entries=seen))
+
+
+class Derived(Generic[T]):
+    """A value that follows from the keys under one prefix, computed once for each change of them:
+    for callers that ask every tick.
+    """
+
+    def __init__(self, store: Metastorage, prefix: str, compute: Callable[[View], T]) -> None:
+        self._store, self._compute = store, compute
+        self._value: T | None = None
+        store.observe(prefix, self._changed)
+
+    def __call__(self) -> T:
+        """The value at the revision that is applied."""
+        if self._value is None:
+            self._value = self._compute(self._store)
+        return self._value
+
+    def _changed(self, change: Change) -> None:
+        self._value = None
 
 
 class SnapshotRestore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from clusters.reference.node.metastorage.metastorage import (
@@ -25,6 +26,25 @@ class Led(Protocol):
     @property
     def leader(self) -> str | None:
         """The node that leads, where it is known."""
+
+
+class LeaderHint:
+    """The node to ask next as the leader of metastorage: the one that a refusal has named, or the
+    one that this node follows.
+    """
+
+    def __init__(self, leader: Callable[[], str | None]) -> None:
+        self._leader = leader
+        self._hint: str | None = None
+
+    def next(self) -> str | None:
+        """The node to ask, if any may lead."""
+        return self._hint or self._leader()
+
+    def failed(self, answer: Failed) -> None:
+        """Take in the answer of a node that was asked."""
+        # Not twice: a node that was lost can't say that it leads no more.
+        self._hint = answer.leader if answer.leader != self._hint else None
 
 
 class MetastorageClient:

@@ -48,12 +48,15 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """The primary of a partition. ``released``: the primary has given the grant up."""
+    """The primary of a partition. ``released``: the primary has given the grant up, or a reset of
+    its partition has ended it. ``generation``: of the partition.
+    """
 
     node: str
     origin: str
     epoch: int
     released: bool = False
+    generation: int = 0
 
 
 class ObservedLease(msgspec.Struct, frozen=True):
@@ -91,6 +94,10 @@ class LeaseTable:
         self._until_s = float("-inf")
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
         self.ceiling = 0
+        # When our last renewal was sent that is applied, and when that was with each other node's:
+        # what was applied later than one of ours was not applied before ours was sent.
+        self._applied_s = float("-inf")
+        self._after_s: dict[str, float] = {}
         self.seen: dict[str, ObservedLease] = {}
         self._since_s: dict[str, float] = {}  # when the start that has the lease was first seen
         self._superseded: dict[str, dict[str, None]] = {}  # starts before it, the last ones
@@ -148,8 +155,9 @@ class LeaseTable:
         """Take in a revision."""
         for key, value in change.entries.items():
             if value is None:
-                continue
-            if key.startswith(LEASE):
+                if key.startswith(PRIMARY):
+                    self.grants.pop(int(key.removeprefix(PRIMARY)), None)
+            elif key.startswith(LEASE):
                 # After a restored snapshot the change's own revision is a later one.
                 entry = self._get(key)
                 revision = change.revision if entry is None else entry.revision
@@ -163,6 +171,7 @@ class LeaseTable:
         if before is None or before.lease.origin != lease.origin:
             self._started(node, lease.origin, before)
         if node != self._node:
+            self._after_s[node] = self._applied_s
             return
         if lease.origin != self._origin:
             reached("ceiling of an earlier start observed")
@@ -171,6 +180,7 @@ class LeaseTable:
         elif lease.number in self._sent:
             sent_s, ceiling = self._sent.pop(lease.number)
             self._until_s = max(self._until_s, sent_s + LEASE_S)
+            self._applied_s = max(self._applied_s, sent_s)
             self.ceiling = max(self.ceiling, ceiling)
 
     def _started(self, node: str, origin: str, before: ObservedLease | None) -> None:
@@ -190,6 +200,20 @@ class LeaseTable:
         grant = self.grants.get(partition)
         ours = grant is not None and grant.origin == self._origin and not grant.released
         return grant if ours else None
+
+    def granted_until_s(self, partition: int, generation: int) -> float:
+        """Until when, by our clock, the grant of ``partition`` in ``generation`` surely holds:
+        until then no reset can have begun another one.
+        """
+        grant = self.grants.get(partition)
+        if grant is None or grant.released or grant.generation != generation:
+            return float("-inf")
+        if grant.node == self._node:
+            return self._until_s if grant.origin == self._origin else float("-inf")
+        seen = self.seen.get(grant.node)
+        if seen is None or seen.lease.origin != grant.origin:
+            return float("-inf")
+        return self._after_s.get(grant.node, float("-inf")) + LEASE_S
 
     def primary(self, partition: int) -> str | None:
         """The node that was granted ``partition`` last, unless it gave that up."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from clusters.reference.node import events, moments
@@ -46,6 +46,20 @@ class Raft(Protocol):
     def leading(self) -> bool:
         """Leads."""
 
+    @property
+    def generation(self) -> int:
+        """The generation of the partition that this member is in."""
+
+
+# What must be so in metastorage for a grant of a partition in that generation; ``None``: it can't
+# be granted now.
+Fence = Callable[[int, int], tuple[Condition, ...] | None]
+
+
+def unfenced(_: int, generation: int) -> tuple[Condition, ...] | None:
+    """Of a cluster whose partitions are never reset."""
+    return () if generation == 0 else None
+
 
 class LeaseManager:
     """One node's lease and the grants of the partitions that it has replicas of."""
@@ -59,7 +73,11 @@ class LeaseManager:
         metastorage: Metastorage,
         event_log: events.EventLog,
         spawn: Spawn,
+        removed: Callable[[int], bool] = lambda partition: False,
+        fence: Fence = unfenced,
     ) -> None:
+        """``removed``: see ``Routes``; the grant went with the partition. ``fence``: of grants."""
+        self._removed, self._fence = removed, fence
         self._node, self._origin, self._leases = node, origin, leases
         self._metastorage, self._events, self._spawn = metastorage, event_log, spawn
         self._busy: dict[int, None] = {}
@@ -112,7 +130,7 @@ class LeaseManager:
         # Before the look at steps in flight: to close must never wait for one.
         if not group.leading or (mine is None and primary.epoch):
             primary.close()
-        if partition in self._busy or self._stopping:
+        if partition in self._busy or self._stopping or self._removed(partition):
             return
         step: Awaitable[None] | None = None
         if not group.leading and mine is not None:
@@ -121,13 +139,15 @@ class LeaseManager:
         elif group.serving and (mine is None or mine.epoch <= primary.last_closed_epoch):
             primary.close()
             held = self._leases.grants.get(partition)
-            if held is None or held.released or self._may_take(held):
+            fence = self._fence(partition, group.generation)
+            if fence is not None and (held is None or held.released or self._may_take(held)):
                 if held is not None and held.node == self._node:
                     reached("own grant of an earlier epoch taken again")
                 # Each grant has an epoch of its own, by which the log
                 # refuses commands of earlier ones.
                 epoch = 1 if held is None else held.epoch + 1
-                step = self._write(partition, held, Grant(self._node, self._origin, epoch))
+                grant = Grant(self._node, self._origin, epoch, generation=group.generation)
+                step = self._write(partition, held, grant, fence)
         elif group.serving and mine is not None and primary.epoch != mine.epoch:
             step = self._open(primary, mine.epoch)
         if step is not None:
@@ -181,15 +201,22 @@ class LeaseManager:
             self._events.add(events.LEASE_GRANTED, text, partition=primary.number)
             moments.tell(moments.PRIMARY_GRANTED, primary.number)
 
-    async def _write(self, partition: int, held: Grant | None, grant: Grant) -> None:
-        """Replace a grant, on condition that it still is ``held``. The result shows when it is
-        applied.
+    async def _write(
+        self,
+        partition: int,
+        held: Grant | None,
+        grant: Grant,
+        fence: tuple[Condition, ...] = (),
+    ) -> None:
+        """Replace a grant, on condition that it still is ``held``, and of ``fence``. The result
+        shows when it is applied.
         """
         key = f"{PRIMARY}{partition}"
         conditions = [
             Condition(key, "absent")
             if held is None
-            else Condition(key, "value", value=encode(held))
+            else Condition(key, "value", value=encode(held)),
+            *fence,
         ]
         if held is not None and held.node != self._node:
             reached("grant taken from another node")
@@ -211,4 +238,4 @@ class LeaseManager:
 
 def released(grant: Grant) -> Grant:
     """``grant``, marked as released."""
-    return Grant(grant.node, grant.origin, grant.epoch, True)
+    return Grant(grant.node, grant.origin, grant.epoch, True, grant.generation)

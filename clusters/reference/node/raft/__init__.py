@@ -1,6 +1,6 @@
 """A raft group's member as a pure state machine: ``Raft`` and the values it is stepped with."""
 
-from clusters.reference.node.raft.configuration import Configuration, Stage
+from clusters.reference.node.raft.configuration import Configuration, Generation, Stage
 from clusters.reference.node.raft.core import COMMIT_BEFORE_QUORUM, Raft
 from clusters.reference.node.raft.settings import (
     ChangeBusy,
@@ -20,6 +20,7 @@ from clusters.reference.node.raft.types import (
     ChangeFailed,
     Chunk,
     ChunkReply,
+    Diverged,
     Entry,
     HardState,
     LeaderElected,
@@ -47,7 +48,9 @@ __all__ = [
     "Chunk",
     "ChunkReply",
     "Configuration",
+    "Diverged",
     "Entry",
+    "Generation",
     "HardState",
     "InvariantBroken",
     "LeaderElected",

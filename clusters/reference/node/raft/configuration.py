@@ -23,15 +23,41 @@ from clusters.reference.node.raft.settings import ChangeRefused
 replace = msgspec.structs.replace
 
 
+MAX_LINEAGE = 64  # generations that a configuration names; what comes of an older one is erased
+
+
+class Generation(msgspec.Struct, frozen=True, array_like=True):
+    """A generation of a group, which a forced reset began: its log is that of ``previous`` up to
+    ``base_index``, an entry of ``base_term``, and its own from there on (IEP-131, resetPartition).
+    The founders begin generation 0.
+    """
+
+    number: int
+    previous: int
+    base_index: int
+    base_term: int
+
+
+Lineage = tuple[Generation, ...]
+
+
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
     """``voters`` decide, while ``outgoing`` is not empty together with it; ``learners`` are sent
     the log and are not counted; ``learners_next`` are outgoing voters that stay as learners.
+    ``lineage``: the resets that came before, in order. A log holds those of a generation exactly if
+    its configuration names it.
     """
 
     voters: tuple[str, ...] = ()
     outgoing: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
     learners_next: tuple[str, ...] = ()
+    lineage: Lineage = ()
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that the last reset began."""
+        return self.lineage[-1].number if self.lineage else 0
 
     @property
     def joint(self) -> bool:
@@ -56,6 +82,8 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
             text += f" learners=({' '.join(self.learners)})"
         if self.learners_next:
             text += f" learners_next=({' '.join(self.learners_next)})"
+        if self.lineage:
+            text += f" generation={self.generation}"
         return text
 
 
@@ -69,6 +97,26 @@ class Change(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Configuration)
 encode, decode = _encoder.encode, _decoder.decode
+
+
+def forced(config: Configuration, voter: str, begun: Generation) -> Configuration:
+    """The configuration with which ``begun`` begins: ``voter`` alone, without the others' votes."""
+    return Configuration(voters=(voter,), lineage=(*config.lineage, begun)[-MAX_LINEAGE:])
+
+
+def shared_index(ours: Lineage, theirs: Lineage) -> int | None:
+    """The last index at which logs of both lineages are of one generation; ``None``: all of one
+    is.
+    """
+    known = {generation.number: generation for generation in ours}
+    common = max((g.number for g in theirs if known.get(g.number) == g), default=0)
+    bases: list[int] = []
+    for lineage in (ours, theirs):
+        later = next((g for g in lineage if g.number > common), None)
+        if later is not None:
+            # Where one is left out nobody knows from where on it went its own way.
+            bases.append(later.base_index if later.previous == common else 0)
+    return min(bases, default=None)
 
 
 def enter_joint(config: Configuration, changes: Sequence[Change]) -> Configuration:

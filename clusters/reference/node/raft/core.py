@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.raft.configuration import Configuration, Stage, Vote
+from clusters.reference.node.raft.configuration import (
+    Configuration,
+    Generation,
+    Lineage,
+    Stage,
+    Vote,
+    forced,
+    shared_index,
+)
 from clusters.reference.node.raft.election import Election, ElectionTimer
 from clusters.reference.node.raft.follower import Follower
 from clusters.reference.node.raft.leader import Leadership
@@ -21,6 +29,7 @@ from clusters.reference.node.raft.membership import Membership, PeerChange
 from clusters.reference.node.raft.outbox import Outbox
 from clusters.reference.node.raft.raft_log import Log
 from clusters.reference.node.raft.settings import (
+    ChangeRefused,
     InvariantBroken,
     NotLeader,
     RaftConfig,
@@ -31,6 +40,7 @@ from clusters.reference.node.raft.types import (
     CatchUpError,
     Chunk,
     ChunkReply,
+    Diverged,
     Entry,
     HardState,
     Mark,
@@ -46,6 +56,7 @@ from clusters.reference.node.raft.types import (
 
 # Planted bug: the leader commits what is on its own disk, without counting a quorum.
 COMMIT_BEFORE_QUORUM = "commit-before-quorum"
+TERM_BITS = 32
 
 
 class Raft:
@@ -82,6 +93,7 @@ class Raft:
             self._log.base.index, snapshot.index if snapshot else 0
         )
         self._now = 0
+        self._diverged: int | None = None  # the generation that it can't follow
         # A member that was part of the group may have promised a leader its patience just before
         # it went down: it must keep that promise, or the leader's lease would be worth nothing.
         self._leader_seen = 0 if hard_state.term else -config.election_ticks
@@ -100,6 +112,33 @@ class Raft:
     def term(self) -> int:
         """The current term."""
         return self._hard.term
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this member is in."""
+        return self._hard.generation
+
+    @property
+    def claim(self) -> int:
+        """Term and generation in one number, which later ones exceed: for heartbeats of nodes."""
+        return self.generation << TERM_BITS | self.term
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry of its log."""
+        return self._log.last_term
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it must be erased: see ``Diverged``."""
+        return self._diverged is not None
+
+    @property
+    def log_generation(self) -> int:
+        """The generation whose log this member has, as far as it has come: where it has diverged
+        from the one that it was to follow, the one before.
+        """
+        return self._log.configuration.generation if self.diverged else self.generation
 
     @property
     def hard_state(self) -> HardState:
@@ -240,7 +279,7 @@ class Raft:
         if self._leadership is None:
             # A learner, or a member that was removed, would depose leaders for nothing: it can't
             # win.
-            decides = self._log.configuration.decides(self._config.node)
+            decides = self._may_lead()
             if self._timer.expired(self._now) and decides and not self._vote_unwritten():
                 self._campaign(pre=True)
             return
@@ -256,12 +295,18 @@ class Raft:
             self._membership.tick(self._now, self._log.commit)
             self._advance_change()
 
-    def observe_leader(self, leader: str, term: int) -> bool:
-        """The node of ``leader`` reports that it still leads ``term``: as good as a heartbeat of
-        this group, if this member follows it in that term. Returns whether it does.
+    def _may_lead(self) -> bool:
+        """Whether it has a vote, by a configuration of the generation that it is in."""
+        config = self._log.configuration
+        whole = config.generation == self.generation and self._diverged is None
+        return whole and config.decides(self._config.node)
+
+    def observe_leader(self, leader: str, claim: int) -> bool:
+        """The node of ``leader`` reports that it still leads by ``claim``: as good as a heartbeat
+        of this group, if this member follows it in that term. Returns whether it does.
         """
         # The report may be older than an election: in another term it must not hold back a vote.
-        if self._leadership is not None or (leader, term) != (self._leader, self.term):
+        if self._leadership is not None or (leader, claim) != (self._leader, self.claim):
             reached("heartbeat for a leader that is not followed")
             return False
         self._leader_seen = self._now
@@ -278,11 +323,11 @@ class Raft:
         """
         return self._leadership is not None and self._leadership.is_acking(follower)
 
-    def node_acked(self, follower: str, term: int, tick: int) -> None:
-        """The ``observe_leader`` of ``follower`` was true for the heartbeat that was sent here at
-        ``tick``.
+    def node_acked(self, follower: str, claim: int, tick: int) -> None:
+        """The ``observe_leader`` of ``follower`` was true for the heartbeat with ``claim`` that was
+        sent here at ``tick``.
         """
-        if self._leadership is not None and term == self.term:
+        if self._leadership is not None and claim == self.claim:
             self._leadership.node_acked(follower, tick)
 
     def followers_with_lost_log(self) -> tuple[str, ...]:
@@ -380,14 +425,40 @@ class Raft:
         """
         return self._leadership is not None and self._leadership.followed_since(tick, self._now)
 
-    def hand_over(self, target: str) -> None:
-        """Ask ``target``, a voter, to lead in place of this member, which refuses proposals until
-        then; it goes on to lead where the target does not in time. Raises ``NotLeader``.
+    def hand_over(self, *targets: str) -> None:
+        """Ask the one of ``targets``, voters, that has most of the log to lead in place of this
+        member, which refuses proposals until then; it goes on to lead where that one does not in
+        time, or none is there. Raises ``NotLeader``.
         """
         if self._membership is None:
             raise NotLeader(self._leader)
-        self._membership.begin_hand_over(target, self._now)
+        self._membership.begin_hand_over(targets, self._now)
         self._ask_to_lead()
+
+    def begin_generation(self, number: int) -> Generation:
+        """Go on alone, as the first voter of generation ``number``, with the log as it is here: the
+        other members' answers count for nothing from now on (resetPeers). The caller has to know
+        that no other member acts for the generation before any more.
+
+        Raises ``ChangeRefused`` where that generation, or a later one, has begun, or this member's
+        log is not whole.
+        """
+        config = self._log.configuration
+        if number <= self.generation or config.generation != self.generation or self.diverged:
+            raise ChangeRefused(
+                f"generation {number} can't follow {config.generation} in {self.generation}"
+            )
+        last_index, last_term = self._log.last_index, self._log.last_term
+        begun = Generation(number, self.generation, last_index, last_term)
+        self._enter(number, self.term + 1)
+        self._log.append_configuration(self.term, forced(config, self._config.node, begun))
+        self._campaign(pre=True)
+        return begun
+
+    def _enter(self, generation: int, term: int) -> None:
+        """Enter ``term`` of a later ``generation`` without a leader."""
+        self._follow(self.term, leader=None)
+        self._hard = self._outbox.hard_state = HardState(term, None, generation)
 
     def compacted(self, index: int, snapshot: Mark) -> None:
         """A ``snapshot`` is durable here: forget the log up to ``index``, which it covers."""
@@ -402,7 +473,7 @@ class Raft:
     def chunk_stored(self, chunk: Chunk, offset: int) -> None:
         """The bytes before ``offset`` of the snapshot of ``chunk`` are kept."""
         # While the bytes were written a new term may have begun, whose leader did not send them.
-        if chunk.term == self.term:
+        if (chunk.generation, chunk.term) == (self.generation, self.term):
             self._follower.chunk_stored(chunk, offset)
 
     def install(self, chunk: Chunk) -> bool:
@@ -411,13 +482,16 @@ class Raft:
         carries it.
         """
         # Only the leader of the present term may replace the log.
-        wanted = chunk.term == self.term and self._follower.install(chunk)
+        present = (chunk.generation, chunk.term) == (self.generation, self.term)
+        wanted = present and self._follower.install(chunk)
         if wanted:
             self._snapshot, self._applied = chunk.mark, chunk.mark.index
         return wanted
 
     def step(self, message: Message) -> None:
         """Take a message of another member."""
+        if message.generation != self.generation and not self._may_follow(message):
+            return
         match message:
             case VoteRequest():
                 self._vote_requested(message)
@@ -433,6 +507,67 @@ class Raft:
                 self._chunk_answered(message)
             case TimeoutNow():
                 self._asked_to_lead(message)
+
+    def _may_follow(self, message: Message) -> bool:
+        """Whether a message of another generation counts: only that of a leader of a later one."""
+        if message.generation < self.generation:
+            reached("message of an earlier generation")
+            return False
+        # A member learns of a generation with the log that it begins with, and by nothing else.
+        if not isinstance(message, Append | Chunk):
+            reached("message of a later generation without its log")
+            return False
+        reached("later generation followed")
+        self._enter(message.generation, message.term)
+        return True
+
+    def _has_lineage(self, message: Append | Chunk) -> bool:
+        """Leave off what is not of the log of the leader that is followed; whether that could be
+        done: nothing that was applied here can be left off.
+        """
+        ours, lineage = self._log.configuration.lineage, message.lineage
+        shared = None if ours == lineage else shared_index(ours, lineage)
+        if shared is None:
+            return True
+        if self._log.commit > shared or self._contradicts(message):
+            if self._diverged != self.generation:
+                reached("member diverged from a later generation")
+                self._diverged = self.generation
+                self._outbox.events.append(Diverged(self.generation, shared, self._log.commit))
+            return False
+        self._log.keep_until(shared)
+        return True
+
+    def _contradicts(self, message: Append | Chunk) -> bool:
+        """Whether an entry that is committed here is another one there. A reset goes on with what
+        its survivor has, and that may not have been committed: so logs may differ before it, too.
+        """
+        log = self._log
+        if isinstance(message, Chunk):
+            places = [(message.mark.index, message.mark.term)]
+        else:
+            before = (message.previous_index, message.previous_term)
+            places = [before, *((entry.index, entry.term) for entry in message.entries)]
+        # What a snapshot stands for can't be compared any more, and may differ.
+        cut = isinstance(message, Chunk) and message.mark.index < log.base.index
+        committed = ((log.term(index), term) for index, term in places if index <= log.commit)
+        return cut or any(ours not in (None, theirs) for ours, theirs in committed)
+
+    def keeps(self, lineage: Lineage) -> bool:
+        """Whether this member could follow a leader whose log has ``lineage`` with what it has
+        applied; if not, it reports that it is ``Diverged``. It follows no leader of an earlier
+        generation: it may have the only copy of the later one.
+        """
+        ours = self._log.configuration.lineage
+        if (lineage[-1].number if lineage else 0) < self.generation:
+            reached("member asked for by an earlier generation")
+            return False
+        shared = None if ours == lineage else shared_index(ours, lineage)
+        kept = shared is None or self._log.commit <= shared
+        if shared is not None and not kept and self._diverged is None:
+            self._diverged = lineage[-1].number if lineage else 0
+            self._outbox.events.append(Diverged(self._diverged, shared, self._log.commit))
+        return kept
 
     def persisted(self, index: int, term: int) -> None:
         """The entries of the ``Ready`` that ended with (index, term) are durable here, and those
@@ -480,7 +615,7 @@ class Raft:
     def _set_hard(self, term: int, vote: str | None) -> None:
         # A state that did not change must not cost a sync.
         if (term, vote) != (self._hard.term, self._hard.vote):
-            self._hard = self._outbox.hard_state = HardState(term, vote)
+            self._hard = self._outbox.hard_state = HardState(term, vote, self.generation)
 
     def _follow(self, term: int, leader: str | None) -> None:
         """Become a follower in ``term``; a vote given in that term stays given."""
@@ -514,6 +649,7 @@ class Raft:
             last_term=self._log.last_term,
             pre=pre,
             handed_over=handed_over,
+            generation=self.generation,
         )
         # A real request leaves after our own vote is durable: after a crash we must not
         # give it to another in the same term.
@@ -601,7 +737,13 @@ class Raft:
         our own, which may be news.
         """
         term = request.term if granted else self.term
-        reply = VoteReply(sender=self._config.node, term=term, granted=granted, pre=request.pre)
+        reply = VoteReply(
+            sender=self._config.node,
+            term=term,
+            granted=granted,
+            pre=request.pre,
+            generation=self.generation,
+        )
         # A vote that a crash could forget would be given twice in one term: two leaders.
         outbox = self._outbox.send_now if request.pre else self._outbox.send_durable
         outbox.append((request.sender, reply))
@@ -628,6 +770,8 @@ class Raft:
         # A candidate of the same term has lost: another member was elected (Raft 5.2).
         self._follow(message.term, leader=message.sender)
         self._leader_seen = self._now
+        if not self._has_lineage(message):
+            return
         self._follower.append(message)
 
     def _append_answered(self, reply: AppendReply) -> None:
@@ -665,6 +809,8 @@ class Raft:
             return
         self._follow(chunk.term, leader=chunk.sender)
         self._leader_seen = self._now
+        if not self._has_lineage(chunk):
+            return
         self._follower.chunk(chunk)
 
     def _chunk_answered(self, reply: ChunkReply) -> None:
@@ -702,12 +848,13 @@ class Raft:
             # Before the message leaves: the successor may be elected
             # within what would be our lease.
             self._leadership.asked_to_lead()
-            self._outbox.send_now.append((target, TimeoutNow(self._config.node, self.term)))
+            self._outbox.send_now.append(
+                (target, TimeoutNow(self._config.node, self.term, self.generation))
+            )
 
     def _asked_to_lead(self, message: TimeoutNow) -> None:
         # One that comes late is of another term, or of a leader that is gone.
         follows = (message.sender, message.term) == (self._leader, self.term)
-        decides = self._log.configuration.decides(self._config.node)
-        if self._leadership is None and follows and decides:
+        if self._leadership is None and follows and self._may_lead():
             reached("leadership is taken over")
             self._campaign(pre=False, handed_over=True)

@@ -56,7 +56,9 @@ class Follower:
     def chunk_stored(self, chunk: Chunk, offset: int) -> None:
         """The bytes before ``offset`` of the snapshot of ``chunk`` are kept."""
         # Sent without a sync: it is no promise, and after a crash the transfer begins anew.
-        reply = ChunkReply(self._node, chunk.term, chunk.context, chunk.mark.index, offset)
+        reply = ChunkReply(
+            self._node, chunk.term, chunk.context, chunk.mark.index, offset, chunk.generation
+        )
         self._outbox.send_now.append((chunk.sender, reply))
 
     def install(self, chunk: Chunk) -> bool:
@@ -104,6 +106,7 @@ class Follower:
             hint_index=hint,
             context=message.context,
             commit=self._log.commit,
+            generation=message.generation,
         )
         # It promises that the entries survive a crash here, so it waits for the disk.
         self._outbox.send_durable.append((message.sender, reply))

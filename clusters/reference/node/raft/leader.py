@@ -228,6 +228,7 @@ class Leadership:
                         context=now,
                         mark=transfer.mark,
                         offset=transfer.offset,
+                        lineage=self._log.configuration.lineage,
                     ),
                 )
 
@@ -251,6 +252,7 @@ class Leadership:
             commit=commit,
             context=now,
             entries=self._log.bounded(progress.next_index, *limits) if with_entries else (),
+            lineage=self._log.configuration.lineage,
         )
 
     def answered(self, reply: AppendReply) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.configuration import (
     Change,
@@ -102,14 +103,16 @@ class PeerChange:
         return not config.joint and not towards(config, self.voters, self.learners)
 
     def learning(self, config: Configuration) -> Configuration | None:
-        """``config`` with all new voters as learners, and without learners that are not wanted;
-        ``None`` where it is that already, or no voter changes.
+        """``config`` with all new voters and wanted learners as learners, and without learners that
+        are not wanted; ``None`` where it is that already, or no voter changes. Learners do not wait
+        for the voters, of which one may never catch up.
         """
         new = self._new(config)
         if not new:
             return None
         wanted = {*self.voters, *self.learners}
-        strangers = [Change("learner", n) for n in new if n not in config.learners]
+        coming = (*new, *self.learners)
+        strangers = [Change("learner", n) for n in coming if n not in config.members]
         unwanted = [Change("none", n) for n in config.learners if n not in wanted]
         if not strangers and not unwanted:
             return None
@@ -210,7 +213,7 @@ class Membership:
         self, wanted: PeerChange, *, term: int | None, commit: int, now: int, adjust: bool
     ) -> None:
         """Begin ``wanted``. The errors are those of ``Raft.change_peers``."""
-        if term not in (None, self._term):
+        if term not in (None, self._term) and not planted("stale-term-accepted"):
             raise StaleTerm(f"a change was asked of the leader of term {term}, not {self._term}")
         if wanted.revision < self._newest_revision:
             reached("change of members older than the last one")
@@ -237,7 +240,7 @@ class Membership:
             self._told_index = 0  # it is told again of what it has
         if self._config.node not in wanted.voters:
             staying = [name for name in self._log.configuration.voters if name in wanted.voters]
-            self._begin_hand_over(staying, now)
+            self.begin_hand_over(staying, now)
 
     def cancel(self, commit: int) -> bool:
         """Forget a change that is catching up. False where there is none, and once it is joint."""
@@ -256,10 +259,6 @@ class Membership:
             return False
         change.confirmed = True
         return True
-
-    def begin_hand_over(self, target: str, now: int) -> None:
-        """Hand leadership over to ``target``, a voter."""
-        self._begin_hand_over([target], now)
 
     def may_ask(self, commit: int) -> str | None:
         """The member to ask to lead: it has all of the log, and all of it is committed."""
@@ -323,7 +322,7 @@ class Membership:
         if self._config.node not in config.voters and self._handed_at != index:
             # Once a configuration: a successor that does not take over must not hold the change up.
             self._handed_at = index
-            self._begin_hand_over(config.voters, now)
+            self.begin_hand_over(config.voters, now)
             if self.hand_over is not None:
                 return None
         reached("joint configuration is left")
@@ -357,8 +356,10 @@ class Membership:
             self._told_index = index
             self._events.append(PeersApplied(self._term, index, config))
 
-    def _begin_hand_over(self, names: Iterable[str], now: int) -> None:
-        """To the one of ``names`` that is there and has most of the log, if any is."""
+    def begin_hand_over(self, names: Iterable[str], now: int) -> None:
+        """Hand leadership over to the one of ``names``, voters, that is there and has most of the
+        log, if any is.
+        """
         # A member that is down would cost an election timeout without proposals.
         there = [name for name in names if self._leads.is_there(name, now)]
         if there:

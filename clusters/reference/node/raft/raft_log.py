@@ -156,6 +156,14 @@ class Log:
             self._note_configs(entries[position:])
             return
 
+    def keep_until(self, index: int) -> None:
+        """Drop the entries behind ``index``, of which none may be committed: they are of another
+        generation than those that follow.
+        """
+        if index < self.last_index:
+            reached("entries of another generation dropped")
+            self._drop_after(index)
+
     def _truncate(self, entry: Entry, commit_index: int) -> None:
         reached("follower replaces entries by those of a leader")
         # Such a conflict means that raft's safety is lost already: better to stop than to go on.
@@ -164,7 +172,9 @@ class Log:
                 f"entry {entry.index} of term {entry.term} conflicts with a committed entry of "
                 f"term {self.term(entry.index)} (commit index {commit_index})"
             )
-        keep = entry.index - 1
+        self._drop_after(entry.index - 1)
+
+    def _drop_after(self, keep: int) -> None:
         del self._entries[keep - self._base.index :]
         # A configuration counts as soon as it is in the log, so it goes with its entry (thesis
         # 4.1).

@@ -8,7 +8,7 @@ import enum
 
 import msgspec
 
-from clusters.reference.node.raft.configuration import Configuration, Stage
+from clusters.reference.node.raft.configuration import Configuration, Lineage, Stage
 
 
 class Role(enum.StrEnum):
@@ -43,11 +43,12 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
     """The state that must be durable before a message that depends on it leaves: current term and
-    vote.
+    vote. Terms and votes are those of a ``generation``, and count in no other.
     """
 
     term: int = 0
     vote: str | None = None
+    generation: int = 0
 
 
 class VoteRequest(msgspec.Struct, frozen=True, array_like=True, tag="vote?"):
@@ -62,6 +63,7 @@ class VoteRequest(msgspec.Struct, frozen=True, array_like=True, tag="vote?"):
     last_term: int
     pre: bool
     handed_over: bool = False
+    generation: int = 0
 
 
 class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="vote!"):
@@ -71,12 +73,14 @@ class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="vote!"):
     term: int
     granted: bool
     pre: bool
+    generation: int = 0
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
     """Entries after (previous_index, previous_term); without entries it is a heartbeat or a probe.
 
     ``context`` is the leader's tick at sending, echoed: check-quorum and the lease count from it.
+    ``lineage``: of the leader's log.
     """
 
     sender: str
@@ -86,6 +90,12 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
     commit: int
     context: int
     entries: tuple[Entry, ...] = ()
+    lineage: Lineage = ()
+
+    @property
+    def generation(self) -> int:
+        """The generation that the sender leads."""
+        return self.lineage[-1].number if self.lineage else 0
 
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
@@ -101,11 +111,13 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
     hint_index: int
     context: int
     commit: int = 0
+    generation: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk?"):
     """Bytes from ``offset`` on of a snapshot at ``mark``, for a follower that lacks entries that
-    its leader's log no longer has; ``last`` of them with the final bytes.
+    its leader's log no longer has; ``last`` of them with the final bytes. ``lineage``: see
+    ``Append``.
     """
 
     sender: str
@@ -115,6 +127,12 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk?"):
     offset: int
     data: bytes = b""
     last: bool = False
+    lineage: Lineage = ()
+
+    @property
+    def generation(self) -> int:
+        """The generation that the sender leads."""
+        return self.lineage[-1].number if self.lineage else 0
 
 
 class ChunkReply(msgspec.Struct, frozen=True, array_like=True, tag="chunk!"):
@@ -128,6 +146,7 @@ class ChunkReply(msgspec.Struct, frozen=True, array_like=True, tag="chunk!"):
     context: int
     index: int
     offset: int
+    generation: int = 0
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="lead?"):
@@ -137,6 +156,7 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="lead?"):
 
     sender: str
     term: int
+    generation: int = 0
 
 
 Message = VoteRequest | VoteReply | Append | AppendReply | Chunk | ChunkReply | TimeoutNow
@@ -181,7 +201,18 @@ class ChangeFailed(msgspec.Struct, frozen=True):
     member: str | None = None
 
 
-RaftEvent = LeaderElected | PeersApplied | ChangeFailed
+class Diverged(msgspec.Struct, frozen=True):
+    """This member has applied entries that ``generation``, whose leader has reached it, does not
+    have: its data must be erased, and comes back as another member's (IEP-131, "possible node
+    cleanup").
+    """
+
+    generation: int
+    shared_index: int
+    applied_index: int
+
+
+RaftEvent = LeaderElected | PeersApplied | ChangeFailed | Diverged
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,10 +91,12 @@ def next_act(variant: Variant, state: PartitionState, group: Group) -> Act | Non
         return _adjusted(variant, state, group)
     if state.stable is None:
         return None  # the table was dropped
+    if state.generation > group.position.generation:
+        return None  # a forced reset has taken the group from this leader
     voters = assignments(group.voters)
     # Before all else: as long as stable does not say who the voters are, they may be stopped.
     if _nodes(state.stable) != voters.nodes or _nodes(state.pending) == voters.nodes:
-        return Do(transitions.stable_switched(variant, state, voters, group.position))
+        return Do(transitions.stable_switched(variant, state, voters, group.position, group.term))
     return _unlock(variant, state, group) or _cancel(variant, state, group) or _change(state, group)
 
 
@@ -147,38 +149,6 @@ def _adjusted(variant: Variant, state: PartitionState, group: Group) -> Act | No
     return _cancel(variant, state, group)
 
 
-class Answer(enum.StrEnum):
-    """What a leader answers to changePeersAsync."""
-
-    RECEIVED = "received"
-    BUSY = "busy"
-    STALE_TERM = "stale-term"
-    STALE_REVISION = "stale-revision"
-    NOT_LEADER = "not-leader"
-
-
-def answered(
-    variant: Variant, group: Group | None, request: ChangePeers, newest_revision: int
-) -> Answer:
-    """The answer of a node to ``request``; ``group`` is ``None`` where the node does not lead, and
-    ``newest_revision`` is the newest that this leader has received.
-    """
-    if group is None:
-        return Answer.NOT_LEADER
-    if request.term != group.term:
-        return Answer.STALE_TERM
-    if request.revision < newest_revision:
-        return Answer.STALE_REVISION
-    adjustable = variant is Variant.LOCK and group.stage is Stage.CATCHING_UP
-    same = group.stage is not Stage.NONE and group.target == request.nodes
-    return Answer.RECEIVED if group.stage is Stage.NONE or adjustable or same else Answer.BUSY
-
-
-def may_cancel(stage: Stage) -> bool:
-    """The answer of cancelChangePeers: true when nothing goes on, or what does is catching up."""
-    return stage in (Stage.NONE, Stage.CATCHING_UP)
-
-
 # -- which raft nodes run
 
 
@@ -193,16 +163,7 @@ def wanted(state: PartitionState) -> frozenset[str]:
     return stable if planted("pending-member-stopped") else pending | stable
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node does about the raft nodes that it runs: ``stop`` is erased, too."""
-
-    start: frozenset[int] = frozenset()
-    stop: frozenset[int] = frozenset()
-
-
-def placement(node: str, states: dict[int, PartitionState], running: frozenset[int]) -> Placement:
-    """The partitions to start and to stop on ``node``, which runs ``running``; ``states`` by the
-    same numbers. A partition without a state belongs to a table that was dropped.
-    """
-    here = frozenset(number for number, state in states.items() if node in wanted(state))
-    return Placement(start=here - running, stop=running - here)
+def kept(state: PartitionState) -> frozenset[str]:
+    """The nodes that keep what they have of the partition, whether it runs there or not."""
+    sets = (state.stable, state.pending, state.planned)
+    return frozenset(node for held in sets for node in _nodes(held) or ())

@@ -6,7 +6,7 @@ of REPLICAS, data nodes, filter or PRIMARY_ZONE it writes pending or planned ass
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,9 +14,11 @@ from clusters.reference.node import events
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.options import Zone
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Change,
+    Condition,
     Group,
     Invoke,
     InvokeResult,
@@ -26,9 +28,12 @@ from clusters.reference.node.metastorage.metastorage import (
     together,
     unchanged,
 )
+from clusters.reference.node.placement.lease_expiry import PRIMARY
 from clusters.reference.node.rebalance import keys, manager
 from clusters.reference.node.rebalance.keys import PartitionId
 from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
+from clusters.reference.node.storage.identity import name_of
+from clusters.reference.node.topology.logical import LIVES
 from clusters.reference.node.zones.manager import HISTORY
 
 NUMBERS = "partition.numbers"  # see ``Numbers``
@@ -97,11 +102,27 @@ class RebalanceDriver:
         self._lives, self._settled, self._events = lives, settled, event_log
         self._drives = False
         self._news = asyncio.Event()
+        self._zones: dict[int, tuple[Zone, str]] = {}  # by tables' ids, with the tables' profiles
+        self._altered_at: dict[int, int] = {}  # see ``manager.step``
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
-        if any(key.startswith((catalogs.KEY, HISTORY)) for key in change.entries):
+        if catalogs.KEY in change.entries:
+            self._follow_catalog(change.revision)
+        if any(key.startswith((catalogs.KEY, HISTORY, LIVES)) for key in change.entries):
             self._news.set()
+
+    def _follow_catalog(self, revision: int) -> None:
+        """Note which tables a statement has altered: of the others no partition is to be written,
+        and there may be many.
+        """
+        catalog, before = catalogs.read(self._view.get), self._zones
+        tables = catalog.tables.values()
+        self._zones = {table.id: (catalog.zones[table.zone], table.profile) for table in tables}
+        self._altered_at = {
+            table: self._altered_at[table] if zone == before.get(table) else revision
+            for table, zone in self._zones.items()
+        }
 
     def tick(self) -> None:
         """Look whether this node drives; once a tick."""
@@ -125,7 +146,7 @@ class RebalanceDriver:
         # Numbers first: nodes pass over the keys of a partition that has none.
         if not await self._number(catalog):
             return False
-        steps = list(manager.step(self._view, catalog, self._variant))
+        steps = list(self._steps(catalog))
         for first in range(0, len(steps), MAX_TOGETHER):
             if not await self._do(steps[first : first + MAX_TOGETHER]):
                 return False
@@ -134,7 +155,32 @@ class RebalanceDriver:
             invoke = together(dropped[first : first + MAX_TOGETHER])
             if not isinstance(await self._propose(invoke), InvokeResult):
                 return False
+        for invoke in tuple(self._founded_again()):
+            if not isinstance(await self._propose(invoke), InvokeResult):
+                return False
         return True
+
+    def _founded_again(self) -> Iterator[Invoke]:
+        """Where all founders of a group are lives that their nodes' directories have lost, as with
+        a table that is created while its only node is wiped, the nodes found it in their present
+        lives; but not where a primary was granted, since it may have acknowledged writes.
+        """
+        lives, given = self._lives(), numbers(self._view)
+        for key, held in self._view.prefixed(keys.FOUNDERS).items():
+            before = keys.decode_founders(held.value)
+            now = tuple(lives.get(name_of(member), member) for member in before)
+            table, _, number = key.removeprefix(keys.FOUNDERS).partition("/")
+            flat = given.of(PartitionId(int(table), int(number)))
+            if flat is None or frozenset(now) & frozenset(before):
+                continue
+            never = Condition(f"{PRIMARY}{flat}", "absent")
+            if self._view.get(never.key) is None:
+                reached("partition founded again")
+                operation = Operation(key, keys.encode_founders(now))
+                yield Invoke((unchanged(key, held), never), (operation,))
+
+    def _steps(self, catalog: Catalog) -> Iterator[tuple[PartitionId, Transition]]:
+        return manager.step(self._view, catalog, self._variant, altered_at=self._altered_at)
 
     async def _number(self, catalog: Catalog) -> bool:
         before = numbers(self._view)
@@ -169,7 +215,8 @@ class RebalanceDriver:
         written = {operation.key: operation.value for operation in invoke.success}
         first = written.get(partition.key(keys.STABLE))
         if first is None or self._view.get(partition.key(keys.STABLE)) is not None:
-            return invoke
+            # Not where its keys went meanwhile, with its table: they must not come back.
+            return _conditioned(invoke, Condition(partition.key(keys.STABLE), "present"))
         lives = self._lives()
         members = tuple(lives[node] for node in keys.decode(first).nodes)
         operation = Operation(partition.key(keys.FOUNDERS), keys.encode_founders(members))
@@ -177,3 +224,10 @@ class RebalanceDriver:
 
     async def _propose(self, invoke: Invoke) -> object:
         return await self._group.propose(encode_invoke(invoke), WRITE_TIMEOUT_S)
+
+
+def _conditioned(invoke: Invoke, condition: Condition) -> Invoke:
+    """``invoke``, each branch of it under ``condition``, too."""
+    otherwise = None if invoke.otherwise is None else _conditioned(invoke.otherwise, condition)
+    conditions = (condition, *invoke.conditions)
+    return msgspec.structs.replace(invoke, conditions=conditions, otherwise=otherwise)

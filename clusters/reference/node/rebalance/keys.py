@@ -24,7 +24,12 @@ APPLIED = "partition.assignments.applied/"
 # The members that a partition's raft group begins with, in the lives of their directories of that
 # moment: a founder that starts late begins with the same configuration as the others did.
 FOUNDERS = "partition.founders/"
-PREFIXES = (STABLE, PENDING, PLANNED, LOCK, TRIGGER, APPLIED, FOUNDERS)
+# The number of the partition's generation: how many forced resets there were (IEP-131).
+GENERATION = "partition.generation/"
+# The stable assignments since the last graceful change, a link each; in a zone that is highly
+# available alone (``availability.chain``).
+CHAIN = "partition.assignments.chain/"
+PREFIXES = (STABLE, PENDING, PLANNED, LOCK, TRIGGER, APPLIED, FOUNDERS, GENERATION, CHAIN)
 NUMBER_BYTES = 8
 
 
@@ -63,6 +68,35 @@ class Lock(msgspec.Struct, frozen=True, array_like=True):
     term: int
 
 
+class Link(msgspec.Struct, frozen=True, array_like=True):
+    """Stable assignments, and where their configuration stands in the group's log."""
+
+    nodes: tuple[str, ...]
+    generation: int = 0
+    index: int = 0
+    term: int = 0
+
+
+class Chain(msgspec.Struct, frozen=True, array_like=True):
+    """``AssignmentsChain`` of IEP-131: the first link is of the last graceful change, each further
+    one of a forced reset since then.
+    """
+
+    links: tuple[Link, ...]
+
+    def last_link(self, node: str) -> int | None:
+        """The place of the last link that has ``node``."""
+        return max((at for at, link in enumerate(self.links) if node in link.nodes), default=None)
+
+    def replace_last(self, link: Link) -> Chain:
+        """The chain with ``link`` in place of its last one."""
+        return Chain((*self.links[:-1], link))
+
+    def add_last(self, link: Link) -> Chain:
+        """The chain with ``link`` behind its last one."""
+        return Chain((*self.links, link))
+
+
 class Position(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Where in a partition's log a configuration stands: its generation (a forced reset begins
     another) and its index.
@@ -89,6 +123,10 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock | None = None
     trigger: int | None = None
     applied: Position | None = None
+    generation: int = 0
+    chain: Chain | None = None
+    stable_revision: int = 0
+    chain_revision: int = 0
     pending_revision: int = 0
     planned_revision: int = 0
     lock_revision: int = 0
@@ -97,6 +135,7 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _assignments = msgspec.msgpack.Decoder(Assignments).decode
 decode_lock = msgspec.msgpack.Decoder(Lock).decode
+_chain = msgspec.msgpack.Decoder(Chain).decode
 _members = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
@@ -105,7 +144,7 @@ def assignments(nodes: Iterable[str]) -> Assignments:
     return Assignments(tuple(sorted(set(nodes))))
 
 
-def encode(value: Assignments | Lock) -> bytes:
+def encode(value: Assignments | Lock | Chain) -> bytes:
     """The stored form of ``value``."""
     return _encode(value)
 
@@ -118,6 +157,11 @@ def decode(value: bytes) -> Assignments:
 def encode_founders(members: tuple[str, ...]) -> bytes:
     """The stored form of the founders of a partition's group."""
     return _encode(members)
+
+
+def decode_founders(value: bytes) -> tuple[str, ...]:
+    """The founders of a partition's group in their stored form."""
+    return _members(value)
 
 
 def founders(view: View, partition: PartitionId) -> tuple[str, ...]:
@@ -144,6 +188,10 @@ def read(view: View, partition: PartitionId) -> PartitionState:
         if (trigger := held[TRIGGER]) is None
         else int.from_bytes(trigger.value, "big"),
         applied=None if (applied := held[APPLIED]) is None else _position(applied.value),
+        generation=0 if (begun := held[GENERATION]) is None else int.from_bytes(begun.value, "big"),
+        chain=None if (chain := held[CHAIN]) is None else _chain(chain.value),
+        stable_revision=_revision(held[STABLE]),
+        chain_revision=_revision(held[CHAIN]),
         pending_revision=_revision(held[PENDING]),
         planned_revision=_revision(held[PLANNED]),
         lock_revision=_revision(held[LOCK]),

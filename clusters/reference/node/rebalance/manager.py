@@ -17,7 +17,7 @@ from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog.catalog import KEY as CATALOG
 from clusters.reference.node.catalog.catalog import Catalog, Table
 from clusters.reference.node.metastorage.metastorage import Invoke, Versioned
-from clusters.reference.node.rebalance import transitions
+from clusters.reference.node.rebalance import keys, transitions
 from clusters.reference.node.rebalance.keys import (
     PREFIXES,
     STABLE,
@@ -27,6 +27,7 @@ from clusters.reference.node.rebalance.keys import (
     encode_number,
 )
 from clusters.reference.node.rebalance.transitions import Transition, Variant
+from clusters.reference.node.topology import logical
 from clusters.reference.node.zones.affinity import FUNCTIONS, Affinity, assigned
 from clusters.reference.node.zones.data_nodes import of_profile
 from clusters.reference.node.zones.manager import HISTORY, read
@@ -48,13 +49,17 @@ def step(
     variant: Variant,
     *,
     functions: Mapping[str, Affinity] = FUNCTIONS,
+    altered_at: Mapping[int, int] = {},
 ) -> Iterator[tuple[PartitionId, Transition]]:
     """The transitions of all partitions that have not handled the newest event yet, by table and
-    partition. ``catalog`` is that of ``view``. A table whose zone has no data nodes keeps what it
-    has: there is nowhere to go. Raises ``UnknownAffinity``.
+    partition. ``catalog`` is that of ``view``; ``altered_at``: by tables' ids the revision at which
+    the catalog last changed what it says of their zones, where that is known. A table whose zone
+    has no data nodes keeps what it has: there is nowhere to go. Raises ``UnknownAffinity``.
     """
     for name in sorted(catalog.tables):
-        yield from _table(view, catalog, catalog.tables[name], variant, functions)
+        table = catalog.tables[name]
+        altered = altered_at.get(table.id, _revision(view, CATALOG))
+        yield from _table(view, catalog, table, variant, functions, altered)
 
 
 def _table(
@@ -63,13 +68,14 @@ def _table(
     table: Table,
     variant: Variant,
     functions: Mapping[str, Affinity],
+    altered: int,
 ) -> Iterator[tuple[PartitionId, Transition]]:
     zone = catalog.zones[table.zone]
     state = read(view, zone.id)
     nodes = () if state is None else of_profile(state.latest, table.profile)
     if not nodes:
         return
-    revision = max(_revision(view, CATALOG), _revision(view, f"{HISTORY}{zone.id}"))
+    revision = max(altered, _revision(view, f"{HISTORY}{zone.id}"))
     targets = assigned(
         function=zone.affinity,
         partitions=zone.partitions,
@@ -82,18 +88,40 @@ def _table(
         if _handled(view, partition, revision):
             continue
         if view.get(partition.key(STABLE)) is None:
-            yield partition, transitions.created(partition, assignments(target), revision)
-        else:
             yield (
                 partition,
-                transitions.triggered(
-                    variant, partition, target=assignments(target), revision=revision
+                transitions.created(
+                    partition, assignments(target), revision, chained=zone.highly_available
                 ),
+            )
+            continue
+        if zone.highly_available:
+            target = _alive(view, partition, target)
+        # Without any there is nowhere to go until a node joins.
+        if target:
+            aim = assignments(target)
+            yield (
+                partition,
+                transitions.triggered(variant, partition, target=aim, revision=revision),
             )
 
 
+def _alive(view: View, partition: PartitionId, target: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``target`` that are there, or have been stable: a node that left is no aim before it
+    comes back, and leaves stable by the zone's data nodes alone (IEP-131, "Change rebalance
+    scheduling").
+    """
+    there = {member.name for member in logical.logical(view)}
+    stable = keys.read(view, partition).stable
+    there.update(() if stable is None else stable.nodes)
+    return tuple(node for node in target if node in there)
+
+
 def dropped(view: View, catalog: Catalog) -> Iterator[Invoke]:
-    """The invokes that remove the keys of tables that the catalog does not have."""
+    """The invokes that remove the keys of tables that the catalog does not have, but of partitions
+    that have stable assignments: those have replicas, whose leader removes them once no transaction
+    needs them any more.
+    """
     there = {table.id for table in catalog.tables.values()}
     held = {
         tuple(map(int, key.removeprefix(prefix).split("/")))
@@ -101,8 +129,9 @@ def dropped(view: View, catalog: Catalog) -> Iterator[Invoke]:
         for key in view.prefixed(prefix)
     }
     for table, number in sorted(held):
-        if table not in there:
-            yield Invoke((), transitions.removed(PartitionId(table, number)))
+        partition = PartitionId(table, number)
+        if table not in there and view.get(partition.key(STABLE)) is None:
+            yield Invoke((), transitions.removed(partition))
 
 
 def _revision(view: View, key: str) -> int:

@@ -11,22 +11,28 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Protocol
 
 from clusters.reference.node import events
+from clusters.reference.node.availability.majority import Standing, standing
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Change,
+    Condition,
     Invoke,
     InvokeResult,
     Metastorage,
+    Operation,
     unchanged,
 )
 from clusters.reference.node.placement.assignments import Assignment
+from clusters.reference.node.placement.lease_expiry import PRIMARY, Grant
+from clusters.reference.node.placement.lease_expiry import encode as encode_grant
 from clusters.reference.node.raft import (
     ChangeBusy,
     ChangeFailed,
     ChangeRefused,
+    Diverged,
     LeaderElected,
     NotLeader,
     StaleRevision,
@@ -35,7 +41,7 @@ from clusters.reference.node.raft import (
 from clusters.reference.node.raft import Stage as RaftStage
 from clusters.reference.node.rebalance import decisions, failover, keys, transitions
 from clusters.reference.node.rebalance.decisions import CancelChange, ChangePeers, Do, Stage
-from clusters.reference.node.rebalance.driver import numbers
+from clusters.reference.node.rebalance.driver import Numbers
 from clusters.reference.node.rebalance.failover import Next, ReconfigurationError, Retries
 from clusters.reference.node.rebalance.keys import (
     FOUNDERS,
@@ -49,9 +55,17 @@ from clusters.reference.node.rebalance.transitions import Outcome, Transition, V
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.runtime.tasks import Tasks, all_of
 from clusters.reference.node.storage.identity import name_of, names_of
-from clusters.reference.node.topology.logical import LOGICAL
+from clusters.reference.node.topology.logical import LOGICAL, logical
 from clusters.reference.node.tx.primary_client import Ask
-from clusters.reference.node.wire.messages import AskMember, Failed, InvokeReply, MemberReply
+from clusters.reference.node.wire.messages import (
+    AskMember,
+    AskStart,
+    Failed,
+    InvokeReply,
+    MemberReply,
+    StartReply,
+)
+from clusters.reference.node.wire.reports import ResetReport
 
 WATCHED = (STABLE, PENDING, FOUNDERS)
 MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
@@ -59,6 +73,7 @@ MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
 # read takes a tick there: all replicas of 1024 partitions are gone in some 2 s.
 MAX_REMOVALS = 64
 TIDY_EVERY_S = 0.5  # at most, in one partition
+ASK_EVERY_S = 0.5  # whether a partition is alive, of a copy whose start is not decided
 MEMBER_TIMEOUT_S = 0.5  # for a node to name its member; then the change is tried again
 _STAGES = {
     RaftStage.CATCHING_UP: Stage.CATCHING_UP,
@@ -108,7 +123,7 @@ class Led:
         set does not wait for the retries of the one before.
         """
         waits = asyncio.get_running_loop().time() < self.wait_until_s
-        return self.retries.revision != revision or not (waits or self.retries.given_up)
+        return self.retries.revision != revision or not waits
 
 
 class PartitionDriver:
@@ -119,9 +134,12 @@ class PartitionDriver:
         *,
         node: str,
         variant: Variant,
+        phase2: bool = False,
         view: Metastorage,
         leader: Leader,
         lives: Callable[[], Mapping[str, str]],
+        numbers: Callable[[], Numbers],
+        grants: Callable[[int], Grant | None],
         host: RaftHost,
         replicas: ReplicaManager,
         assignments: dict[int, Assignment],
@@ -130,9 +148,10 @@ class PartitionDriver:
         change_log: Changes,
         tasks: Tasks,
     ) -> None:
-        """``view`` is what this node has applied; ``assignments`` is kept as stable ones are, by
-        flat numbers.
+        """``view`` is what this node has applied, as are ``lives`` and ``numbers``; ``grants``: of
+        this node, by partition. ``assignments`` is kept as stable ones are, by flat numbers.
         """
+        self._numbers, self._grants = numbers, grants
         self._node, self._variant, self._view, self._leader = node, variant, view, leader
         self._lives, self._host, self._replicas = lives, host, replicas
         self._assignments, self._events, self._ask = assignments, event_log, ask
@@ -144,6 +163,12 @@ class PartitionDriver:
         self._held: dict[PartitionId, None] = {}  # that were assigned, until ``_is_current``
         self._newest: int | None = None  # revision of metastorage after this node's start
         self._asking_newest = False
+        self._phase2 = phase2
+        self._copies: dict[int, None] | None = None  # on the disk when this node started
+        self._waiting: dict[int, PartitionId] = {}  # copies of which the start is not decided
+        self._asked_s: dict[int, float] = {}
+        self._diverged: dict[int, Diverged] = {}
+        self._forced: dict[int, PartitionId] = {}  # that a reset has given to this node alone
         self._left: dict[int, None] | None = None  # on the disk since before this node's start
 
     # -- which replicas run
@@ -158,7 +183,7 @@ class PartitionDriver:
         # A node that has come back may be the one for which retries were given up.
         if LOGICAL in change.entries:
             for led in self._led.values():
-                led.retries = failover.resumed(led.retries)
+                led.retries, led.wait_until_s = failover.resumed(led.retries), 0.0
         self._held.update(touched)
         if self._is_current():
             self._place_held()
@@ -171,7 +196,7 @@ class PartitionDriver:
 
     def _place_held(self) -> None:
         held, self._held = self._held, {}
-        given = numbers(self._view)
+        given = self._numbers()
         changed = 0
         for partition in held:
             number_of = given.of(partition)
@@ -202,12 +227,33 @@ class PartitionDriver:
             self._assignments[number] = assignment
         else:
             self._assignments.pop(number, None)
-        if self._node in decisions.wanted(state):
+        if self._undecided(number, partition, state):
+            self._wanted.pop(number, None)
+        elif self._node in decisions.wanted(state):
             self._wanted[number] = assignment
             self._replicas.assigned(number, assignment)
+            self._found(number, assignment)
         else:
             self._wanted.pop(number, None)
+        if state.pending is not None and state.pending.force and self._node in state.pending.nodes:
+            self._forced[number] = partition
+        else:
+            self._forced.pop(number, None)
         return before is None or before.members != assignment.members
+
+    def _found(self, number: int, assignment: Assignment) -> None:
+        """Let a replica that waits to be taken in begin with the founders that it has been made one
+        of meanwhile: see ``RebalanceDriver``.
+        """
+        replica = self._replicas.replicas.get(number)
+        waits = replica is not None and not replica.group.raft.configuration.voters
+        if waits and self._replicas.member in assignment.founders and number not in self._acting:
+            self._begin(number, self._start_again(number, assignment))
+
+    async def _start_again(self, number: int, assignment: Assignment) -> None:
+        reached("replica started again as a founder")
+        await self._replicas.stop(number)
+        self._replicas.assigned(number, assignment)
 
     def _reconcile(self) -> None:
         """Start what could not be started, and stop what is redundant."""
@@ -218,15 +264,137 @@ class PartitionDriver:
         if self._left is None and self._is_current():
             # What became redundant while this node was down was never started.
             self._left = dict.fromkeys(self._replicas.left_behind())
-        given, kept = numbers(self._view), {**running, **(self._left or {})}
+        given, kept = self._numbers(), {**running, **(self._left or {})}
         for number in [number for number in kept if number not in self._wanted]:
             partition = given.partition(number)
             if len(self._removing) >= MAX_REMOVALS:
                 reached("redundant replicas wait to be erased")
                 break
-            if partition is not None and number not in self._acting:
+            if partition is None or number in self._acting:
+                continue
+            state = keys.read(self._view, partition)
+            if number in self._waiting:
+                continue
+            if self._node in decisions.kept(state):
+                # Outside a forced set it must not go on, but its data is still asked for.
+                if number in running:
+                    reached("replica outside a forced set stopped")
+                    self._begin(number, self._replicas.stop(number))
+            elif state.chain is None or self._serves(state):
                 self._removing[number] = None
                 self._begin(number, self._remove(number, partition))
+
+    def _undecided(self, number: int, partition: PartitionId, state: PartitionState) -> bool:
+        """Whether the copy here is from before this node's start, and other copies may be better:
+        until that is known it neither starts nor goes.
+        """
+        if self._copies is None:
+            self._copies = dict.fromkeys(self._replicas.left_behind())
+        several = state.chain is not None and len(state.chain.links) > 1
+        if not self._phase2 or number not in self._copies:
+            return False
+        # A reset has decided for the nodes that it gave the partition to.
+        pending = state.pending
+        given = pending is not None and pending.force and self._node in pending.nodes
+        if several and not given:
+            self._waiting[number] = partition
+            return True
+        del self._copies[number]
+        waited = self._waiting.pop(number, None) is not None
+        # This node may be told of the chain only once it was unwound.
+        before = self._replicas.start_of(number).generation < state.generation
+        single = state.chain is not None and not several
+        if single and state.stable is not None and (waited or before):
+            self._unwound(number, state)
+        return False
+
+    def _unwound(self, number: int, state: PartitionState) -> None:
+        """The chain was unwound to one link: the copy here is of it, or goes."""
+        nodes = () if state.stable is None else state.stable.nodes
+        # One that a change leads to may have a vote in it by now.
+        here = self._node in decisions.wanted(state) | frozenset(nodes)
+        reason = f"the last link with user inputs is {' '.join(nodes)}"
+        text = f"{'starts' if here else 'erases'} its replica: {reason}"
+        self._events.add(events.START_DECISION, text, partition=number, generation=state.generation)
+        if not here and number not in self._acting:
+            reached("copy of a later link erased")
+            self._begin(number, self._replicas.erase(number))
+
+    async def _ask_aliveness(self, number: int, partition: PartitionId) -> None:
+        """Start as usual if one of stable or of pending lives and a majority of that set is there:
+        it has what counts.
+        """
+        state = keys.read(self._view, partition)
+
+        async def one(node: str) -> object:
+            return await self._ask(node, AskStart(number), MEMBER_TIMEOUT_S)
+
+        for held in (state.stable, state.pending):
+            nodes = () if held is None else held.nodes
+            others = [node for node in nodes if node != self._node and node in self._lives()]
+            answers = await all_of(one(node) for node in others)
+            told = [a for a in answers if isinstance(a, StartReply)]
+            # Once one lives the group goes on, and was not restarted: all that are there start as
+            # usual, this one too. The leader of metastorage counts alike, and unwinds nothing.
+            there = len(told) + (self._node in nodes)
+            alive = any(answer.alive for answer in told)
+            if alive and there >= 1 + len(nodes) // 2 and number in self._waiting:
+                reached("start of a copy as usual")
+                del self._waiting[number]
+                if self._copies is not None:
+                    self._copies.pop(number, None)
+                text = f"starts as usual: a majority of {' '.join(nodes)} lives"
+                self._events.add(events.START_DECISION, text, partition=number)
+                self._place(number, partition)
+                return
+
+    def _serves(self, state: PartitionState) -> bool:
+        """Whether the partition goes on without the copies that stable does not have: where it does
+        not, one of them may be the last.
+        """
+        alive = [member.name for member in logical(self._view)]
+        return standing(state, alive) is Standing.MAJORITY
+
+    def _begin_forced(self, number: int, partition: PartitionId) -> None:
+        """Begin the generation that a reset has given to this node alone."""
+        replica, state = self._replicas.replicas.get(number), keys.read(self._view, partition)
+        pending = state.pending
+        if replica is None or pending is None or state.generation <= replica.group.generation:
+            return
+        group = replica.group
+        try:
+            begun = self._host.begin_generation(group, state.generation)
+        except ChangeRefused as error:
+            # Tried again with the next tick, until the reset is another one's.
+            reached("forced generation to be tried again")
+            log.debug("partition %d: not now: %s", number, error)
+            return
+        survivors = tuple(sorted({*pending.nodes, *(state.planned or pending).nodes}))
+        text = f"generation {begun.number} begins behind entry {begun.base_index}"
+        self._events.add(
+            events.PARTITION_RESET,
+            f"{text}, with {' '.join(survivors)}",
+            partition=number,
+            term=group.raft.term,
+            generation=begun.number,
+            reset=ResetReport(
+                begun.number, begun.previous, begun.base_index, begun.base_term, survivors
+            ),
+        )
+
+    async def _erase_diverged(self, number: int, diverged: Diverged) -> None:
+        """Erase a replica whose data is not of the group's log: it begins anew, as another
+        member.
+        """
+        reached("diverged replica erased")
+        await self._replicas.erase(number)
+        text = (
+            f"erases its replica: entries {diverged.shared_index + 1} to {diverged.applied_index} "
+            f"are not of generation {diverged.generation}"
+        )
+        self._events.add(
+            events.START_DECISION, text, partition=number, generation=diverged.generation
+        )
 
     async def _remove(self, number: int, partition: PartitionId) -> None:
         """Stop and erase a replica, if metastorage itself says that it is redundant: this node may
@@ -259,21 +427,51 @@ class PartitionDriver:
             reached("assignments of a start are up to date")
             self._place_held()
         self._reconcile()
-        given = numbers(self._view)
-        for number, replica in self._replicas.replicas.items():
+        now_s = asyncio.get_running_loop().time()
+        for number, waits in list(self._waiting.items()):
+            if number not in self._acting and now_s >= self._asked_s.get(number, 0.0):
+                self._asked_s[number] = now_s + ASK_EVERY_S
+                self._begin(number, self._ask_aliveness(number, waits))
+        for number, forced in list(self._forced.items()):
+            self._begin_forced(number, forced)
+        given = self._numbers()
+        for number, replica in list(self._replicas.replicas.items()):
             partition = given.partition(number)
             if partition is None:
                 continue
             self._note_events(number, partition, replica.group)
             busy = number in self._acting or len(self._acting) >= MAX_ACTS
+            if number in self._diverged and number not in self._acting:
+                self._begin(number, self._erase_diverged(number, self._diverged.pop(number)))
+                continue
             if replica.group.serving and not busy:
-                self._lead(number, partition, replica.group)
+                if replica.primary.drained:
+                    self._begin(number, self._withdraw(number, partition))
+                else:
+                    self._lead(number, partition, replica.group)
+
+    async def _withdraw(self, number: int, partition: PartitionId) -> None:
+        """Remove the keys of a dropped partition that no transaction needs any more: then its
+        replicas are redundant.
+        """
+        grant = self._grants(number)
+        if grant is None:
+            return
+        key = f"{PRIMARY}{number}"
+        # Another primary may have taken in transactions before it knew that the table was dropped;
+        # one that is granted the partition later finds no key of it.
+        ours = Condition(key, "value", value=encode_grant(grant))
+        operations = (*transitions.removed(partition), Operation(key, None))
+        await self._leader.invoke(Invoke((ours,), operations))
+        reached("dropped partition drained")
 
     def _note_events(self, number: int, partition: PartitionId, group: Group) -> None:
         for event in group.take_events():
             led = self._led.get(number)
-            if isinstance(event, LeaderElected):
-                self._led[number] = Led(event.term, led.retries if led else Retries())
+            if isinstance(event, Diverged):
+                self._diverged[number] = event
+            elif isinstance(event, LeaderElected):
+                self._elected(number, event.term)
             elif isinstance(event, ChangeFailed) and led is not None and led.term == event.term:
                 error = ReconfigurationError(event.error.value)
                 self._failed(number, led, error, event.revision, event.member)
@@ -298,10 +496,18 @@ class PartitionDriver:
         if decision.act is Next.FAILURE_HANDLER:
             log.error("partition %d: %s, %d times", number, text, led.retries.failures)
 
+    def _elected(self, number: int, term: int) -> Led:
+        """What this node knows as the leader of ``term``: of an earlier one only the retries."""
+        before = self._led.get(number)
+        if before is not None and planted("stale-term-accepted"):
+            return before
+        led = self._led[number] = Led(term, before.retries if before else Retries())
+        return led
+
     def _lead(self, number: int, partition: PartitionId, group: Group) -> None:
         led = self._led.get(number)
         if led is None or led.term != group.raft.term:
-            led = self._led[number] = Led(group.raft.term, led.retries if led else Retries())
+            led = self._elected(number, group.raft.term)
         if led.revision is None:
             # What this node has applied may be older than what the last leader acted on.
             self._begin(number, self._read_newest(led))
@@ -327,7 +533,7 @@ class PartitionDriver:
             if done:
                 led.cancelled = raft.now, act.then
         elif raft.stage is RaftStage.STABLE and state.pending is None:
-            self._tidy(number, led, group)
+            self._tidy(number, state.partition, led, group)
 
     def _confirming(self, number: int, led: Led, group: Group) -> bool:
         """Whether a cancelled change waits for its confirmation; does what follows on it."""
@@ -358,7 +564,7 @@ class PartitionDriver:
             self._host.change_peers(
                 group,
                 members,
-                term=act.term,
+                term=led.term,
                 revision=act.revision,
                 adjust=self._variant is Variant.LOCK,
                 confirm=confirm,
@@ -373,7 +579,7 @@ class PartitionDriver:
             self._failed(number, led, ReconfigurationError.STEPPED_DOWN, act.revision)
         else:
             self._changes.accepted(
-                number, act.nodes, asked=act.term, term=group.raft.term, revision=act.revision
+                number, act.nodes, asked=led.term, term=group.raft.term, revision=act.revision
             )
 
     async def _members(
@@ -382,7 +588,8 @@ class PartitionDriver:
         """The members that the replicas of the nodes are. A voter that does not answer stays what
         it is: the group may go on without it.
         """
-        asked, lives = AskMember(number, act.revision), self._lives()
+        lineage = group.raft.configuration.lineage
+        asked, lives = AskMember(number, act.revision, lineage), self._lives()
 
         async def one(node: str) -> str | ReconfigurationError:
             answer: object = None
@@ -401,7 +608,7 @@ class PartitionDriver:
         failed = [member for member in found if isinstance(member, ReconfigurationError)]
         return failed[0] if failed else tuple(map(str, found))
 
-    def _tidy(self, number: int, led: Led, group: Group) -> None:
+    def _tidy(self, number: int, partition: PartitionId, led: Led, group: Group) -> None:
         """Take in the replicas that nodes run in place of voters that are gone, with their
         directory or alone, and let learners go that a cancelled change has left behind. It needs
         no lock: its nodes are the stable ones, which no pending set changes.
@@ -411,7 +618,11 @@ class PartitionDriver:
         others = [member for member in config.voters if member != raft.node]
         # Which replica a node runs only the node knows; one that follows need not be asked.
         silent = any(name_of(m) in lives and not raft.is_there(m) for m in others)
-        act = ChangePeers(names_of(config.voters), led.term, led.revision or 0)
+        # Later than every pending set's, of which this switched stable; not the newest revision of
+        # all, which the other nodes have yet to apply.
+        stable = self._view.get(partition.key(STABLE))
+        revision = 0 if stable is None else stable.revision
+        act = ChangePeers(names_of(config.voters), led.term, revision)
         if (silent or config.learners) and now_s >= led.tidy_at_s and led.may_try(act.revision):
             led.tidy_at_s = now_s + TIDY_EVERY_S
             self._begin(number, self._change(number, led, group, act, confirm=False))
@@ -467,7 +678,7 @@ def _as_led(group: Group) -> decisions.Group:
     return decisions.Group(
         term=raft.term,
         voters=tuple(sorted(names_of(committed.voters))),
-        position=Position(0, raft.commit_index),
+        position=Position(raft.generation, raft.commit_index),
         stage=_STAGES[raft.stage],
         target=tuple(sorted(names_of(raft.changing_to or ()))),
         revision=raft.change_revision or 0,

@@ -30,6 +30,8 @@ from clusters.reference.node.metastorage.metastorage import (
 )
 from clusters.reference.node.rebalance.keys import (
     APPLIED,
+    CHAIN,
+    GENERATION,
     LOCK,
     PENDING,
     PLANNED,
@@ -37,6 +39,8 @@ from clusters.reference.node.rebalance.keys import (
     STABLE,
     TRIGGER,
     Assignments,
+    Chain,
+    Link,
     Lock,
     PartitionId,
     PartitionState,
@@ -71,6 +75,7 @@ class Outcome(enum.StrEnum):
     UNLOCKED = "unlocked"
     MOVED = "moved"
     CHANGED = "changed"
+    RESET = "reset"
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -118,7 +123,7 @@ class _Keys:
     def present(self, prefix: str) -> Condition:
         return Condition(self._partition.key(prefix), "present")
 
-    def equal(self, prefix: str, value: Assignments | Lock) -> Condition:
+    def equal(self, prefix: str, value: Assignments | Lock | Chain) -> Condition:
         return Condition(self._partition.key(prefix), "value", value=encode(value))
 
     def unchanged(self, prefix: str, revision: int) -> Condition:
@@ -132,7 +137,7 @@ class _Keys:
         key = self._partition.key(prefix)
         return Condition(key, "absent"), Condition(key, "value<", value=value)
 
-    def put(self, prefix: str, value: Assignments | Lock) -> Operation:
+    def put(self, prefix: str, value: Assignments | Lock | Chain) -> Operation:
         return Operation(self._partition.key(prefix), encode(value))
 
     def number(self, prefix: str, value: bytes) -> Operation:
@@ -142,10 +147,15 @@ class _Keys:
         return Operation(self._partition.key(prefix), None)
 
 
-def created(partition: PartitionId, target: Assignments, revision: int) -> Transition:
-    """Write the first assignments of a partition that has none."""
+def created(
+    partition: PartitionId, target: Assignments, revision: int, *, chained: bool = False
+) -> Transition:
+    """Write the first assignments of a partition that has none. ``chained``: in a zone that is
+    highly available.
+    """
     keys = _Keys(partition)
-    operations = (keys.put(STABLE, target), keys.number(TRIGGER, encode_number(revision)))
+    chain = (keys.put(CHAIN, Chain((Link(target.nodes),))),) if chained else ()
+    operations = (keys.put(STABLE, target), keys.number(TRIGGER, encode_number(revision)), *chain)
     return _chain(
         [((keys.absent(STABLE), keys.absent(PENDING)), operations, Outcome.CREATED)],
         Outcome.OUTDATED,
@@ -194,8 +204,120 @@ def triggered(
     return _chain(_either(newer, branches), Outcome.OUTDATED)
 
 
+def chained(state: PartitionState) -> Transition:
+    """Begin the chain of a partition whose zone was altered to be highly available."""
+    keys = _Keys(state.partition)
+    nodes = () if state.stable is None else state.stable.nodes
+    as_read = (keys.absent(CHAIN), keys.unchanged(STABLE, state.stable_revision))
+    first = Chain((Link(nodes, state.generation),))
+    return _chain([(as_read, (keys.put(CHAIN, first),), Outcome.CREATED)], Outcome.CHANGED)
+
+
+def reset(
+    variant: Variant,
+    state: PartitionState,
+    *,
+    chosen: str,
+    survivors: Sequence[str],
+    conditions: Conditions = (),
+    operations: Operations = (),
+) -> Transition:
+    """Begin the next generation at ``chosen`` alone, without a majority; then, as planned, at
+    all ``survivors`` (IEP-131, resetPartition). It overwrites what was pending, planned and locked.
+    ``CHANGED``: ``state`` is not what there is, or one of ``conditions`` does not hold.
+    """
+    keys = _Keys(state.partition)
+    generation = encode_number(state.generation)
+    same = (
+        Condition(state.partition.key(GENERATION), "value", value=generation)
+        if state.generation
+        else keys.absent(GENERATION)
+    )
+    as_read = (
+        same,
+        keys.unchanged(STABLE, state.stable_revision),
+        keys.unchanged(PENDING, state.pending_revision),
+        *conditions,
+    )
+    alone = tuple(survivors) == (chosen,)
+    planned = Assignments(tuple(sorted(survivors)), from_reset=True)
+    # Under the lock no other target takes the place of a forced one before it is stable.
+    held = keys.put(LOCK, Lock((chosen,), 0)) if variant is Variant.LOCK else keys.remove(LOCK)
+    written = (
+        keys.put(PENDING, Assignments((chosen,), force=True)),
+        keys.remove(PLANNED) if alone else keys.put(PLANNED, planned),
+        keys.number(GENERATION, encode_number(state.generation + 1)),
+        held,
+        *operations,
+    )
+    return _chain([(as_read, written, Outcome.RESET)], Outcome.CHANGED)
+
+
+def unwound(
+    variant: Variant,
+    state: PartitionState,
+    *,
+    chosen: str,
+    nodes: Sequence[str],
+    everybody: Sequence[str],
+    conditions: Conditions,
+    operations: Operations,
+) -> Transition:
+    """Start from the copies of ``nodes``, which become stable and the chain's only link, at
+    ``chosen``; then at ``everybody`` (IEP-131, "Chain unwind").
+    """
+    keys = _Keys(state.partition)
+    stable = Assignments(tuple(sorted(nodes)))
+    chain = Chain((Link(stable.nodes, state.generation),))
+    same = keys.unchanged(CHAIN, state.chain_revision)
+    return reset(
+        variant,
+        state,
+        chosen=chosen,
+        survivors=tuple(sorted(everybody)),
+        conditions=(same, *conditions),
+        operations=(keys.put(STABLE, stable), keys.put(CHAIN, chain), *operations),
+    )
+
+
+def unwound_to_stable(state: PartitionState, *, conditions: Conditions) -> Transition:
+    """Start from the copies of the chain's last link, in the generation that they are in: it
+    becomes the only link, and nothing else changes.
+    """
+    keys = _Keys(state.partition)
+    as_read = (
+        keys.unchanged(CHAIN, state.chain_revision),
+        keys.unchanged(STABLE, state.stable_revision),
+        keys.unchanged(PENDING, state.pending_revision),
+        *conditions,
+    )
+    links = () if state.chain is None else state.chain.links[-1:]
+    return _chain([(as_read, (keys.put(CHAIN, Chain(links)),), Outcome.CREATED)], Outcome.CHANGED)
+
+
+def linked(
+    state: PartitionState, pending: Assignments | None, applied: Assignments, at: Link
+) -> Chain | None:
+    """The chain once ``applied`` is stable, which ``pending`` had asked for (``None``: it asks for
+    other nodes by now); ``None`` where the zone keeps no chain.
+    """
+    if state.chain is None:
+        return None
+    if pending is not None and pending.force:
+        return state.chain.add_last(at)
+    # Of a set that was overtaken nobody knows whether it followed a reset: what came before the
+    # reset must not be forgotten.
+    if pending is None or pending.from_reset:
+        return state.chain.replace_last(at)
+    return Chain((at,))
+
+
 def stable_switched(
-    variant: Variant, state: PartitionState, applied: Assignments, position: Position
+    variant: Variant,
+    state: PartitionState,
+    applied: Assignments,
+    position: Position,
+    term: int = 0,
 ) -> Transition:
     """Make ``applied`` stable, the configuration that the raft group has applied at ``position``,
     and begin what was planned ("When RaftGroupService#changePeersAsync done ...").
@@ -207,13 +329,25 @@ def stable_switched(
     keys = _Keys(state.partition)
     locks = variant is Variant.LOCK and not planted("lock-leaked")
     unlock = (keys.remove(LOCK),) if locks else ()
-    now = (keys.put(STABLE, applied), keys.number(APPLIED, position.encode()))
-    ours = keys.equal(PENDING, applied)
+    now: Operations = (keys.put(STABLE, applied), keys.number(APPLIED, position.encode()))
+    at = Link(applied.nodes, position.generation, position.index, term)
+    asked = state.pending if state.pending and state.pending.nodes == applied.nodes else None
+    ours = keys.equal(PENDING, applied if asked is None else asked)
+    there = [keys.present(STABLE)]
+    overtaken = now
+    if state.chain is not None:
+        there.append(keys.unchanged(CHAIN, state.chain_revision))
+        known = linked(state, None, applied, at)
+        if known is not None and state.chain.links[-1].nodes != applied.nodes:
+            overtaken = (*now, keys.put(CHAIN, known))
+        chain = linked(state, asked or applied, applied, at)
+        if chain is not None:
+            now = (*now, keys.put(CHAIN, chain))
     complete = (*now, *unlock, keys.remove(PENDING), keys.remove(PLANNED))
     finished: list[Branch] = [((ours, keys.absent(PLANNED)), complete, Outcome.COMPLETED)]
     if state.planned is not None:
         planned = keys.unchanged(PLANNED, state.planned_revision)
-        if state.planned == applied:
+        if state.planned.nodes == applied.nodes:
             finished.append(((ours, planned), complete, Outcome.COMPLETED))
         else:
             lost = planted("planned-lost")
@@ -223,15 +357,14 @@ def stable_switched(
     # The very configuration that is stable may complete a pending set that asks for it again.
     not_later = keys.below(APPLIED, Position(position.generation, position.index + 1).encode())
     other: list[Branch] = [
-        ((keys.absent(PENDING),), (*now, *unlock), Outcome.COMPLETED),
+        ((keys.absent(PENDING),), (*overtaken, *unlock), Outcome.COMPLETED),
         ((ours,), (), Outcome.CHANGED),
-        ((), now, Outcome.SUPERSEDED),  # a lock is for what pending asks for, and stays, too
+        ((), overtaken, Outcome.SUPERSEDED),  # a lock is for what pending asks for, and stays, too
     ]
     newer = keys.below(APPLIED, position.encode())
     branches = [*_either(not_later, finished), *_either(newer, other)]
     # A report that comes after the table was dropped must not bring its keys back.
-    there = keys.present(STABLE)
-    return _chain([((there, *c), o, outcome) for c, o, outcome in branches], Outcome.CHANGED)
+    return _chain([((*there, *c), o, outcome) for c, o, outcome in branches], Outcome.CHANGED)
 
 
 # -- approach 1: the lock

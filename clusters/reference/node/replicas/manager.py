@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from clusters.reference.node import events
 from clusters.reference.node.config import Tuning
@@ -20,11 +21,13 @@ from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Tasks
 from clusters.reference.node.storage.log_records import CorruptLog
+from clusters.reference.node.tx.commands import CommandClass, class_of
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.wire.messages import LogReply, StartReply
 from clusters.reference.node.wire.reports import GroupStatus
 
 RETRY_S = 0.2  # after a replica could not start; twice as long after each further time
@@ -61,13 +64,20 @@ class ReplicaManager:
         event_log: events.EventLog,
         tasks: Tasks,
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
+        dropped: Callable[[int], bool] = lambda number: False,
+        may_be_reset: Callable[[int], bool] = lambda number: False,
     ) -> None:
-        """``replicas`` is empty, and filled by this manager alone."""
+        """``replicas`` is empty, and filled by this manager alone. ``dropped``: see ``Routes``;
+        ``may_be_reset``: whether a partition is highly available.
+        """
+        self._dropped = dropped
         self.member, self.replicas = member, replicas
         self._host, self._snapshots, self._primaries = host, snapshots, primaries
         self._leases, self._clock, self._events = leases, clock, event_log
         self._tasks, self._tuning = tasks, tuning
-        self.stopped: dict[int, None] = {}  # in this life of the node, and not started again
+        self._may_be_reset = may_be_reset
+        # In this life of the node, and not started again: the last user index of each.
+        self.stopped: dict[int, int] = {}
         self._turns: dict[int, asyncio.Lock] = {}  # by partition
         self._retries: dict[int, _Retry] = {}  # of those that could not start
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
@@ -130,6 +140,8 @@ class ReplicaManager:
             outcomes=outcomes,
             clock=self._clock,
             leases=self._leases,
+            dropped=self._dropped,
+            may_be_reset=self._may_be_reset,
         )
         group = self._host.open(
             name,
@@ -174,7 +186,7 @@ class ReplicaManager:
         replica = self.replicas.pop(number, None)
         if replica is None:
             return
-        self.stopped[number] = None
+        self.stopped[number] = replica.partition.last_user_index
         replica.primary.close()
         self._host.close(replica.group)
         # Cancellations come back as results here; other errors ``Tasks`` has reported.
@@ -188,9 +200,58 @@ class ReplicaManager:
         """
         async with self._turn(number):
             await self._stop(number)
-            self.stopped[number] = None
+            self.stopped[number] = 0
             self._restored.pop(group_of(number), None)
             await self._snapshots.erase(group_of(number))
+
+    def log_of(self, number: int) -> LogReply:
+        """Where the log of the copy here ends, whether its replica runs or not."""
+        replica = self.replicas.get(number)
+        if replica is not None:
+            raft = replica.group.raft
+            generation = raft.configuration.generation
+            return LogReply(generation, raft.last_term, raft.last_index, self._whole(number))
+        state = self._host.log.groups.get(group_of(number))
+        place = (0, 0, 0) if state is None else state.last_place
+        return LogReply(*place, self._whole(number))
+
+    def _whole(self, number: int) -> bool:
+        """Whether the copy here is one that its group can go on with."""
+        replica = self.replicas.get(number)
+        if replica is not None:
+            raft = replica.group.raft
+            config = raft.configuration
+            same = config.generation == raft.generation
+            return bool(config.voters) and same and not raft.diverged
+        state = self._host.log.groups.get(group_of(number))
+        return state is not None and state.is_whole
+
+    def start_of(self, number: int) -> StartReply:
+        """What a decision about starts asks of the copy here, by its log as it is on the disk. No
+        raft runs for it: it elects and promises nothing.
+        """
+        name = group_of(number)
+        replica, state = self.replicas.get(number), self._host.log.groups.get(name)
+        raft = None if replica is None else replica.group.raft
+        alive = raft is not None and raft.configuration.decides(raft.node) and not raft.diverged
+        if state is None:
+            return StartReply(alive, 0, 0, 0, 0, 0, 0, self._whole(number))
+        if replica is not None:
+            user_index = replica.partition.last_user_index
+        else:
+            # Of what the log has no longer: of the snapshot, or of what ran here before.
+            read = self._restored.get(name)
+            user_index = max(
+                0 if read is None else read.read_user_index, self.stopped.get(number, 0)
+            )
+        for entry in reversed(state.entries):
+            if class_of(entry.data, config=entry.config) is CommandClass.USER:
+                user_index = max(user_index, entry.index)
+                break
+        config_index, lineage = state.last_configuration
+        begun = [g.number for g in lineage if g.base_index < user_index]
+        generation, whole = max(begun, default=0), self._whole(number)
+        return StartReply(alive, *state.last_place, generation, user_index, config_index, whole)
 
     def left_behind(self) -> list[int]:
         """Partitions of which the disk holds a replica that does not run."""

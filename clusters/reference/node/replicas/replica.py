@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from clusters.reference.node.groups.group import Group, SnapshotRestore
 from clusters.reference.node.groups.host import GroupHandle
 from clusters.reference.node.raft import Entry
+from clusters.reference.node.raft.configuration import Lineage
 from clusters.reference.node.runtime.tasks import TaskPart
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.finisher import Finisher
@@ -24,6 +25,11 @@ class PartitionReplication:
     def serving(self) -> bool:
         """Whether this replica leads, and has applied every command of earlier leaders."""
         return self._group.serving
+
+    @property
+    def generation(self) -> int:
+        """The generation of the partition."""
+        return self._group.generation
 
     async def propose(self, command: commands.Command, limit_s: float) -> object:
         """The result of ``Partition.apply`` for ``command``, or ``Failed``."""
@@ -87,3 +93,9 @@ class Replica:
     def member(self) -> str:
         """Its member of the group."""
         return self.group.raft.node
+
+    def keeps(self, lineage: Lineage) -> bool:
+        """Whether what it has applied is of a log with ``lineage``; if not, its group tells of
+        it.
+        """
+        return self.group.raft.keeps(lineage)

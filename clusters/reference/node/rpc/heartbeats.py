@@ -86,7 +86,7 @@ class Heartbeats:
         terms.
         """
         return {
-            name: group.raft.term
+            name: group.raft.claim
             for name, group in self._groups.items()
             if group.leading
             and (member := group.member_in(directory)) is not None

@@ -9,17 +9,22 @@ from typing import Protocol
 
 from clusters.reference.node import declarations
 from clusters.reference.node.markers import reached
+from clusters.reference.node.raft.configuration import Lineage
 from clusters.reference.node.rpc.link import Link
 from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
+    AskLog,
     AskMember,
+    AskStart,
     Failed,
     LeaderBody,
+    LogReply,
     MemberReply,
     PeerAnswer,
     PeerBody,
+    StartReply,
 )
 
 MAX_IN_FLIGHT = 16_384  # requests of peers and work of our own that wait for logs or locks
@@ -37,6 +42,9 @@ class HasPrimary(Protocol):
     @property
     def member(self) -> str:
         """Its member of the partition's group."""
+
+    def keeps(self, lineage: Lineage) -> bool:
+        """Whether what it has applied is of a log with ``lineage``."""
 
 
 class Service(Protocol):
@@ -57,17 +65,19 @@ class RequestRouter:
         replicas: Mapping[int, HasPrimary],
         metastorage: Service,
         revision: Callable[[], int],
+        log_of: Callable[[int], LogReply],
+        start_of: Callable[[int], StartReply] | None = None,
         tasks: Tasks,
         failure: Failure,
     ) -> None:
         """``replicas`` are those of this node as they are at a request, when it has applied that
-        ``revision`` of metastorage. A primary refuses by its
-        answer, so an error that it raises is a mistake of ours and goes to ``failure``, whether the
-        request came from a peer or from here.
+        ``revision`` of metastorage; ``log_of`` and ``start_of`` tell of a copy. A primary refuses
+        by its answer, so an error that it raises is a mistake of ours and goes to ``failure``,
+        whether the request came from a peer or from here.
         """
         self._node, self._links, self._replicas = node, links, replicas
         self._metastorage, self._tasks, self._failure = metastorage, tasks, failure
-        self._revision = revision
+        self._revision, self._log_of, self._start_of = revision, log_of, start_of
 
     def request(self, body: PeerBody, reply: Reply) -> None:
         """Answer a peer by calling ``reply`` once, now or later. ``MAX_IN_FLIGHT`` bounds the
@@ -104,10 +114,15 @@ class RequestRouter:
         if len(self._tasks) >= MAX_IN_FLIGHT:
             reached("too many requests in flight")
             return Failed(codes.OVERLOADED, f"{self._node}: {MAX_IN_FLIGHT} requests wait already")
+        if isinstance(body, AskLog):
+            return self._log_of(body.partition)
+        if isinstance(body, AskStart):
+            return Failed(codes.KIND) if self._start_of is None else self._start_of(body.partition)
         replica = self._replicas.get(body.partition)
         if isinstance(body, AskMember):
             # With an older view this may be a replica that the revision asked about has replaced.
             there = replica is not None and self._revision() >= body.revision
+            there = there and replica is not None and replica.keeps(body.lineage)
             return MemberReply(replica.member if replica is not None and there else None)
         answer = None if replica is None else replica.primary.try_fast_path(body)
         if answer is not None:
@@ -122,7 +137,7 @@ class RequestRouter:
 
     async def _answer(self, body: PeerBody) -> PeerAnswer:
         try:
-            if isinstance(body, AskMember):
+            if isinstance(body, AskMember | AskLog | AskStart):
                 return self._try_fast_path(body) or Failed(codes.LOST)
             if isinstance(body, LeaderBody):
                 return await self._metastorage.serve(body)

@@ -15,6 +15,7 @@ from itertools import islice
 import msgspec
 
 from clusters.reference.node.markers import reached
+from clusters.reference.node.raft.configuration import Lineage, decode
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import Disk
 from clusters.reference.node.storage.identity import FIRST_LIFE
@@ -54,7 +55,10 @@ class GroupState:
         self.live_bytes = 0
         self._runs: deque[tuple[int, int]] = deque()  # first index and segment of each stretch
         self._hard_segment: int | None = None
-        self._cut_segment = segment
+        self._cut_segment: int | None = None
+        # Apart: a cut tells nothing of the life, and without it the next start would give the
+        # replica the name of one that was destroyed.
+        self._life_segment = segment
 
     @property
     def last_index(self) -> int:
@@ -62,9 +66,39 @@ class GroupState:
         return self.entries[-1].index if self.entries else self.base.index
 
     @property
+    def last_place(self) -> tuple[int, int, int]:
+        """Where the log ends: the generation that it is of, and its last entry's term and index."""
+        _, lineage = self.last_configuration
+        term = self.entries[-1].term if self.entries else self.base.term
+        return lineage[-1].number if lineage else 0, term, self.last_index
+
+    @property
+    def last_configuration(self) -> tuple[int, Lineage]:
+        """The index of the log's last configuration, and its lineage."""
+        newest = next((entry for entry in reversed(self.entries) if entry.config), None)
+        if newest is None:
+            return self.base.index, self.base.configuration.lineage
+        return newest.index, decode(newest.data).lineage
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the replica has a configuration with voters, and the log of the generation that
+        it is in.
+        """
+        newest = next((entry for entry in reversed(self.entries) if entry.config), None)
+        config = self.base.configuration if newest is None else decode(newest.data)
+        return bool(config.voters) and config.generation == self.hard_state.generation
+
+    @property
     def is_blank(self) -> bool:
         """Whether the replica has neither entries nor a snapshot, and has promised nothing."""
         return self.last_index == 0 and self.hard_state == HardState()
+
+    @property
+    def is_unfounded(self) -> bool:
+        """Whether the replica has had neither founders nor anything from a leader."""
+        known = self.base.configuration.voters
+        return not known and self.last_index == 0 and self.saved is None
 
     def take(self, update: Update, segment: int) -> None:
         """``update`` is in ``segment``."""
@@ -87,7 +121,8 @@ class GroupState:
 
     def oldest_segment(self) -> int | None:
         """The first segment that holds something of this group that counts."""
-        held = [self._hard_segment, self._cut_segment, self._runs[0][1] if self._runs else None]
+        run = self._runs[0][1] if self._runs else None
+        held = [self._life_segment, self._hard_segment, self._cut_segment, run]
         return min((segment for segment in held if segment is not None), default=None)
 
     def whole(self, group: str) -> Update:

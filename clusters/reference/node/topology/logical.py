@@ -56,6 +56,9 @@ LIVES = "topology/lives/"  # and a node's name: the life of its directory that j
 ALIVE = "topology/alive"
 RESUMED = "topology/resumed"  # the starts with which the whole cluster last started again
 WRITE_TIMEOUT_S = 1.0
+# Of a time without a tick no more counts as silence of others: this node stood still itself, and
+# took in no renewal.
+STOOD_STILL_S = 0.5
 JOIN_TIMEOUT_S = 1.5
 JOIN_EVERY_S = 0.2
 LEAVE_TIMEOUT_S = 0.3
@@ -141,6 +144,8 @@ def changed(
 
 # The invokes by which the state of zones goes on after the cluster was down since a timestamp.
 Resume = Callable[[int], tuple[Invoke, ...]]
+# And those by which the nodes with these names are the ones that are there since.
+Restart = Callable[[tuple[str, ...]], tuple[Invoke, ...]]
 
 
 class TopologyService:
@@ -148,8 +153,8 @@ class TopologyService:
 
     A new leader first finds out whether the whole cluster has started again: it has if a majority
     of the nodes that vote ask to join as new starts, and none that was there before renews its
-    lease. Then, once, timers are told of the time in which the cluster was down. Until it knows,
-    nothing joins and nothing is out.
+    lease, for which those that do not ask have ``detection_s``. Then, once, timers are told of the
+    time in which the cluster was down. Until it knows, nothing joins and nothing is out.
     """
 
     def __init__(
@@ -164,6 +169,7 @@ class TopologyService:
         leases: LeaseTable,
         connected: Callable[[], tuple[str, ...]],
         resume: Resume,
+        restart: Restart = lambda names: (),
         event_log: events.EventLog,
         monotonic_s: TellTime,
     ) -> None:
@@ -172,13 +178,15 @@ class TopologyService:
         self._node, self._zoned, self._names = node, zoned, tuple(names)
         self._view, self._group, self._leases = view, group, leases
         self._voters = voters
-        self._connected, self._resume = connected, resume
+        self._connected, self._resume, self._restart = connected, resume, restart
         self._events, self._monotonic_s = event_log, monotonic_s
         self.settled = False
         self._since_s: float | None = None  # when this node began to lead
+        self._ticked_s = float("-inf")
         self._joining: dict[str, Member] = {}
         self._leaving: dict[str, Member] = {}
-        self._seen_s: dict[str, float] = {}  # when a start was first seen in the topology
+        # How long each start in the topology has renewed no lease, since which renewal of its node.
+        self._silent: dict[str, tuple[float | None, float]] = {}
         self._linked_s: dict[str, float] = {}  # when a node was last connected
         self._alive: dict[str, int] = {}  # start -> the ceiling of its last renewal
         self._lock = asyncio.Lock()
@@ -204,13 +212,27 @@ class TopologyService:
             self._leaving.clear()
             return
         now_s = self._monotonic_s()
+        passed_s, self._ticked_s = now_s - self._ticked_s, now_s
         if self._since_s is None:
             self._since_s = now_s
-            self._seen_s.clear()
+            self._silent.clear()
             # As if just connected: a new leader must not drop nodes before it could reach them.
             self._linked_s = dict.fromkeys(physical(self._view), now_s)
         self._linked_s.update(dict.fromkeys((self._node, *self._connected()), now_s))
+        if passed_s > STOOD_STILL_S:
+            reached("leader of metastorage stood still")
+        self._listen(min(passed_s, STOOD_STILL_S))
         self._news.set()
+
+    def _listen(self, passed_s: float) -> None:
+        before, self._silent = self._silent, {}
+        for member in logical(self._view):
+            seen = self._leases.seen.get(member.name)
+            last_s = None if seen is None else seen.at_s
+            known_s, silent_s = before.get(member.origin, (None, 0.0))
+            # A node that joins again has its lease to take up again, too.
+            goes_on = member.origin in before and known_s == last_s
+            self._silent[member.origin] = last_s, silent_s + passed_s if goes_on else 0.0
 
     async def run(self) -> None:
         """Write what has changed, while this node leads, until cancelled."""
@@ -245,9 +267,13 @@ class TopologyService:
         return Failed(codes.OVERLOADED, f"{self._node} has not written the topology yet")
 
     async def _left(self, body: Leave) -> PeerAnswer:
-        here = {m.name: m for m in logical(self._view) if m.origin == body.origin}
-        self._joining.pop(body.node, None)
-        self._leaving.update(here)
+        asked = self._joining.get(body.node)
+        if asked is not None and asked.origin == body.origin:
+            del self._joining[body.node]
+        # Behind a write that may have it join yet.
+        async with self._lock:
+            members = logical(self._view)
+            self._leaving.update({m.name: m for m in members if m.origin == body.origin})
         await self._write()
         return JoinReply()
 
@@ -279,12 +305,17 @@ class TopologyService:
             return
         alive = await self._last_alive([o for origins in known.values() for o in origins])
         voters = self._voters()
-        fresh = [
+        asking = [
             member
             for name, member in self._joining.items()
-            if name in voters and member.origin not in known.get(name, ())
+            if member.origin not in known.get(name, ())
         ]
+        fresh = [member for member in asking if member.name in voters]
         if len(fresh) <= len(voters) // 2:
+            return
+        # A voter alone is a majority of one, and hears of the others' leases only after a while.
+        silent = known.keys() - {member.name for member in asking}
+        if silent and self._monotonic_s() < since_s + self._zoned.detection_s:
             return
         reached("whole cluster started again")
         starts = tuple(sorted(member.origin for member in fresh))
@@ -311,6 +342,7 @@ class TopologyService:
         """
         # A ceiling lies CEILING_S ahead of its renewal: so this is when the last one was sent.
         invokes = () if alive is None else self._resume(alive - span(CEILING_S))
+        invokes += self._restart(tuple(origin.rpartition("~")[0] for origin in starts))
         invoke = Invoke(
             # One revision for all zones and the marker: another leader does all of it or nothing.
             (unchanged(RESUMED, marker), *(c for each in invokes for c in each.conditions)),
@@ -336,10 +368,11 @@ class TopologyService:
                 if known.get(m.name) != m.member
             ),
         )
-        if await self._propose(Invoke((unchanged(LOGICAL, held),), operations)):
+        # A renewal that is in the log before this write says that its node is there.
+        renewals = (f"{LEASE}{name}" for name in sorted(out))
+        silent = (unchanged(key, self._view.get(key)) for key in renewals)
+        if await self._propose(Invoke((unchanged(LOGICAL, held), *silent), operations)):
             self._done(joining, leaving)
-            there = {member.origin for member in after}
-            self._seen_s = {o: at_s for o, at_s in self._seen_s.items() if o in there}
             came = [m.name for m in after if m not in before]
             went = [m.name for m in before if m not in after]
             text = f"logical topology: joined {_listed(came)}, left {_listed(went)}"
@@ -354,12 +387,11 @@ class TopologyService:
 
     def _is_out(self, member: Member) -> bool:
         """Whether the lease of ``member`` was not renewed for too long, by this node's clock."""
-        now_s = self._monotonic_s()
-        # A node that joins again has its lease to take up again, too.
-        last_s = self._seen_s.setdefault(member.origin, now_s)
-        if (seen := self._leases.seen.get(member.name)) is not None:
-            last_s = max(last_s, seen.at_s)
-        return member.name != self._node and now_s >= last_s + self._zoned.detection_s
+        seen = self._leases.seen.get(member.name)
+        last_s, silent_s = self._silent.get(member.origin, (None, 0.0))
+        renewed = seen is not None and seen.at_s != last_s
+        late = silent_s >= self._zoned.detection_s
+        return member.name != self._node and late and not renewed
 
     async def _write_physical(self) -> None:
         now_s, held = self._monotonic_s(), self._view.get(PHYSICAL)
@@ -408,12 +440,20 @@ class Joiner:
         self._hint: str | None = None
         self._refusing: str | None = None  # the node that said last that it does not lead
         self._turn = 0
+        self._leaves = False
+        self._trying: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Join, and stay in, until cancelled. Raises ``JoinRefused``."""
         while True:
-            if not self._joined():
-                await self._try()
+            if not (self._leaves or self._joined()):
+                trying = self._trying = asyncio.ensure_future(self._try())
+                try:
+                    await asyncio.wait((trying,))
+                finally:
+                    trying.cancel()
+                if not trying.cancelled():
+                    trying.result()
             await asyncio.sleep(JOIN_EVERY_S)
 
     def _joined(self) -> bool:
@@ -442,7 +482,10 @@ class Joiner:
         return others[self._turn % len(others)] if others else me
 
     async def leave(self) -> None:
-        """Leave the topology: this node stops. As far as a leader answers in time."""
+        """Leave the topology for good: this node stops. As far as a leader answers in time."""
+        self._leaves = True
+        if self._trying is not None:
+            self._trying.cancel()
         node = self._someone()
         await self._ask(node, Leave(self._join.node.name, self._join.origin), LEAVE_TIMEOUT_S)
 

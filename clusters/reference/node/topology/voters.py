@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from clusters.reference.node import events
@@ -18,6 +19,7 @@ from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE
+from clusters.reference.node.metastorage.metastorage_client import LeaderHint
 from clusters.reference.node.raft import (
     ChangeFailed,
     ChangeRefused,
@@ -101,7 +103,8 @@ class MetastorageVoters:
             elif isinstance(event, ChangeFailed) and event.term == term:
                 error = ReconfigurationError(event.error.value)
                 # Never given up: without it no other group could change its members either.
-                decision = failover.failed(failover.resumed(self._retries), error, 0)
+                decision = failover.failed(self._retries, error, 0, limit=sys.maxsize)
+                self._retries = decision.retries
                 self._wait_until_s = asyncio.get_running_loop().time() + decision.delay_s
                 whose = "" if event.member is None else f", {name_of(event.member)}"
                 text = f"change of metastorage's voters failed: {error}{whose}"
@@ -154,17 +157,16 @@ class VotersClient:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + question.limit_ms / 1000
-        hint: str | None = None
+        leaders = LeaderHint(self._leader)
         while True:
-            leader = hint or self._leader()
+            leader = leaders.next()
             answer: PeerAnswer = Failed(codes.NOT_LEADER, "metastorage has no leader")
             if leader is not None:
                 answer = await self._ask(leader, question, ASK_TIMEOUT_S)
             if isinstance(answer, VotersReply):
                 return answer.report
             failed = answer if isinstance(answer, Failed) else Failed(codes.LOST, "no answer")
-            # Not twice: a node that was lost can't say that it leads no more.
-            hint = failed.leader if failed.leader != hint else None
+            leaders.failed(failed)
             if loop.time() >= deadline_s:
                 return VotersReport(problem=f"{failed.message} ({failed.code})")
             await asyncio.sleep(ASK_AGAIN_S)

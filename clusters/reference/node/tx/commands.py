@@ -4,6 +4,9 @@ it.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
+
 import msgspec
 
 from clusters.reference.node.wire.messages import TxnId
@@ -72,5 +75,31 @@ class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
 
 Command = Takeover | Commit | Prepare | Abort | Finish | Forget
 
+
+class CommandClass(enum.StrEnum):
+    """What an entry of a partition's log is for (IEP-131, "types of commands")."""
+
+    IN_RAFT = "in-raft"  # raft's own: configurations, and a leader's first entry
+    META = "meta"  # the store's own: it changes nothing that a client has asked for
+    USER = "user"  # a client's: what it wrote, and how its transaction ended
+
+
+CLASSES: Mapping[type[Command], CommandClass] = {
+    Takeover: CommandClass.META,
+    Forget: CommandClass.META,
+    Commit: CommandClass.USER,
+    Prepare: CommandClass.USER,
+    # An outcome that others may have acted on, though it writes nothing.
+    Abort: CommandClass.USER,
+    Finish: CommandClass.USER,
+}
+
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Command).decode
+
+
+def class_of(data: bytes, *, config: bool) -> CommandClass:
+    """The class of an entry: its ``data``, and whether it holds a configuration."""
+    if config or not data:
+        return CommandClass.IN_RAFT
+    return CLASSES[type(decode(data))]

@@ -137,7 +137,7 @@ class Transaction:
         home = min(partition for partition, _ in self._writes)
         # Also those only read: their locks must hold until the outcome (strict two-phase locking).
         others = tuple(sorted(p for p in self._tokens if p != home))
-        ts = await self._prepare(home, others) if others else 0
+        ts, generations = await self._prepare(home, others) if others else (0, ())
         limit_s = self._limits.left_s()
         command = CommitTx(
             partition=home,
@@ -147,6 +147,7 @@ class Transaction:
             writes=self._writes_in(home),
             participants=others,
             limit_ms=self._limits.left_ms(),
+            generations=generations,
         )
         # From here on home decides; only if it certainly did not is there anything to give up.
         tokens, self._tokens = self._tokens, {}
@@ -185,8 +186,10 @@ class Transaction:
         self._tokens.clear()
         return ts
 
-    async def _prepare(self, home: int, others: tuple[int, ...]) -> int:
-        """Prepare all but home; the timestamp below which the transaction can't commit."""
+    async def _prepare(self, home: int, others: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """Prepare all but home; the timestamp below which the transaction can't commit, and the
+        generation in which each is prepared.
+        """
         limit_ms = self._limits.left_ms()
         # Where a lock is missing it may have to wait, and must die for an older one meanwhile.
         wanting = {row[0] for row in self._writes if row not in self._locked}
@@ -206,7 +209,11 @@ class Transaction:
         if not planted("refusal-ignored"):
             self._must(answers, PrepareReply, "it could not be prepared everywhere")
         # Above every participant's, or a snapshot there could miss what it should see.
-        return max((answer.ts for answer in answers if isinstance(answer, PrepareReply)), default=0)
+        prepared = [answer for answer in answers if isinstance(answer, PrepareReply)]
+        # For each participant one, also where a planted bug goes on without its answer.
+        told = [a.generation if isinstance(a, PrepareReply) else 0 for a in answers]
+        generations = (*told, *(0,) * (len(others) - len(told)))
+        return max((answer.ts for answer in prepared), default=0), generations
 
     async def _ask_all(
         self, wanted: type[object], bodies: Iterable[Validate | Prepare]
@@ -228,8 +235,8 @@ class Transaction:
         for answer in answers:
             if not isinstance(answer, wanted):
                 failed = _failed(answer)
-                # A conflict keeps its code: reports tell contention from failures by it.
-                if failed.code in codes.CONFLICTS:
+                # Reports tell contention, and what can't serve, from failures by their codes.
+                if failed.code in (*codes.CONFLICTS, *codes.UNAVAILABLE):
                     raise TxError(failed)
                 reached("not prepared everywhere")
                 raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")

@@ -49,6 +49,10 @@ class Replication(Protocol):
     def serving(self) -> bool:
         """Whether this replica leads, and has applied every command of earlier leaders."""
 
+    @property
+    def generation(self) -> int:
+        """The generation of the partition: how many forced resets there were."""
+
     async def propose(self, command: commands.Command, limit_s: float) -> object:
         """The result of ``Partition.apply`` for ``command`` here, or ``Failed``, whose code says
         whether it may still be applied. A caller that stops waiting undoes nothing.
@@ -99,6 +103,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     horizon: int
     prepared: list[Prepare]
     outcomes: list[tuple[TxnId, Outcome]]
+    last_user_index: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -128,6 +133,10 @@ class Partition:
         self.epoch = 0
         self.max_ts = self.written_ts = 0
         self.committed = self.aborted = 0
+        self.last_user_index = 0  # of the last entry that a client has asked for
+        # That of the snapshot read last, before it is restored: a copy that waits for the decision
+        # about its start is asked for it.
+        self.read_user_index = 0
         self._ended: list[TxnId] = []
 
     @property
@@ -138,6 +147,8 @@ class Partition:
     def apply(self, entry: Entry) -> Result:
         """Do one command. Raises ``InvariantBroken`` on one that no primary can have proposed."""
         command = commands.decode(entry.data)
+        if commands.CLASSES[type(command)] is commands.CommandClass.USER:
+            self.last_user_index = entry.index
         if isinstance(command, Takeover):
             return self._take_over(command)
         # A primary that was superseded may have proposals under way: the log fences them off here.
@@ -196,6 +207,7 @@ class Partition:
             self.outcomes.horizon,
             [] if planted("prepared-not-saved") else list(self.prepared.values()),
             list(self.outcomes.rows.items()),
+            self.last_user_index,
         )
         return _parts(head, self.versions.dump(), self._chunk_bytes)
 
@@ -288,6 +300,7 @@ class SnapshotRestore:
         """Take the next chunk. Raises ``msgspec.DecodeError``."""
         if self._head is None:
             self._head = _decode_head(chunk)
+            self._partition.read_user_index = self._head.last_user_index
             return
         for key, row in _decode_rows(chunk):
             # Beside the live storage: a transfer that breaks off leaves the old state whole.
@@ -300,7 +313,7 @@ class SnapshotRestore:
             raise InvariantBroken("a snapshot without any chunk")
         self._versions.loaded()
         partition.versions = self._versions
-        partition.epoch = head.epoch
+        partition.epoch, partition.last_user_index = head.epoch, head.last_user_index
         partition.max_ts, partition.written_ts = head.max_ts, head.written_ts
         partition.prepared = {command.txn: command for command in head.prepared}
         partition.outcomes = Outcomes(head.outcomes, head.horizon)

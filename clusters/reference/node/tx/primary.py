@@ -109,12 +109,17 @@ class Primary:
         outcomes: OutcomeSender,
         clock: Hlc,
         leases: LeaseTable,
+        dropped: Callable[[int], bool] = lambda number: False,
+        may_be_reset: Callable[[int], bool] = lambda number: False,
     ) -> None:
         """``outcomes`` sends the outcomes of transactions that committed here to the other
-        participants.
+        participants. ``dropped``: see ``Routes``; ``may_be_reset``: whether a partition is highly
+        available.
         """
+        self._dropped = dropped
         self.number, self.partition, self.clock = number, partition, clock
         self._replication, self._outcomes, self._leases = replication, outcomes, leases
+        self._may_be_reset = may_be_reset
         self.epoch = 0
         self.last_closed_epoch = 0  # it never opens again
         self.promises = Promises(clock, leases)
@@ -138,6 +143,22 @@ class Primary:
     def serving(self) -> bool:
         """Whether it may acknowledge now."""
         return self.open and self._leases.holds()
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the table of this partition was dropped, as far as this node knows."""
+        return self._dropped(self.number)
+
+    @property
+    def drained(self) -> bool:
+        """Whether no transaction needs this partition, of a dropped table, any more: none is open,
+        none prepared, and every participant has the outcome of each that committed here.
+        """
+        if not (self.serving and self.dropped) or self.transactions.all():
+            return False
+        partition = self.partition
+        # An abort needs no row once there is no home that could commit.
+        return not partition.prepared and not any(o.ts for o in partition.outcomes.rows.values())
 
     async def propose(self, command: Command, limit_s: float) -> object:
         """The result of ``Partition.apply``, or ``Failed``. Lazy proposals leave with it."""
@@ -183,8 +204,8 @@ class Primary:
         """The answer to a request for a lock that is free, or its refusal; ``None`` where ``serve``
         needs time for the answer. Most requests are for locks, and this needs no task.
         """
-        if not self.serving:
-            return self.refusal()
+        if (refused := self._refused(body)) is not None:
+            return refused
         if not isinstance(body, Lock):
             return None
         tx = self.open_or_resume(body.txn, body.token, body.limit_ms)
@@ -200,8 +221,8 @@ class Primary:
 
     async def serve(self, body: PrimaryBody) -> PeerAnswer:
         """The answer to one request."""
-        if not self.serving:
-            return self.refusal()
+        if (refused := self._refused(body)) is not None:
+            return refused
         match body:
             case Lock():
                 return await self._lock(body)
@@ -265,11 +286,13 @@ class Primary:
         if body.settled:
             self.locks.settle(body.txn)
         command = commands.Prepare(self.epoch, body.txn, tx.ts, reads, body.writes, body.home)
+        generation = self._replication.generation
         done = self._interpret_outcome(
             body.txn, await self.propose(command, body.limit_ms / 1000), PrepareReply
         )
         if isinstance(done, PrepareReply):
             moments.tell(moments.PREPARE_LOGGED, self.number)
+            return PrepareReply(done.ts, generation)
         return done
 
     async def _commit_step(self, body: CommitTx) -> CommitReply | Failed:
@@ -279,7 +302,8 @@ class Primary:
         failed = await self._lock_writes(tx, body.writes, body.limit_ms / 1000)
         if failed is not None:
             return failed
-        return await self.commit(tx, body.ts, body.writes, body.participants)
+        prepared = tuple(zip(body.participants, body.generations, strict=True))
+        return await self.commit(tx, body.ts, body.writes, body.participants, prepared)
 
     async def _lock_writes(
         self, tx: OpenTransaction, writes: commands.Writes, limit_s: float
@@ -295,15 +319,27 @@ class Primary:
         return None
 
     async def commit(
-        self, tx: OpenTransaction, ts: int, writes: commands.Writes, participants: tuple[int, ...]
+        self,
+        tx: OpenTransaction,
+        ts: int,
+        writes: commands.Writes,
+        participants: tuple[int, ...],
+        prepared: tuple[tuple[int, int], ...] = (),
     ) -> CommitReply | Failed:
-        """One command, and the acknowledgement if the lease still holds once it is applied."""
+        """One command, and the acknowledgement if the lease still holds once it is applied.
+        ``prepared``: the generation in which each participant is; one that a reset may have cut
+        off by now is worth nothing.
+        """
         txn, limit_s = tx.txn, tx.deadline_s - _now_s()
         # Refused while that is still certain: past here the outcome is up to the log.
         if limit_s <= 0:
             self.drop(txn)
             reached("commit past its deadline")
             return Failed(codes.EXPIRED, f"{txn} is over its deadline")
+        if _now_s() >= self._prepared_until_s(prepared):
+            self.drop(txn)
+            reached("commit refused, a participant may be reset")
+            return Failed(codes.LOST, f"{txn}: a lease ended that it was prepared under")
         # Above every timestamp that a participant prepared at,
         # since it has made promises below that.
         self.clock.observe(ts)
@@ -320,10 +356,21 @@ class Primary:
                 moments.tell(moments.OUTCOME_LOGGED, self.number)
                 # Before the answer: participants hold locks until they are told.
                 self._outcomes.send(txn)
-            if not self.serving:
+            if not self.serving or _now_s() >= self._prepared_until_s(prepared):
                 reached("lease ended before the answer")
                 return Failed(codes.LEASE_LOST, f"{txn}: the lease ended before the answer")
         return done
+
+    def _prepared_until_s(self, prepared: tuple[tuple[int, int], ...]) -> float:
+        """Until when no participant of ``prepared`` can have been reset."""
+        return min(
+            (
+                self._leases.granted_until_s(partition, generation)
+                for partition, generation in prepared
+                if self._may_be_reset(partition)
+            ),
+            default=float("inf"),
+        )
 
     async def _finish(self, body: Finish) -> Ack | Failed:
         """End ``txn``: by a command where it is prepared, or on its way to the log; another
@@ -554,6 +601,17 @@ class Primary:
             return Failed(codes.ABORTED, failed.message)
         return failed
 
+    def _refused(self, body: PrimaryBody) -> Failed | None:
+        """Why ``body`` is not served, if it is not."""
+        if not self.serving:
+            return self.refusal()
+        # What has begun is finished: other tables' partitions may have a part in it.
+        if self.dropped and not isinstance(body, Finish | Resolve):
+            reached("request for a table that was dropped")
+            text = f"the table of partition {self.number} was dropped"
+            return Failed(codes.NO_TABLE, text)
+        return None
+
     def refusal(self) -> Failed:
         """Why this primary may not act now."""
         if self.open:
@@ -580,7 +638,7 @@ class Primary:
 
     def sweep(self, coordinator_dead: Callable[[OpenTransaction], bool]) -> None:
         """Drop every transaction that has proposed nothing and is past its deadline, or whose
-        coordinator is dead.
+        coordinator is dead; all such where the table was dropped.
         """
         if planted("dead-coordinator-kept"):
             return
@@ -588,8 +646,9 @@ class Primary:
         for tx in self.transactions.all():
             # Prepared means promised: only home's outcome may end it, however long that takes.
             bound = tx.proposed and not planted("prepared-times-out")
-            if not bound and (now_s > tx.deadline_s or coordinator_dead(tx)):
-                if now_s <= tx.deadline_s:
+            late = now_s > tx.deadline_s
+            if not bound and (late or self.dropped or coordinator_dead(tx)):
+                if not (late or self.dropped):
                     reached("transaction of a dead coordinator dropped")
                 self.counters["expired"] += 1
                 self.drop(tx.txn)

@@ -9,6 +9,7 @@ from clusters.reference.node.markers import reached
 from clusters.reference.node.tx.limits import answer_timeout_s
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
+    Ack,
     Failed,
     Finish,
     Lock,
@@ -17,6 +18,7 @@ from clusters.reference.node.wire.messages import (
     PrimaryBody,
     ReadAt,
     Resolve,
+    ResolveReply,
 )
 
 ROUTE_POLL_S = 0.05
@@ -28,8 +30,20 @@ Notify = Callable[[str, PeerBody], None]
 class PrimaryClient:
     """Asks primaries. ``route`` names the node that was granted a partition, if one was."""
 
-    def __init__(self, *, route: Callable[[int], str | None], ask: Ask, notify: Notify) -> None:
-        self._route, self._ask, self._notify = route, ask, notify
+    def __init__(
+        self,
+        *,
+        route: Callable[[int], str | None],
+        ask: Ask,
+        notify: Notify,
+        removed: Callable[[int], bool] = lambda number: False,
+        refused: Callable[[int], Failed | None] = lambda partition: None,
+    ) -> None:
+        """``removed``: see ``Routes``; ``refused``: why nothing can be asked of a partition now,
+        where that is known.
+        """
+        self._route, self._ask, self._notify, self._removed = route, ask, notify, removed
+        self._refused = refused
 
     async def ask(
         self, partition: int, body: PrimaryBody, timeout_s: float, limit_s: float | None = None
@@ -46,6 +60,11 @@ class PrimaryClient:
         # would meet the first one's effect.
         again = isinstance(body, Lock | ReadAt | Resolve | Finish)
         while True:
+            if (known := self._known(body)) is not None:
+                return known
+            # No primary that it could wait for would come.
+            if (refusal := self._refused(partition)) is not None:
+                return refusal
             node = self._route(partition)
             if node is None:
                 answer: PeerAnswer = Failed(
@@ -64,6 +83,15 @@ class PrimaryClient:
                 return answer
             reached("request sent again to a primary")
             await asyncio.sleep(ROUTE_POLL_S)
+
+    def _known(self, body: PrimaryBody) -> PeerAnswer | None:
+        """The answer of a partition that is gone with its table, and has no primary to give it."""
+        if not isinstance(body, Finish | Resolve) or not self._removed(body.partition):
+            return None
+        reached("partition gone with its table answered for")
+        # Its outcomes were kept until every participant had them: one that still asks is of a
+        # transaction that did not commit.
+        return Ack() if isinstance(body, Finish) else ResolveReply(0)
 
     def notify(self, partition: int, body: PrimaryBody) -> None:
         """Send ``body`` to the primary if it can be reached, without an answer."""

@@ -23,6 +23,16 @@ class Routes(Protocol):
     def tables(self) -> tuple[tuple[str, int, int], ...]:
         """Each table's full name, its first flat number, and how many partitions it has."""
 
+    def dropped(self, number: int) -> bool:
+        """Whether the table of partition ``number`` was dropped: nothing new may begin there, and
+        its replicas serve only until what has begun is finished.
+        """
+
+    def removed(self, number: int) -> bool:
+        """Whether a dropped partition has finished everything, and is gone for good: what was
+        prepared there was ended by its outcome, and what committed there is applied everywhere.
+        """
+
 
 class FixedRoutes:
     """The routes of a cluster without distribution zones: it is one table, which has no name."""
@@ -39,6 +49,14 @@ class FixedRoutes:
     def tables(self) -> tuple[tuple[str, int, int], ...]:
         """See ``Routes``."""
         return ()
+
+    def dropped(self, number: int) -> bool:
+        """See ``Routes``."""
+        return False
+
+    def removed(self, number: int) -> bool:
+        """See ``Routes``."""
+        return False
 
 
 async def located(routes: Routes, table: str, key: bytes, limit_s: float) -> Row:

@@ -17,6 +17,8 @@ SNAPSHOT_TOO_OLD = "SNAPSHOT-TOO-OLD"
 SNAPSHOT_BUSY = "SNAPSHOT-BUSY"
 NO_TABLE = "NO-TABLE"
 NO_DATA_NODES = "NO-DATA-NODES"
+NO_MAJORITY = "NO-MAJORITY"
+PARTITION_LOST = "PARTITION-LOST"
 NO_PRIMARY = "NO-PRIMARY"
 NOT_PRIMARY = "NOT-PRIMARY"
 NOT_LEADER = "NOT-LEADER"
@@ -31,6 +33,9 @@ COMMIT_TIMEOUT = "COMMIT-TIMEOUT"
 # The transaction met another one: the partition served, and decided for the other.
 CONFLICTS = (CONFLICT, LOCK_TIMEOUT)
 
+# The partition can do nothing until nodes come back, or it is reset: nothing was sent to it.
+UNAVAILABLE = (NO_MAJORITY, PARTITION_LOST)
+
 # The request reached no primary that acted on it: the next one may be asked.
 NOT_SERVED = (NO_PRIMARY, NOT_PRIMARY, NOT_LEADER, UNREACHABLE)
 
@@ -42,6 +47,7 @@ NOT_PROPOSED = (NOT_LEADER, OVERLOADED, TOO_LARGE)
 DEFINITE = frozenset(
     (
         *CONFLICTS,
+        *UNAVAILABLE,
         *NOT_SERVED,
         *NOT_PROPOSED,
         *(LOST, ABORTED, EXPIRED, CLOCK_DRIFT),
@@ -63,8 +69,10 @@ REASONS: dict[str, str] = {
     TOO_LARGE: "a key, a value, or what the transaction writes or reads is over its limit",
     SNAPSHOT_TOO_OLD: "the snapshot could be staler than promised, or its versions are gone",
     SNAPSHOT_BUSY: "a write below the snapshot's time was in doubt for too long",
-    NO_TABLE: "the catalog has no table of the name, so nothing was sent on",
+    NO_TABLE: "the catalog has no table of the name (any more), so nothing was proposed",
     NO_DATA_NODES: "no node may hold the table's data, so nothing was sent on",
+    NO_MAJORITY: "most of the partition's nodes have left, so nothing was sent on",
+    PARTITION_LOST: "none of the partition's nodes is left, so nothing was sent on",
     NO_PRIMARY: "no primary was granted in time, so nothing was sent on",
     NOT_PRIMARY: "the node asked is not the primary, or its log refused the epoch",
     NOT_LEADER: "the node asked does not lead the partition and proposed nothing",

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.raft.configuration import Lineage
 from clusters.reference.node.raft.types import Message
 from clusters.reference.node.wire.reports import (
     AdminBody,
@@ -159,7 +160,8 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
 
 class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     """To the primary of the commit partition: lock the written keys exclusively, commit not before
-    ``ts``, record the outcome, and finish the transaction at ``participants``, which are prepared.
+    ``ts``, record the outcome, and finish the transaction at ``participants``, which are prepared,
+    each in its one of ``generations``.
     """
 
     partition: int
@@ -169,6 +171,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
     writes: tuple[tuple[bytes, bytes], ...]
     participants: tuple[int, ...]
     limit_ms: int
+    generations: tuple[int, ...] = ()
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
@@ -234,19 +237,64 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
 
 class AskMember(msgspec.Struct, frozen=True, array_like=True, tag="member?"):
     """To a node: as which member of the group of ``partition`` does its replica run? Asked by the
-    group's leader for the pending set of ``revision``.
+    group's leader for the pending set of ``revision``, with the ``lineage`` of its log.
     """
 
     partition: int
     revision: int
+    lineage: Lineage = ()
 
 
 class MemberReply(msgspec.Struct, frozen=True, array_like=True, tag="member!"):
-    """The member; ``None``: no replica runs, or the node has not applied the revision yet, and may
-    still stop a replica that a later one asks for.
+    """The member; ``None``: no replica runs, or what it has applied is not of the leader's log and
+    has to be erased, or the node has not applied the revision yet, and may still stop a replica
+    that a later one asks for.
     """
 
     member: str | None
+
+
+class AskLog(msgspec.Struct, frozen=True, array_like=True, tag="log?"):
+    """To a node: how far is the log of its copy of ``partition``? Asked before a reset."""
+
+    partition: int
+
+
+class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log!"):
+    """Where the log of the copy ends, whether its replica runs or not: the generation that the log
+    is of, and its last entry. All 0: there is none. ``whole``: it has voters in its configuration,
+    and the beginning of the generation that it is in.
+    """
+
+    generation: int
+    term: int
+    index: int
+    whole: bool = True
+
+
+class AskStart(msgspec.Struct, frozen=True, array_like=True, tag="start?"):
+    """To a node: does its replica of ``partition`` live, and what of the user's is in its log? One
+    question for both (IEP-131, "Optimisations").
+    """
+
+    partition: int
+
+
+class StartReply(msgspec.Struct, frozen=True, array_like=True, tag="start!"):
+    """``alive``: the replica runs, and is a voter of its own configuration. The last entry of the
+    copy, ``index`` of ``term`` in ``generation``; the last that a client has asked for, committed
+    or not: ``user_index`` (lastUserCmdIdx; 0: none), of ``user_generation``; and the last
+    configuration (lastCfgIdx). ``whole``: see ``LogReply``.
+    """
+
+    alive: bool
+    generation: int
+    term: int
+    index: int
+    user_generation: int
+    user_index: int
+    config_index: int
+    whole: bool = True
 
 
 class LockReply(msgspec.Struct, frozen=True, array_like=True, tag="locked"):
@@ -264,9 +312,12 @@ class ExecuteReply(msgspec.Struct, frozen=True, array_like=True, tag="executed")
 
 
 class PrepareReply(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
-    """Durable; it can't commit below ``ts``."""
+    """Durable; it can't commit below ``ts``. A reset may cut it off: it counts in ``generation`` of
+    its partition only.
+    """
 
     ts: int
+    generation: int = 0
 
 
 class CommitReply(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
@@ -328,11 +379,13 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 PrimaryBody = Lock | Execute | Validate | Prepare | CommitTx | Finish | Resolve | ReadAt
 LeaderBody = Renew | MetaInvoke | Join | Leave | AskSql | AskVoters
-PeerBody = PrimaryBody | LeaderBody | AskMember
+PeerBody = PrimaryBody | LeaderBody | AskMember | AskLog | AskStart
 PeerAnswer = (
     VotersReply
     | LockReply
     | MemberReply
+    | LogReply
+    | StartReply
     | ExecuteReply
     | PrepareReply
     | CommitReply

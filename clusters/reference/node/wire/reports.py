@@ -57,6 +57,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     prepared: int
     content: int | None = None
     log: tuple[LogMark, ...] = ()
+    generation: int = 0
 
 
 class StateReport(msgspec.Struct, frozen=True, kw_only=True, tag="state-report"):
@@ -194,6 +195,18 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     tables: tuple[tuple[str, int, int], ...] = ()
 
 
+class ResetReport(msgspec.Struct, frozen=True, array_like=True):
+    """A forced reset: ``generation`` goes on from ``base_index``, of ``base_term``, of
+    ``previous_generation``, with the copies of ``survivors``.
+    """
+
+    generation: int
+    previous_generation: int
+    base_index: int
+    base_term: int
+    survivors: tuple[str, ...]
+
+
 class NodeEvent(msgspec.Struct, frozen=True, array_like=True):
     """Something that happened on a node; ``seq`` counts up from 1 at each start."""
 
@@ -204,6 +217,8 @@ class NodeEvent(msgspec.Struct, frozen=True, array_like=True):
     partition: int | None
     term: int | None
     text: str
+    generation: int | None = None
+    reset: ResetReport | None = None
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True, tag="event-batch"):

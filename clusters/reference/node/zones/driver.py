@@ -13,6 +13,7 @@ from clusters.reference.node import events
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.options import timer_warnings
 from clusters.reference.node.catalog.statements import (
     AlterTable,
     AlterTableGroup,
@@ -134,16 +135,18 @@ class ZoneDriver:
                 self._events.add(events.DATA_NODES_CHANGED, text)
 
 
-def warning(catalog: Catalog, statement: Ddl, topology: Topology) -> str | None:
+def warnings(catalog: Catalog, statement: Ddl, topology: Topology) -> tuple[str, ...]:
     """What to tell of the zone or the table that ``statement`` has made or altered in ``catalog``:
-    see ``data_nodes.warning``.
+    see ``data_nodes.warning`` and ``options.timer_warnings``.
     """
     name = statement.name.full
+    told: str | None = None
+    timers: tuple[str, ...] = ()
     if isinstance(statement, CreateTable | AlterTable):
         table = catalog.tables.get(name)
-        if table is None:
-            return None
-        return data_nodes.warning(catalog.zones[table.zone], topology, table)
-    if isinstance(statement, CreateZone | AlterZone | AlterTableGroup) and name in catalog.zones:
-        return data_nodes.warning(catalog.zones[name], topology)
-    return None
+        if table is not None:
+            told = data_nodes.warning(catalog.zones[table.zone], topology, table)
+    elif isinstance(statement, CreateZone | AlterZone | AlterTableGroup) and name in catalog.zones:
+        told = data_nodes.warning(catalog.zones[name], topology)
+        timers = timer_warnings(catalog.zones[name])
+    return (*(() if told is None else (told,)), *timers)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
+
 import msgspec
 
 from clusters.reference.node.catalog import catalog as catalogs
@@ -30,9 +33,12 @@ class TableRoutes:
     configuration names no node for it, and what is left is there for when it does again.
     """
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, view: View, stable: Callable[[int], bool]) -> None:
+        """``stable``: whether metastorage has assignments of the partition with a flat number."""
+        self._view, self._stable = view, stable
         self._routes: dict[str, Route] | None = None
+        self._live: frozenset[int] = frozenset()  # of the tables there are
+        self._next_number = 0  # no table has had it, nor one above
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
@@ -54,6 +60,15 @@ class TableRoutes:
         known = self._known().items()
         return tuple(sorted(((n, r.base, r.count) for n, r in known), key=lambda each: each[1]))
 
+    def dropped(self, number: int) -> bool:
+        """See ``tx.routes.Routes``."""
+        self._known()
+        return number < self._next_number and number not in self._live
+
+    def removed(self, number: int) -> bool:
+        """See ``tx.routes.Routes``."""
+        return self.dropped(number) and not self._stable(number)
+
     def _known(self) -> dict[str, Route]:
         if self._routes is None:
             self._routes = self._read()
@@ -73,4 +88,7 @@ class TableRoutes:
                 )
                 refused = Failed(codes.NO_DATA_NODES, text)
             found[name] = Route(table.base, catalog.partitions(table), refused)
+        self._next_number = catalog.next_number
+        ranges = (range(route.base, route.base + route.count) for route in found.values())
+        self._live = frozenset(chain.from_iterable(ranges))
         return found

@@ -1,4 +1,4 @@
-"""Durations in the notation of the command line."""
+"""Durations and sizes in the notation of the command line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import click
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_UNITS_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 
 
@@ -31,3 +33,16 @@ def words(seconds: float) -> str:
         if seconds >= 2 * size_s or seconds == size_s:
             return f"{seconds / size_s:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def size_bytes(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """Parse ``1000``, ``500M`` or ``20G`` (of 1,024 each) as bytes: the callback of an option.
+
+    Raises ``click.BadParameter`` for any other text.
+    """
+    if value is None:
+        return None
+    found = _SIZE_FORM.fullmatch(value.strip())
+    if not found:
+        raise click.BadParameter(f"expected a size like 500M or 20G (got {value!r})")
+    return int(float(found[1]) * _UNITS_BYTES[found[2].upper()])

@@ -1,0 +1,538 @@
+"""What a forced reset may cost: the envelope of each, and the checker of what no reset permits.
+
+A store in mode HA lets a partition that has lost its majority go on from the copies that survive.
+Of what had been acknowledged before, such a reset may cost what no survivor holds, and nothing
+else:
+
+* the write was acknowledged before the reset (or its answer was on the way then);
+* no surviving replica had applied it, as far as the store tells the states of its replicas;
+* what is left is a prefix of the partition's log: what was acknowledged before something that is
+  kept was begun is kept, too; a transaction's writes to one partition are kept or lost together;
+* then a new suffix: what is lost comes back only by a reset that restores, as a whole, and where
+  nothing was acknowledged meanwhile; nothing of two generations is mixed;
+* one reset costs once: what a generation has shown is lost by another reset or by none.
+
+In any other mode nothing may be lost, and in SC a forced reset is a broken promise by itself; so is
+one while a majority of the partition's voters lives, in any mode. Times of resets are mapped, with
+an error bound that is granted to the store.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.explain.attribution import windows
+from checkers.lists.by_generation import CUTS, RESET_FINDINGS
+from harness.clock import NS_PER_S
+from harness.history.records import EventKind
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.fault_kinds import by_name
+from harness.protocols.finding import Finding
+from harness.protocols.generations import (
+    ANSWERED_WITHIN_NS,
+    GenerationTree,
+    Reset,
+    trees_of,
+)
+from harness.protocols.models import (
+    MIXED_GENERATIONS,
+    NOT_A_PREFIX,
+    RESET_IN_SC,
+    RESET_OVER_SURVIVOR,
+    RESET_WITH_MAJORITY,
+    RESTORED_IN_PART,
+    RESTORED_OVER_WRITES,
+    RETURNED_WRITE,
+    TORN_IN_PARTITION,
+)
+from harness.protocols.promise import STRONG_CONSISTENCY
+from harness.protocols.roles import VOTES, parsed
+from harness.protocols.verdict import Anomaly
+from harness.run.state_log import STATES
+from harness.text import seconds
+
+SETTLED_NS = 5 * NS_PER_S
+"""How long a node must have been there before it counts as live for certain: what was just healed
+or started may still be missing in the topology from which a store decides."""
+
+Row = Mapping[str, Any]
+
+
+class Held(enum.StrEnum):
+    """Whether a survivor of a reset held a write that the reset lost."""
+
+    BY_NONE = "by no survivor, as far as it was sampled"
+    BY_SURVIVOR = "by a survivor"
+    UNJUDGED = "not judged: the store does not tell the states of its replicas"
+
+
+@attrs.frozen(kw_only=True)
+class Loss:
+    """An acknowledged write that is lost: a read from ``read_ns`` to ``read_end_ns`` misses it. The
+    last read that shows it began at ``seen_ns``.
+    """
+
+    partition: int | None
+    key: int
+    value: int
+    writer: int
+    invoke_ns: int
+    ack_ns: int
+    read_ns: int
+    read_end_ns: int
+    seen_ns: int | None
+
+
+@attrs.frozen(kw_only=True)
+class Envelope:
+    """What the reset that began the generation ``place`` may cost."""
+
+    tree: GenerationTree
+    place: int
+    states: pa.Table
+
+    @property
+    def reset(self) -> Reset:
+        """The reset itself."""
+        return self.tree.resets[self.place - 1]
+
+    def reaches(self, loss: Loss) -> bool:
+        """Tell whether ``loss`` was acknowledged before the reset, and shown by no read since."""
+        latest_ns = self.reset.latest_ns
+        before = loss.invoke_ns <= latest_ns and loss.ack_ns <= latest_ns + ANSWERED_WITHIN_NS
+        return before and (loss.seen_ns is None or loss.seen_ns <= latest_ns)
+
+    def held(self, loss: Loss) -> Held:
+        """Tell whether a survivor had applied the lost write before the reset.
+
+        A primary that acts after the acknowledgement has the write in its log; a survivor that has
+        applied as much as that log was long has applied the write.
+        """
+        before = self.before()
+        if not before or self.reset.survivors is None:
+            return Held.UNJUDGED
+        ends = [
+            max(row["last_index"], row["commit_index"])
+            for row in before
+            if row["acting"] and row["asked_ns"] >= loss.ack_ns
+        ]
+        if not ends:
+            return Held.BY_NONE
+        applied = self.applied_by_survivors()
+        return Held.BY_SURVIVOR if max(applied.values(), default=0) >= min(ends) else Held.BY_NONE
+
+    def before(self) -> list[dict[str, Any]]:
+        """Return the states of the generation before that were certainly told before the reset."""
+        here = pc.and_(
+            pc.equal(self.states["partition"], self.tree.partition),
+            pc.and_(
+                pc.equal(self.states["generation"], self.reset.previous),
+                pc.less_equal(self.states["answered_ns"], self.reset.earliest_ns),
+            ),
+        )
+        rows: list[dict[str, Any]] = self.states.filter(here).sort_by("asked_ns").to_pylist()
+        return rows
+
+    def applied_by_survivors(self) -> dict[str, int]:
+        """Return the last entry that each survivor is known to have applied before the reset."""
+        survivors = self.reset.survivors or ()
+        # The last sample counts: a node that was wiped since has less.
+        return {
+            row["node"]: row["applied_index"] for row in self.before() if row["node"] in survivors
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Permission:
+    """The envelope inside which a loss lies, and what is known of its survivors."""
+
+    envelope: Envelope
+    held: Held
+
+
+def permission(tree: GenerationTree, loss: Loss, states: pa.Table) -> Permission | None:
+    """Return the first reset that may have cost ``loss``; ``None`` where none may.
+
+    Only a reset on the way from the generation of the write to that of the read that misses it: a
+    branch that was left without telling of it permits nothing.
+    """
+    for place in _edges(tree, loss):
+        envelope = Envelope(tree=tree, place=place, states=states)
+        if not envelope.reset.restores and envelope.reaches(loss):
+            held = envelope.held(loss)
+            # What survived this reset, a later one may have cost.
+            if held is not Held.BY_SURVIVOR:
+                return Permission(envelope=envelope, held=held)
+    return None
+
+
+def _edges(tree: GenerationTree, loss: Loss) -> tuple[int, ...]:
+    """Return the generations that began on the way from the write to the read that misses it."""
+    since, until = tree.span(loss.invoke_ns, loss.ack_ns)
+    written = range(since, until + 1)
+    first, last = tree.span(loss.read_ns, loss.read_end_ns)
+    found = set[int]()
+    for end in range(first, last + 1):
+        path = tree.path(end)
+        starts = [path.index(place) for place in written if place in path]
+        found.update(path[min(starts) + 1 :] if starts else ())
+    return tuple(sorted(found))
+
+
+@attrs.frozen
+class Resets:
+    """Resets that the mode or the state of the majority forbids, and lists that no reset leaves."""
+
+    name: str = "resets"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Return every breach of what resets may cost, but for single lost writes, which the
+        checker ``lost-write`` judges.
+        """
+        trees = trees_of(setting.resets)
+        states = tables.get("states", STATES.empty_table())
+        cuts = tables.get("resets.cuts", CUTS.empty_table())
+        found: dict[str, list[Finding]] = {}
+        for name, finding in (
+            *_forbidden(trees, states, tables, setting),
+            *_over_survivors(trees, states),
+            *_contradictions(
+                trees, tables.get("resets.findings", RESET_FINDINGS.empty_table()), lookup
+            ),
+            *_no_prefix(trees, cuts, lookup),
+            *_served_after(trees, cuts, lookup),
+            *_torn_inside(trees, cuts, lookup),
+        ):
+            found.setdefault(name, []).append(finding)
+        told = {str(p): len(tree.resets) for p, tree in trees.items()}
+        return Part(
+            anomalies={
+                name: Anomaly(count=len(these), examples=tuple(these[:EXAMPLES_MAX]))
+                for name, these in found.items()
+            },
+            statistics={"resets": {"mode": setting.declaration.mode, "by_partition": told}},
+        )
+
+
+def _forbidden(
+    trees: Mapping[int, GenerationTree], states: pa.Table, tables: Tables, setting: Setting
+) -> Iterator[tuple[str, Finding]]:
+    for tree in trees.values():
+        for place in range(1, len(tree)):
+            envelope = Envelope(tree=tree, place=place, states=states)
+            reset = envelope.reset
+            if setting.declaration.mode == STRONG_CONSISTENCY:
+                yield (
+                    RESET_IN_SC,
+                    _of_reset(
+                        reset,
+                        f"reset in SC: {_told(reset)}: a partition of this mode waits for its "
+                        "majority, and goes on from no minority",
+                    ),
+                )
+            why = live_majority(envelope, tables["faults"], tables["events"], setting)
+            if why is not None and not reset.restores:
+                yield (
+                    RESET_WITH_MAJORITY,
+                    _of_reset(reset, f"reset with a live majority: {_told(reset)}, though {why}"),
+                )
+
+
+def _over_survivors(
+    trees: Mapping[int, GenerationTree], states: pa.Table
+) -> Iterator[tuple[str, Finding]]:
+    for tree in trees.values():
+        for place in range(1, len(tree)):
+            envelope = Envelope(tree=tree, place=place, states=states)
+            reset = envelope.reset
+            if reset.base_index is None or reset.restores:
+                continue
+            applied_by = envelope.applied_by_survivors()
+            for node in sorted(n for n, a in applied_by.items() if a > reset.base_index):
+                applied = applied_by[node]
+                if applied:
+                    yield (
+                        RESET_OVER_SURVIVOR,
+                        _of_reset(
+                            reset,
+                            f"reset over a survivor: {_told(reset)} goes on from entry "
+                            f"{reset.base_index}, though {node}, which survived, had applied entry "
+                            f"{applied}",
+                            node=node,
+                        ),
+                    )
+
+
+def live_majority(
+    envelope: Envelope, faults: pa.Table, events: pa.Table, setting: Setting
+) -> str | None:
+    """Say why a majority of the partition's voters certainly lived when it was reset; ``None``
+    where that is not certain.
+
+    By states: a voter that answered long enough before the reset and after it, from one start and
+    under no fault that may take it out, lived meanwhile. By declaration: too few voters were under
+    such faults for the majority to be lost.
+    """
+    away = _maybe_out(envelope, faults, events, setting)
+    voters = _voters(envelope)
+    if voters:
+        live = sorted(node for node in voters if node not in away and _lived(envelope, node))
+        if len(live) >= len(voters) // 2 + 1:
+            return f"{', '.join(live)} lived, {len(live)} of its {len(voters)} voters"
+        return None
+    least = setting.declaration.forgets_without
+    if isinstance(least, msgspec.UnsetType):
+        return None
+    out = _voting(away, envelope.tree.partition, setting)
+    if len(out) >= least:
+        return None
+    of_them = f"only {', '.join(sorted(out))}" if out else "none"
+    return f"{of_them} of its voters was out, and it takes {least} to lose the majority"
+
+
+def _voters(envelope: Envelope) -> frozenset[str]:
+    """Return the partition's voters before the reset, by the last sample of each node; empty where
+    the samples do not tell all of them alike.
+    """
+    last = {row["node"]: row for row in envelope.before()}
+    voters = {node: row for node, row in last.items() if row["voter"]}
+    sizes = {row["voters"] for row in voters.values()}
+    return frozenset(voters) if sizes == {len(voters)} else frozenset()
+
+
+def _lived(envelope: Envelope, node: str) -> bool:
+    """Tell whether ``node`` answered well before the reset and after it, from one start."""
+    reset, states = envelope.reset, envelope.states
+    own = states.filter(pc.equal(states["node"], node))
+    early = pc.less_equal(own["answered_ns"], reset.earliest_ns - SETTLED_NS)
+    late = pc.greater_equal(own["asked_ns"], reset.latest_ns)
+    before = set(own.filter(early)["boot"].to_pylist())
+    return bool(before & set(own.filter(late)["boot"].to_pylist()))
+
+
+def _maybe_out(
+    envelope: Envelope, faults: pa.Table, events: pa.Table, setting: Setting
+) -> dict[str, list[Row]]:
+    """Return the nodes that may have been out at the reset, with the faults that they were under.
+
+    A node that was under such a fault counts as out until it has started again and settled: a store
+    may keep out a node that it once missed.
+    """
+    reset, kinds = envelope.reset, by_name(setting.fault_kinds)
+    started: dict[str, list[int]] = {}
+    out: dict[str, list[Row]] = {}
+    names = ("kind", "node", "at_ns", "uncertainty_ns")
+    for row in events.select(names).to_pylist():
+        at_ns = row["at_ns"] - row["uncertainty_ns"]
+        if row["kind"] == EventKind.NODE_STARTED:
+            started.setdefault(row["node"], []).append(row["at_ns"] + row["uncertainty_ns"])
+        elif row["kind"] in (EventKind.NODE_EXITED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED):
+            out.setdefault(row["node"], []).append(
+                {"start_ns": at_ns, "end_ns": row["at_ns"], "roles": ()}
+            )
+    for window in windows(faults):
+        # A kind of which nothing is known may take its targets out: an accusation needs certainty.
+        missed = window["kind"] not in kinds or kinds[window["kind"]].may_be_missed
+        if missed:
+            for node in window["nodes"] or ():
+                out.setdefault(node, []).append(window)
+    settled_ns = reset.earliest_ns - SETTLED_NS
+    return {
+        node: these
+        for node, found in out.items()
+        if (
+            these := [
+                each
+                for each in found
+                if each["start_ns"] <= reset.latest_ns
+                and (
+                    each["end_ns"] is None
+                    or each["end_ns"] > settled_ns
+                    or not any(each["end_ns"] <= at <= settled_ns for at in started.get(node, ()))
+                )
+            ]
+        )
+    }
+
+
+def _voting(away: Mapping[str, Sequence[Row]], partition: int, setting: Setting) -> frozenset[str]:
+    """Return those of the nodes ``away`` that may be voters of ``partition``: by their roles when
+    the fault struck, else any node that may vote at all.
+    """
+    keepers = setting.declaration.keepers
+    able = None if isinstance(keepers, msgspec.UnsetType) else keepers
+    found = set()
+    for node, these in away.items():
+        if able is not None and node not in able:
+            continue
+        for window in these:
+            roles = parsed(window["roles"]) if window["roles"] else None
+            votes = roles is None or any(
+                role.kind in VOTES and role.partition == partition for role in roles
+            )
+            if votes:
+                found.add(node)
+    return frozenset(found)
+
+
+_SENTENCES = {
+    RETURNED_WRITE: "returned write: {element} of key {key}, which T{writer} appended, is in the "
+    "list of generation {generation} of partition {partition}, though the generation that it goes "
+    "on from had lost it{reader}",
+    MIXED_GENERATIONS: "mixed generations: the list of key {key} in generation {generation} of "
+    "partition {partition} holds {element}, which T{writer} appended before the reset, behind what "
+    "parted from the list of then{reader}",
+    RESTORED_IN_PART: "restored in part: generation {generation} of partition {partition} takes up "
+    "what a reset had cut off, and its list of key {key} lacks {element}, which T{writer} had "
+    "appended there{reader}",
+    RESTORED_OVER_WRITES: "restored over writes: generation {generation} of partition {partition} "
+    "takes up what a reset had cut off, though {element} of key {key} was acknowledged to "
+    "T{writer} since",
+}
+
+
+def _contradictions(
+    trees: Mapping[int, GenerationTree], rows: pa.Table, lookup: Lookup
+) -> Iterator[tuple[str, Finding]]:
+    order = [(name, "ascending") for name in rows.column_names]
+    for row in rows.sort_by(order).to_pylist():
+        reset = trees[row["partition"]].resets[row["place"] - 1]
+        reader = "" if row["reader"] < 0 else f" (T{row['reader']})"
+        text = _SENTENCES[row["anomaly"]].format(
+            **row | {"generation": reset.generation, "reader": reader}
+        )
+        txns = (row["writer"], *((row["reader"],) if row["reader"] >= 0 else ()))
+        yield row["anomaly"], _of_writes(reset, text, txns, row, lookup)
+
+
+def _no_prefix(
+    trees: Mapping[int, GenerationTree], cuts: pa.Table, lookup: Lookup
+) -> Iterator[tuple[str, Finding]]:
+    """not-a-prefix: the reset kept a write that began after one that it lost was in the log."""
+    kept: dict[tuple[int, int], Row] = {}
+    for row in _sorted(cuts):
+        where = row["partition"], row["place"]
+        if row["kept"] and (where not in kept or row["invoke_ns"] > kept[where]["invoke_ns"]):
+            kept[where] = row
+    for row in _sorted(cuts):
+        later = kept.get((row["partition"], row["place"]))
+        if row["kept"] or later is None or row["known_ns"] is None:
+            continue
+        if row["known_ns"] < later["invoke_ns"]:
+            reset = trees[row["partition"]].resets[row["place"] - 1]
+            text = (
+                f"not a prefix: {_told(reset)} lost {row['element']} of key {row['key']}, in the "
+                f"log at {seconds(row['known_ns'])}, and kept {later['element']} of key "
+                f"{later['key']}, which T{later['writer']} began at {seconds(later['invoke_ns'])}"
+            )
+            yield (
+                NOT_A_PREFIX,
+                _of_writes(
+                    reset, text, (row["writer"], later["writer"]), row, lookup, later["key"]
+                ),
+            )
+
+
+def _served_after(
+    trees: Mapping[int, GenerationTree], cuts: pa.Table, lookup: Lookup
+) -> Iterator[tuple[str, Finding]]:
+    """mixed-generations: what a reset had lost, as one read shows, was served once more."""
+    first: dict[tuple[int, int], Row] = {}
+    rows = [row for row in _sorted(cuts) if not row["kept"]]
+    for row in rows:
+        where = row["partition"], row["place"]
+        if row["missed_ns"] is not None and (
+            where not in first or row["missed_ns"] < first[where]["missed_ns"]
+        ):
+            first[where] = row
+    for row in rows:
+        gone = first.get((row["partition"], row["place"]))
+        if gone is None or row["shown_ns"] is None or row["shown_ns"] <= gone["missed_ns"]:
+            continue
+        reset = trees[row["partition"]].resets[row["place"] - 1]
+        text = (
+            f"mixed generations: T{row['shown_by']} read {row['element']} of key {row['key']}, "
+            f"which {_told(reset)} lost, after T{gone['missed_by']} had read key {gone['key']} "
+            f"without {gone['element']}, which it lost as well"
+        )
+        yield (
+            MIXED_GENERATIONS,
+            _of_writes(reset, text, (gone["missed_by"], row["shown_by"]), row, lookup, gone["key"]),
+        )
+
+
+def _torn_inside(
+    trees: Mapping[int, GenerationTree], cuts: pa.Table, lookup: Lookup
+) -> Iterator[tuple[str, Finding]]:
+    """torn-in-partition: of one transaction's writes to one partition a reset kept a part."""
+    kept = {
+        (row["partition"], row["place"], row["writer"]): row
+        for row in reversed(_sorted(cuts))
+        if row["kept"]
+    }
+    for row in _sorted(cuts):
+        half = kept.get((row["partition"], row["place"], row["writer"]))
+        if row["kept"] or half is None:
+            continue
+        reset = trees[row["partition"]].resets[row["place"] - 1]
+        text = (
+            f"torn in a partition: {_told(reset)} lost {row['element']} of key {row['key']} and "
+            f"kept {half['element']} of key {half['key']}, both of T{row['writer']}"
+        )
+        yield TORN_IN_PARTITION, _of_writes(reset, text, (row["writer"],), row, lookup, half["key"])
+
+
+def _sorted(cuts: pa.Table) -> list[dict[str, Any]]:
+    names = ("partition", "place", "key", "element")
+    rows: list[dict[str, Any]] = cuts.sort_by([(n, "ascending") for n in names]).to_pylist()
+    return rows
+
+
+def _told(reset: Reset) -> str:
+    return (
+        f"the reset of partition {reset.partition} to generation {reset.generation} by "
+        f"{reset.node} at {seconds(reset.earliest_ns)}"
+    )
+
+
+def _of_reset(reset: Reset, text: str, node: str | None = None) -> Finding:
+    return Finding(
+        text=text,
+        txns=(),
+        keys=(),
+        node=node or reset.node,
+        at_ns=reset.earliest_ns,
+        details={"partition": reset.partition, "generation": reset.generation},
+    )
+
+
+def _of_writes(
+    reset: Reset,
+    text: str,
+    txns: Iterable[int],
+    row: Row,
+    lookup: Lookup,
+    *keys: int,
+) -> Finding:
+    txns = tuple(dict.fromkeys(txns))
+    found = lookup.operations(txns)
+    return Finding(
+        text=text,
+        txns=txns,
+        keys=tuple(sorted({row["key"], *keys})),
+        element=row["element"],
+        operations=tuple(found[txn] for txn in txns),
+        at_ns=reset.earliest_ns,
+        details={"partition": reset.partition, "generation": reset.generation},
+    )
+
+
+CHECKER = Resets()

@@ -1,0 +1,210 @@
+"""The limit ``recovered_within_s``: after a heal the rate before the fault, and each partition.
+
+The rate before is counted over the last seconds without a fault, of which a backlog that an open
+loop caught up with is no part: it is at most the rate that the plan asks for. After the heal the
+operations count that an open loop meant to begin from then on. A rate may lie below its share by
+what chance explains, and a heal that another fault follows too soon shows nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from checkers.engine.arrays import Ints
+from checkers.promises.liveness import MIN_TRIES, STEP_NS
+from checkers.promises.served import Broken, Figure, Served, Stretch, Tries, Untested, named
+from harness.clock import NS_PER_S
+from harness.protocols.models import RECOVERY
+from harness.protocols.recovery import BEFORE_NS, MAX_COUNT_NS, MIN_CALM_NS, SHARE, counting_ns
+from harness.text import seconds
+
+MIN_BEFORE = 20
+# Standard deviations by which a count may lie below what the count before lets expect: a night
+# asks thousands of times, and transactions come in bursts, not each by itself.
+CHANCE = 4.0
+
+
+@attrs.frozen(kw_only=True)
+class _Heal:
+    """A fault's heal, and how long no other fault follows it."""
+
+    window: Mapping[str, Any]
+    healed_ns: int
+    due_ns: int
+    calm_ns: int
+
+
+@attrs.frozen(kw_only=True)
+class _Tested:
+    """How long it took to recover, at least, and the breaches."""
+
+    took_ns: int
+    broken: tuple[Broken, ...] = ()
+
+
+def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
+    """Test each heal of the faults of ``stretches``, or of all. Raises ``Untested`` where the rate
+    could be told after none, and no partition was silent for too long.
+    """
+    faults = [s.fault for s in stretches] if stretches[0].fault else served.windows
+    heals = [_heal(served, w, allowed_ns) for w in faults if w is not None and w["end_ns"]]
+    tested, rates = [], 0
+    for heal in (heal for heal in heals if heal.calm_ns >= heal.due_ns):
+        rate = _rate(served, heal)
+        rates += rate is not None
+        tested += [rate] if rate is not None else []
+        tested.append(_partitions(served, heal))
+    if not (rates or any(test.broken for test in tested)):
+        raise Untested(
+            "no heal was followed by so long a time without a fault, and with a rate before it "
+            "that it can be held against"
+        )
+    few = f"the rate was tested after {rates} of {len(faults)} faults"
+    return Figure(
+        measured=max(test.took_ns for test in tested) / NS_PER_S,
+        broken=tuple(one for test in tested for one in test.broken),
+        remarks=(f"{few}: others follow too soon, or too little was served before",)
+        if rates < len(faults)
+        else (),
+    )
+
+
+def evidence(served: Served, one: Broken) -> tuple[int, int]:
+    """Return the time that a breach of this limit rests on: what was counted before included."""
+    return max(served.drive.start_ns, one.start_ns - BEFORE_NS), one.end_ns + MAX_COUNT_NS
+
+
+def _heal(served: Served, window: Mapping[str, Any], allowed_ns: int) -> _Heal:
+    end_ns, until_ns = int(window["end_ns"]), served.drive.end_ns
+    for other in served.windows:
+        if other["fault"] == window["fault"]:
+            continue
+        if other["start_ns"] <= end_ns and (other["end_ns"] is None or other["end_ns"] > end_ns):
+            until_ns = end_ns
+            break
+        if other["start_ns"] > end_ns:
+            until_ns = min(until_ns, int(other["start_ns"]))
+    return _Heal(window=window, healed_ns=end_ns, due_ns=end_ns + allowed_ns, calm_ns=until_ns)
+
+
+def _calm_before(served: Served, window: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the last stretch without a fault before ``window`` that is long enough."""
+    clear_ns, found = served.drive.start_ns, None
+    for other in served.windows:
+        start_ns, end_ns = int(other["start_ns"]), other["end_ns"]
+        if start_ns > window["start_ns"]:
+            break
+        if start_ns - clear_ns >= MIN_CALM_NS:
+            found = max(clear_ns, start_ns - BEFORE_NS), start_ns
+        clear_ns = max(clear_ns, served.drive.end_ns if end_ns is None else int(end_ns))
+    return found
+
+
+def _rate_before(served: Served, window: Mapping[str, Any]) -> tuple[float, int] | None:
+    """Acknowledgements in a nanosecond before ``window``, and how many were counted; ``None`` where
+    they are too few to tell.
+    """
+    calm = _calm_before(served, window)
+    if calm is None:
+        return None
+    low, high = np.searchsorted(served.whole.acks, calm)
+    count = int(high - low)
+    if count < MIN_BEFORE:
+        return None
+    rate = count / (calm[1] - calm[0])
+    return (rate if served.rate_per_s is None else min(rate, served.rate_per_s / NS_PER_S)), count
+
+
+def _rate(served: Served, heal: _Heal) -> _Tested | None:
+    """When the rate returned; ``None`` where that can't be told."""
+    before = _rate_before(served, heal.window)
+    if before is None:
+        return None
+    rate, counted = before
+    span_ns = counting_ns(rate)
+    if heal.due_ns + span_ns > heal.calm_ns:
+        return None
+    expected = rate * span_ns
+    # Of the count itself, and of the rate that it is held against: both are counts of a while.
+    deviation = math.sqrt(expected + expected**2 / counted)
+    least = SHARE * expected - CHANCE * deviation
+    starts, counts = _counts(served, heal, span_ns)
+    enough = starts[counts >= least]
+    took_ns = int(enough[0] if len(enough) else starts[-1]) - heal.healed_ns
+    if len(enough) and enough[0] <= heal.due_ns:
+        return _Tested(took_ns=took_ns)
+    most = int(counts[starts <= heal.due_ns].max())
+    per_s = NS_PER_S / span_ns
+    back = (
+        f"it was again from {seconds(heal.healed_ns + took_ns)} on"
+        if len(enough)
+        else (f"nor was it until {seconds(heal.calm_ns)}")
+    )
+    text = (
+        f"recovery: of {rate * NS_PER_S:.1f} transactions a second before {named(heal.window)} at "
+        f"most {most * per_s:.1f} were acknowledged again, from {seconds(heal.healed_ns)}, when it "
+        f"was healed, to {seconds(heal.due_ns)}; {back}"
+    )
+    return _Tested(took_ns=took_ns, broken=(_breach(heal, text, took_ns),))
+
+
+def _counts(served: Served, heal: _Heal, span_ns: int) -> tuple[Ints, Ints]:
+    """Return the begins, ascending, of the times of ``span_ns`` after the heal, and how many
+    acknowledgements are in each. Most are counted from an acknowledgement on.
+    """
+    # What an open loop owed from before is a backlog, not the rate.
+    fresh = served.ok & (served.intended >= heal.healed_ns)
+    acks = np.sort(served.ended[fresh if served.rate_per_s is not None else served.ok])
+    last_ns = heal.calm_ns - span_ns
+    inner = acks[(acks >= heal.healed_ns) & (acks <= last_ns)]
+    starts = np.unique(np.append(inner, [heal.healed_ns, heal.due_ns, last_ns]))
+    counts = np.searchsorted(acks, starts + span_ns, side="right") - np.searchsorted(acks, starts)
+    return starts, counts
+
+
+def _breach(heal: _Heal, text: str, took_ns: int, partition: int | None = None) -> Broken:
+    return Broken(
+        name=RECOVERY,
+        text=text,
+        start_ns=heal.healed_ns,
+        end_ns=heal.due_ns,
+        measured=took_ns / NS_PER_S,
+        partition=partition,
+    )
+
+
+def _partitions(served: Served, heal: _Heal) -> _Tested:
+    """The partitions that acknowledged nothing in time, though they were asked."""
+    found = list(_silent(served.by_partition, heal))
+    took_ns = max((took_ns for _, _, took_ns, _ in found), default=0)
+    broken = []
+    for number, asked, late_ns, in_time in found:
+        if in_time:
+            continue
+        text = (
+            f"recovery: partition {number} acknowledged nothing from {seconds(heal.healed_ns)}, "
+            f"when {named(heal.window)} was healed, to {seconds(heal.due_ns)}, though it was asked "
+            f"{asked} times"
+        )
+        broken.append(_breach(heal, text, late_ns, number))
+    return _Tested(took_ns=took_ns, broken=tuple(broken))
+
+
+def _silent(tries: Mapping[int, Tries], heal: _Heal) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield each partition that was asked in vain after the heal: its number, how often by the time
+    that is allowed, how long it was until it acknowledged, and whether that was in time.
+    """
+    for number, of in tries.items():
+        # In whole steps: what may have ended within the time counts.
+        after = of.acks[of.acks >= heal.healed_ns - STEP_NS]
+        first_ns = min(int(after[0]) if len(after) else heal.calm_ns, heal.calm_ns)
+        vain = (of.begun - STEP_NS >= heal.healed_ns) & (of.ended < first_ns)
+        asked = int((vain & (of.ended <= heal.due_ns)).sum())
+        if asked >= MIN_TRIES:
+            in_time = len(after) > 0 and int(after[0]) <= heal.due_ns
+            yield number, asked, max(0, first_ns - heal.healed_ns), in_time

@@ -1,0 +1,344 @@
+"""The promise of a rolling restart: clients hardly notice it.
+
+==================== ==============================================================================
+``restart-silence``  a partition was asked for longer than ``silence_s`` and acknowledged nothing
+``restart-latency``  the p99 of what was acknowledged meanwhile was more than ``p99_times`` that of
+                     the calm time before
+``restart-failures`` a larger share than ``failed_share`` failed or has an unknown outcome, or with
+                     what took long than ``slow_share``
+``restart-reset``    a partition was reset meanwhile, although one node at a time was down
+==================== ==============================================================================
+
+The limits are options of the fault (``harness.protocols.procedures``). What its transactions lost
+is found by the checker of the workload; here it is counted. A limit that is only the usual one, and
+that too few transactions test, decides nothing; one that the plan gives leaves the run
+inconclusive. A restart that was broken off is judged by the resets during its steps alone. Only
+what is certain counts: silences are known to steps of 50 ms and rounded down, and need several
+tries that follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from checkers.engine.arrays import OK, Ints, ints
+from checkers.promises import controller, liveness
+from checkers.promises.liveness import MIN_TRIES, STEP_NS
+from checkers.promises.served import Served, Stretch, served
+from checkers.promises.service_limits import silences
+from harness.clock import NS_PER_S
+from harness.errors import PlanError
+from harness.exit_codes import Outcome
+from harness.history.records import EventKind, FaultState
+from harness.plan.plan import options as convert
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.fault_kinds import ROLLING_RESTART
+from harness.protocols.finding import Finding
+from harness.protocols.generations import resets_of
+from harness.protocols.models import (
+    RESTART_FAILURES,
+    RESTART_LATENCY,
+    RESTART_RESET,
+    RESTART_SILENCE,
+)
+from harness.protocols.procedures import (
+    SLOW_S,
+    NodeStep,
+    RollingRestartOptions,
+    limits,
+    node_steps,
+    step_rows,
+)
+from harness.protocols.verdict import Anomaly
+from harness.text import seconds
+
+MIN_SAMPLES = 100  # below this the 99th percentile is the slowest transaction of all
+BEFORE_NS = 10 * NS_PER_S
+LOST = "lost-write.lost"
+
+
+@attrs.frozen(kw_only=True)
+class Restart:
+    """A rolling restart that was carried out: its options, its time, and its nodes' steps."""
+
+    fault: int
+    options: RollingRestartOptions
+    start_ns: int
+    end_ns: int
+    calm_ns: int
+    steps: tuple[NodeStep, ...]
+    nodes: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node had its turn, and what the next one waits for came."""
+        return len(self.steps) == self.nodes and all(s.over_ns is not None for s in self.steps)
+
+    @property
+    def name(self) -> str:
+        """How verdict and report call it."""
+        return f"fault {self.fault}, {self.options.by} of {len(self.steps)} nodes"
+
+
+@attrs.frozen(kw_only=True)
+class Breach:
+    """One limit that a restart broke."""
+
+    name: str
+    text: str
+    figures: Mapping[str, Any]
+    txns: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class RollingRestarts:
+    """Judges every run in which a rolling restart was carried out."""
+
+    name: str = ROLLING_RESTART.name
+    # The tries by partition, which liveness counts.
+    kernels: tuple[Kernel, ...] = liveness.CHECKER.kernels
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Return an anomaly for each kind of limit that was broken; ``statistics`` has the figures
+        of each restart.
+        """
+        marks = dict(setting.phases)
+        if "drive" not in marks:
+            return Part()
+        got = served(tables, setting, marks)
+        figures: dict[str, dict[str, Any]] = {}
+        found: dict[str, list[tuple[Restart, Breach]]] = {}
+        doubts, remarks = list[str](), list[str]()
+        for restart in _restarts(tables, setting, got):
+            measured = _measured(restart, got, tables)
+            figures[restart.name] = measured
+            doubts += _untested(restart, measured)
+            if restart.complete:
+                remarks += _usual_untested(restart, measured)
+                for breach in _breaches(restart, measured, got):
+                    found.setdefault(breach.name, []).append((restart, breach))
+            else:
+                doubts.append(f"{restart.name} was broken off, and is judged by none of its limits")
+            for breach in _of_resets(measured):
+                found.setdefault(breach.name, []).append((restart, breach))
+        starved = controller.CHECKER.judge(tables, setting, lookup).reasons if found else ()
+        if starved and (slow := [name for name in found if name != RESTART_RESET]):
+            doubts.append(f"undecided: {', '.join(sorted(slow))} was seen, but {starved[0]}")
+            found = {name: rows for name, rows in found.items() if name == RESTART_RESET}
+        return Part(
+            outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
+            anomalies={name: _anomaly(rows, lookup) for name, rows in found.items()},
+            reasons=(*doubts, *remarks),
+            statistics={"restarts": figures} if figures else {},
+        )
+
+
+def _restarts(tables: Tables, setting: Setting, got: Served) -> Iterator[Restart]:
+    rows = step_rows(tables["events"])
+    for window in got.windows:
+        number, planned = window["fault"], None
+        if window["kind"] != ROLLING_RESTART.name or window["end_ns"] is None:
+            continue
+        if window["state"] != FaultState.HEALED:
+            continue
+        if 0 <= number < len(setting.schedule):
+            planned = setting.schedule[number]
+        given = planned.options if planned is not None else None
+        try:
+            options = convert(RollingRestartOptions, given or {}, "options")
+        except PlanError:  # of another version
+            options = RollingRestartOptions()
+        start_ns, end_ns = int(window["start_ns"]), int(window["end_ns"])
+        yield Restart(
+            fault=number,
+            options=options,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            calm_ns=_calm_since(got, start_ns),
+            steps=node_steps(rows, window["nodes"] or (), start_ns, end_ns),
+            nodes=len(window["nodes"] or ()),
+        )
+
+
+def _calm_since(got: Served, start_ns: int) -> int:
+    """Since when no fault was in force before ``start_ns``: some seconds at most."""
+    since_ns = max(got.drive.start_ns, start_ns - BEFORE_NS)
+    for window in got.windows:
+        if window["start_ns"] < start_ns:
+            healed_ns = start_ns if window["end_ns"] is None else int(window["end_ns"])
+            since_ns = max(since_ns, min(healed_ns, start_ns))
+    return since_ns
+
+
+def _measured(restart: Restart, got: Served, tables: Tables) -> dict[str, Any]:
+    """Return the figures of one restart. A figure that too few transactions tell is absent."""
+    begun = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns)
+    before = (got.intended >= restart.calm_ns) & (got.intended < restart.start_ns) & got.ok
+    took = got.ended - got.intended
+    total, failed = int(begun.sum()), int((begun & ~got.ok).sum())
+    slow = int((begun & (~got.ok | (took > SLOW_S * NS_PER_S))).sum())
+    figures: dict[str, Any] = {
+        "nodes": len(restart.steps),
+        "took_s": round((restart.end_ns - restart.start_ns) / NS_PER_S, 3),
+        "transactions": total,
+        "failed": failed,
+    }
+    if total >= MIN_SAMPLES:
+        figures["failed_share"] = round(failed / total, 6)
+        figures["slow_share"] = round(slow / total, 6)
+    ok = begun & got.ok
+    if int(ok.sum()) >= MIN_SAMPLES:
+        figures["p99_ms"] = round(float(np.percentile(took[ok], 99)) / 1e6, 3)
+    if int(before.sum()) >= MIN_SAMPLES:
+        figures["p99_before_ms"] = round(float(np.percentile(took[before], 99)) / 1e6, 3)
+    if "p99_ms" in figures and figures.get("p99_before_ms"):
+        figures["p99_times"] = round(figures["p99_ms"] / figures["p99_before_ms"], 3)
+    if got.by_partition:
+        figures["silence_s"] = 0.0
+    if silent := _longest_silence(restart, got):
+        partition, from_ns, to_ns = silent
+        figures["silence_s"] = round((to_ns - from_ns) / NS_PER_S, 3)
+        figures |= {"silent_partition": partition, "silent_from_s": round(from_ns / NS_PER_S, 3)}
+    figures["resets"] = _resets(restart, tables["events"])
+    if LOST in tables:
+        figures["lost"] = _within(ints(tables[LOST], "ack_ns"), restart)
+    return figures
+
+
+def _within(at_ns: Ints, restart: Restart) -> int:
+    return int(((at_ns >= restart.start_ns) & (at_ns <= restart.end_ns)).sum())
+
+
+def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | None:
+    """Return the partition that was asked longest without an acknowledgement, from when to when;
+    ``None`` where none ever was.
+    """
+    during = Stretch(start_ns=restart.start_ns, end_ns=restart.end_ns)
+    allowed_ns = int(limits(restart.options)["silence_s"] * NS_PER_S)
+    found = [
+        # What a step shows as acknowledged may have been so until the step's end.
+        (number, min(start_ns + STEP_NS, end_ns), end_ns)
+        for number, tries in sorted(got.by_partition.items())
+        for start_ns, end_ns in silences(
+            tries, during, got.drive.end_ns, allowed_ns, least=MIN_TRIES
+        )
+    ]
+    return max(found, key=lambda silence: silence[2] - silence[1], default=None)
+
+
+def _resets(restart: Restart, events: pa.Table) -> int:
+    """Return how many resets began while ``restart`` went on, those of no told partition too; of
+    one that was broken off, during its steps.
+    """
+    rows = events.to_pylist()
+    times = [reset.earliest_ns for reset in resets_of(rows)]
+    times += [
+        row["at_ns"] for row in rows if row["kind"] == EventKind.RESET and row["partition"] is None
+    ]
+    spans = tuple(_spans(restart))
+    return sum(any(start <= at_ns <= end for start, end in spans) for at_ns in times)
+
+
+def _spans(restart: Restart) -> Iterator[tuple[int, int]]:
+    """Yield the times in which ``restart`` kept one node down at most."""
+    if restart.complete:
+        yield restart.start_ns, restart.end_ns
+        return
+    until = [*(step.begun_ns for step in restart.steps[1:]), restart.end_ns]
+    for step, until_ns in zip(restart.steps, until, strict=False):
+        yield step.begun_ns, until_ns if step.over_ns is None else step.over_ns
+        if step.over_ns is None:
+            return  # its node may still be down in later ones
+
+
+def _untested(restart: Restart, measured: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a reason for each limit of the plan that nothing tested."""
+    for key in limits(restart.options):
+        if getattr(restart.options, key) is not None and key not in measured:
+            yield f"{restart.name}: {key} was not tested: too few transactions tell it"
+
+
+def _usual_untested(restart: Restart, measured: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each limit that holds though the plan gives none, and that nothing
+    tested.
+    """
+    for key, limit in limits(restart.options).items():
+        if getattr(restart.options, key) is None and key not in measured:
+            yield (
+                f"{restart.name}: the usual limit {key} = {limit:g} was not tested: too few "
+                "transactions tell it"
+            )
+
+
+def _breaches(restart: Restart, measured: Mapping[str, Any], got: Served) -> Iterator[Breach]:
+    allowed = limits(restart.options)
+    for key, limit in allowed.items():
+        if key not in measured or measured[key] <= limit:
+            continue
+        figures = {"limit": f"{key} = {limit:g}", "measured": measured[key]}
+        match key:
+            case "silence_s":
+                partition, from_s = measured["silent_partition"], measured["silent_from_s"]
+                text = (
+                    f"partition {partition} acknowledged nothing for {measured[key]:.3f} s from "
+                    f"{from_s:.3f} s on, though clients asked"
+                )
+                figures["partition"] = partition
+                yield Breach(name=RESTART_SILENCE, text=text, figures=figures)
+            case "p99_times":
+                text = (
+                    f"1 in 100 took longer than {measured['p99_ms']:.1f} ms, "
+                    f"{measured[key]:.1f} times as long as before "
+                    f"({measured['p99_before_ms']:.1f} ms)"
+                )
+                slowest = _slowest(restart, got)
+                yield Breach(name=RESTART_LATENCY, text=text, figures=figures, txns=slowest)
+            case _:
+                what = "failed or took longer than 0.5 s" if key == "slow_share" else "failed"
+                text = f"{measured[key]:.2%} of {measured['transactions']} transactions {what}"
+                failed = _failed(restart, got)
+                yield Breach(name=RESTART_FAILURES, text=text, figures=figures, txns=failed)
+
+
+def _of_resets(measured: Mapping[str, Any]) -> Iterator[Breach]:
+    if measured["resets"]:
+        text = f"{measured['resets']} times a partition was reset"
+        yield Breach(name=RESTART_RESET, text=text, figures={"resets": measured["resets"]})
+
+
+def _slowest(restart: Restart, got: Served) -> tuple[int, ...]:
+    inside = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns) & got.ok
+    took = (got.ended - got.intended)[inside]
+    return tuple(sorted(got.txn[inside][np.argsort(-took, kind="stable")[:EXAMPLES_MAX]].tolist()))
+
+
+def _failed(restart: Restart, got: Served) -> tuple[int, ...]:
+    inside = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns)
+    return tuple(got.txn[inside & (got.type_ != OK)][:EXAMPLES_MAX].tolist())
+
+
+def _anomaly(rows: Sequence[tuple[Restart, Breach]], lookup: Lookup) -> Anomaly:
+    shown = tuple(_finding(restart, breach, lookup) for restart, breach in rows[:EXAMPLES_MAX])
+    return Anomaly(count=len(rows), examples=shown)
+
+
+def _finding(restart: Restart, breach: Breach, lookup: Lookup) -> Finding:
+    operations = lookup.operations(breach.txns) if breach.txns else {}
+    limit = f"; the limit is {breach.figures['limit']}" if "limit" in breach.figures else ""
+    when = f"from {seconds(restart.start_ns)} to {seconds(restart.end_ns)}"
+    return Finding(
+        text=f"rolling restart ({restart.name}, {when}): {breach.text}{limit}",
+        txns=breach.txns,
+        keys=(),
+        operations=tuple(operations[txn] for txn in breach.txns if txn in operations),
+        at_ns=restart.start_ns,
+        details={"fault": restart.fault, **breach.figures},
+    )
+
+
+CHECKER = RollingRestarts()

@@ -1,0 +1,150 @@
+"""What the clients of a run got, as the limits of the service are judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from checkers.engine.arrays import INFO, OK, TYPES, Ints, codes, ints
+from checkers.explain.attribution import windows
+from checkers.promises.liveness import STEP_NS, TRIES, gave_way
+from harness.protocols.checker import Setting, Tables
+
+
+@attrs.frozen(kw_only=True)
+class Stretch:
+    """A part of the drive in which a limit holds; ``fault`` is its window, if it is one's."""
+
+    start_ns: int
+    end_ns: int
+    fault: Mapping[str, Any] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Broken:
+    """One breach: from when to when it showed, its figure in the unit of its limit, and the
+    transactions that show it.
+    """
+
+    name: str
+    text: str
+    start_ns: int
+    end_ns: int
+    measured: float
+    txns: tuple[int, ...] = ()
+    partition: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Figure:
+    """What was measured for one limit, in its unit, and its breaches. ``remarks`` say what of it
+    could not be tested.
+    """
+
+    measured: float
+    broken: tuple[Broken, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class Untested(Exception):
+    """A limit that this run could not test; the text says what was missing."""
+
+
+@attrs.frozen(kw_only=True)
+class Tries:
+    """The tries of one partition, or of the store as a whole: when each began and ended. ``acks``
+    are the ends of those that were acknowledged, ascending. Tries that took the same steps of time
+    count as one, since they look like the operations of a single transaction.
+    """
+
+    begun: Ints
+    ended: Ints
+    acks: Ints
+
+
+@attrs.frozen(kw_only=True)
+class Served:
+    """The transactions without those that gave way to another, by column. ``by_partition`` is
+    empty where partitions are not known; ``windows`` are those of the faults. ``rate_per_s`` is the
+    rate that an open loop was asked for.
+    """
+
+    txn: Ints
+    intended: Ints
+    begun: Ints
+    ended: Ints
+    type_: Ints
+    by_partition: Mapping[int, Tries]
+    drive: Stretch
+    windows: Sequence[Mapping[str, Any]]
+    rate_per_s: float | None
+
+    @property
+    def whole(self) -> Tries:
+        """All transactions."""
+        return Tries(begun=self.begun, ended=self.ended, acks=np.sort(self.ended[self.ok]))
+
+    @property
+    def ok(self) -> Any:  # noqa: ANN401 (a mask)
+        """Which transactions were acknowledged."""
+        return self.type_ == OK
+
+    @property
+    def unknown(self) -> Any:  # noqa: ANN401 (a mask)
+        """Of which transactions the outcome is not known."""
+        return self.type_ == INFO
+
+    def without(self, periods: Sequence[tuple[int, int]]) -> Served:
+        """Leave out the transactions that were open at some time of ``periods``."""
+        keep = np.ones(len(self.txn), dtype=bool)
+        for start_ns, end_ns in periods:
+            keep &= (self.ended < start_ns) | (self.begun > end_ns)
+        columns = ("txn", "intended", "begun", "ended", "type_")
+        return attrs.evolve(self, **{name: getattr(self, name)[keep] for name in columns})
+
+
+def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Served:
+    """Return what clients got while the run drove, which begins at the mark ``drive``."""
+    table = tables["transactions"]
+    yielded = np.asarray(gave_way(table, setting.declaration.conflicts))
+    table = table.filter(pa.array(~yielded))
+    ended, type_ = ints(table, "complete_ns"), codes(table, "type", TYPES).astype(np.int64)
+    last_ns = int(ended.max(initial=marks["drive"]))
+    return Served(
+        txn=ints(table, "txn"),
+        intended=ints(table, "intended_ns"),
+        begun=ints(table, "invoke_ns"),
+        ended=ended,
+        type_=type_,
+        by_partition=_by_partition(tables.get(TRIES)),
+        # A prefix has no mark of its end.
+        drive=Stretch(start_ns=marks["drive"], end_ns=marks.get("heal", last_ns)),
+        windows=windows(tables["faults"]),
+        rate_per_s=setting.rate_per_s,
+    )
+
+
+def _by_partition(tries: pa.Table | None) -> dict[int, Tries]:
+    """Bounds that hold for certain: what a step shows began by its end, and ended from its begin
+    on.
+    """
+    if tries is None:
+        return {}
+    partition, ok = ints(tries, "partition"), np.asarray(tries.column("ok"))
+    begun, ended = (ints(tries, "begun") + 1) * STEP_NS, ints(tries, "ended") * STEP_NS
+    found = {}
+    for number in np.unique(partition).tolist():
+        here = partition == number
+        # A transaction that reads and writes is in the table twice.
+        once = np.unique(np.stack([begun[here], ended[here]]), axis=1)
+        found[number] = Tries(begun=once[0], ended=once[1], acks=np.unique(ended[here & ok]))
+    return found
+
+
+def named(window: Mapping[str, Any]) -> str:
+    """Name the fault of ``window``: its kind, and what it hit."""
+    return f"{window['kind']} of {', '.join(window['nodes'] or ()) or window['target']}"

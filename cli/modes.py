@@ -1,0 +1,81 @@
+"""``firedrill run --modes``: one plan in several modes of its store, compared on one page."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from cli.drill import Budget, RunOptions, one
+from cli.session import Session, say
+from harness.errors import HarnessError, Interrupted, PlanError
+from harness.exit_codes import EXIT_INTERRUPTED, worst
+from harness.plan.plan import Plan, resolved
+from harness.protocols.verdict import read_verdict
+from harness.text import inert
+from results.store.store import RunStore
+
+PATH_CHARS = 4096  # the longest path that Linux takes
+
+
+def modes_of(text: str) -> tuple[str, ...]:
+    """Return the modes that ``--modes`` names, each once: ``sc,ha`` is SC and HA. Raises
+    ``PlanError``.
+    """
+    found = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",")))
+    if len(found) < 2 or not all(found):
+        raise PlanError("system.mode", f"expected two modes or more (got {text!r})", "--modes")
+    return found
+
+
+def in_modes(plan: Plan, modes: tuple[str, ...]) -> dict[str, Plan]:
+    """Return by mode ``plan`` in it, with one seed and one schedule for all. Raises ``PlanError``
+    for a mode that the system does not have, before anything starts.
+    """
+    from cli.wiring import build_system, schedule_of
+
+    schedule = None
+    found = {}
+    for mode in modes:
+        own = msgspec.structs.replace(plan.system, options={**plan.system.options, "mode": mode})
+        given = msgspec.structs.replace(plan, name=f"{plan.name}-{mode.lower()}", system=own)
+        build_system(given)
+        # Drawn once: what a mode does to roles must not change which faults come.
+        schedule = schedule_of(given) if schedule is None else schedule
+        found[mode] = resolved(given, schedule)
+    return found
+
+
+def compare(
+    session: Session,
+    plan: Plan,
+    store: RunStore,
+    wishes: RunOptions,
+    modes: tuple[str, ...],
+    budget: Budget | None = None,
+) -> int:
+    """Make a run in each mode, write one page over them and print it; return the exit code of the
+    worst. Raises ``FiredrillError``.
+    """
+    from results.report.modes import ModeRun, compared, lines, write_comparison
+
+    rows, results = [], []
+    for mode, given in in_modes(plan, modes).items():
+        say(f"mode {mode}, seed {given.seed}")
+        result = one(session, given, store, wishes, budget)
+        results.append(result)
+        if result.code == EXIT_INTERRUPTED:
+            raise Interrupted(f"interrupted in mode {mode}: the modes are not compared")
+        verdict = read_verdict(result.run)
+        if verdict is None:
+            raise HarnessError(f"no verdict of the run in mode {mode}: it can't be compared")
+        rows.append(ModeRun(mode=mode, run=result.run, verdict=verdict))
+    found = compared(rows)
+    path = write_comparison(found, rows[-1].run.root)
+    for line in lines(found):
+        click.echo(inert(line))
+    outcome = worst([result.outcome for result in results])
+    told = ", ".join(
+        f"{row.mode} {result.outcome.value}" for row, result in zip(rows, results, strict=True)
+    )
+    click.echo(f"{outcome.value.upper()}: {told}: {inert(str(path), PATH_CHARS)}")
+    return next(result.code for result in results if result.outcome is outcome)

@@ -1,0 +1,94 @@
+"""When partitions of a zone are looked at after nodes have left: the reset timer of a zone that is
+highly available (IEP-131, initPartitionDistributionResetTimer), as a value under one key.
+
+A leave (re)starts the timer with its own revision; a join does not, since what is back counts when
+the timer fires. The state is in metastorage, so the timer goes on, with its deadline, after a
+restart of a node, of metastorage's leader, or of the whole cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from clusters.reference.node.markers import reached
+from clusters.reference.node.metastorage.metastorage import View
+from clusters.reference.node.runtime.hybrid_clock import span
+
+INTENT = "zone.reset/"  # and the zone's id
+
+replace = msgspec.structs.replace
+
+
+class Intent(msgspec.Struct, frozen=True, array_like=True):
+    """Look for lost majorities of the topology of ``revision``, in which ``alive`` were left; the
+    timer runs since ``since`` (physical time).
+    """
+
+    revision: int
+    since: int
+    alive: tuple[str, ...]
+
+
+class ZoneResets(msgspec.Struct, frozen=True, array_like=True):
+    """The topology that was handled last, and the names in it of which a leave counts; and the
+    timer, where it runs.
+    """
+
+    revision: int
+    names: tuple[str, ...]
+    intent: Intent | None = None
+
+
+encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ZoneResets).decode
+
+
+def read(view: View, zone: int) -> ZoneResets | None:
+    """The state of the zone with that id, once it is written."""
+    held = view.get(f"{INTENT}{zone}")
+    return None if held is None else _decode(held.value)
+
+
+def created(revision: int, names: Collection[str], physical: int, *, lacking: bool) -> ZoneResets:
+    """The state of a zone that is new, or was altered to be highly available. ``lacking``: one of
+    its partitions has lost its majority already.
+    """
+    there = tuple(sorted(names))
+    intent = Intent(revision, physical, there) if lacking else None
+    return ZoneResets(revision, there, intent)
+
+
+def topology_changed(
+    state: ZoneResets, revision: int, names: Collection[str], physical: int
+) -> ZoneResets:
+    """The state after the topology of ``revision`` with ``names`` took the place of the one before,
+    by however many events.
+    """
+    if revision <= state.revision:
+        return state
+    there = tuple(sorted(names))
+    intent = state.intent
+    if any(name not in names for name in state.names):
+        if intent is not None:
+            reached("reset timer started anew with a newer revision")
+        intent = Intent(revision, physical, there)
+    return ZoneResets(revision, there, intent)
+
+
+def restarted(state: ZoneResets, names: Collection[str]) -> ZoneResets:
+    """The state when the whole cluster has started again with ``names``: of the others none has
+    left since then, and they are waited for.
+    """
+    return replace(state, names=tuple(name for name in state.names if name in names))
+
+
+def due_at(state: ZoneResets, timeout_s: int) -> int | None:
+    """The physical time at which the timer fires; ``None`` where it does not run."""
+    return None if state.intent is None else state.intent.since + span(timeout_s)
+
+
+def done(state: ZoneResets) -> ZoneResets:
+    """The state once the timer has fired, and all was done."""
+    return replace(state, intent=None)

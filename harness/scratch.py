@@ -1,0 +1,95 @@
+"""Temporary directories that a command holds locked while it lives, so that those of commands that
+were killed can be told apart and removed by the next one.
+
+The lock is the kernel's: it ends with the last process that has its descriptor, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from harness.errors import HarnessError
+from harness.history.files import lock_directory
+
+PREFIX, SUFFIX = "firedrill-", ".scratch"
+_ATTEMPTS_MAX = 10
+
+
+@attrs.frozen(kw_only=True)
+class Scratch:
+    """A directory, and the descriptor that locks it: a process that inherits it holds it too."""
+
+    path: Path
+    lock: int
+
+
+@contextlib.contextmanager
+def scratch_directory(purpose: str) -> Iterator[Scratch]:
+    """Make a temporary directory named after ``purpose``; it is removed after the block. Raises
+    ``HarnessError`` where none can be made.
+    """
+    try:
+        made = _made(purpose)
+    except OSError as error:
+        raise HarnessError(f"no temporary directory can be made: {error.strerror}") from error
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made.path, ignore_errors=True)
+        os.close(made.lock)
+
+
+def sweep() -> None:
+    """Remove this user's temporary directories that no living process holds. Never raises for one
+    that can't be removed, and follows no link.
+    """
+    root = tempfile.gettempdir()
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
+                # Another sweep, or another user, may be at it.
+                with contextlib.suppress(OSError):
+                    _remove_unheld(Path(entry.path))
+
+
+def _made(purpose: str) -> Scratch:
+    for _ in range(_ATTEMPTS_MAX):
+        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", suffix=SUFFIX))
+        # A sweep may have come between: it holds the directory, or has removed it.
+        with contextlib.suppress(FileNotFoundError):
+            lock = lock_directory(path, shared=True)
+            if lock is not None and _is(path, lock):
+                return Scratch(path=path, lock=lock)
+            if lock is not None:
+                os.close(lock)
+    raise HarnessError("no temporary directory can be made: each was removed by another process")
+
+
+def _remove_unheld(path: Path) -> None:
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return
+    lock = lock_directory(path, shared=False)
+    if lock is None:
+        return
+    try:
+        if _is(path, lock):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _is(path: Path, handle: int) -> bool:
+    """Whether ``path`` still names what ``handle`` has open."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False

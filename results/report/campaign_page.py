@@ -1,0 +1,71 @@
+"""The page of a campaign: ``campaign.html`` beside its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.campaigns.cell_table import CellRow, sums
+from harness.exit_codes import Outcome
+from harness.history.files import write_atomically
+from results.report.html import MARKS, rendered
+
+PAGE = "campaign.html"
+
+
+def write_campaign(
+    root: Path, name: str, outcome: Outcome, rows: Sequence[CellRow], note: str = ""
+) -> Path:
+    """Write the page about the cells ``rows`` of the campaign ``name`` into ``root``, and return
+    its path; links lead to the reports of the runs, which lie beside it. ``note`` is said at the
+    top. Raises ``HarnessError``.
+    """
+    matrix = [
+        (axes, [(f"{MARKS[each]} {each.value}", each, count) for each, count in counts.items()])
+        for axes, counts in sums(rows).items()
+    ]
+    ordered = sorted(rows, key=lambda row: _WORST.index(row.outcome))
+    page = rendered(
+        "campaign.html",
+        name=name,
+        outcome=outcome,
+        mark=MARKS[outcome],
+        note=note,
+        matrix=matrix,
+        cells=[_cell(row, root) for row in ordered],
+        missing=sum(row.outcome is None for row in rows),
+    )
+    path = root / PAGE
+    write_atomically(path, page.encode("utf-8", "backslashreplace"))
+    return path
+
+
+_WORST: tuple[Outcome | None, ...] = (*Outcome, None)
+
+
+def _cell(row: CellRow, root: Path) -> dict[str, str]:
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(row.anomalies.items()))
+    report = Path(row.run) / "report.html" if row.run else None
+    return {
+        "outcome": row.outcome.value if row.outcome else "not run",
+        "mark": MARKS[row.outcome] if row.outcome else "",
+        "axes": " ".join(f"{name}={value}" for name, value in row.axes.items()) or "all",
+        "seed": str(row.seed),
+        "found": found or "; ".join(row.reasons),
+        "label": row.label,
+        "quarantine": row.quarantine,
+        "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",
+        "took": f"{row.wall_s:.1f} s",
+        "run": Path(row.run).name,
+        "report": _link(report, root) if report is not None and report.is_file() else "",
+        "shrunk": _link(Path(row.shrunk), root) if row.shrunk else "",
+    }
+
+
+def _link(path: Path, root: Path) -> str:
+    """Return ``path`` relative to the page; empty for one that is not in its run store."""
+    try:
+        inside = path.resolve().relative_to(root.resolve().parents[1])
+    except ValueError:
+        return ""
+    return f"../../{inside}"

@@ -1,0 +1,172 @@
+"""The same drill in several modes of a store, side by side: the price (latency), the benefit
+(availability) and the loss of each, on one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from harness.exit_codes import Outcome
+from harness.history.files import write_atomically
+from harness.history.load import load
+from harness.history.records import OpType
+from harness.protocols.fault_spans import fault_spans
+from harness.protocols.generations import resets_of
+from harness.protocols.verdict import FaultWindow, Verdict
+from harness.run.directory import RunDirectory
+from results.drawing import series
+from results.report.html import MARKS, rendered
+from results.report.tabulate import DASH, Grid, seconds
+
+MODES_PAGE = "modes.html"
+FAULTS_MAX = 30
+PERCENT, MS_PER_S = 100, 1000
+
+
+@attrs.frozen(kw_only=True)
+class ModeRun:
+    """One run: its mode, its directory, and what was found in it."""
+
+    mode: str
+    run: RunDirectory
+    verdict: Verdict
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """The tables of the page; the first column of each row is what it is about, then one a mode."""
+
+    outcomes: tuple[tuple[str, str, str, str], ...]
+    grids: tuple[Grid, ...]
+
+
+def compared(runs: Sequence[ModeRun]) -> Comparison:
+    """Return what ``runs``, of one seed and schedule, tell of their modes. Raises
+    ``MalformedHistory``.
+    """
+    modes = tuple(one.mode for one in runs)
+    columns = ("", *modes)
+    return Comparison(
+        outcomes=tuple(_outcome(one) for one in runs),
+        grids=(
+            Grid(title="price: latency", columns=columns, rows=_across(map(_latency, runs))),
+            Grid(title="benefit: availability", columns=columns, rows=_across(map(_served, runs))),
+            Grid(
+                title="faults: longest silence of a partition, and the first acknowledgement (s)",
+                columns=columns,
+                rows=_across(map(_faults, runs)),
+            ),
+            Grid(title="loss", columns=columns, rows=_across(map(_loss, runs))),
+        ),
+    )
+
+
+def write_comparison(found: Comparison, into: Path) -> Path:
+    """Write the page beside the reports of its runs' directories: into the last run's. Raises
+    ``HarnessError``.
+    """
+    page = rendered("modes.html", found=found)
+    path = into / MODES_PAGE
+    write_atomically(path, page.encode("utf-8", "backslashreplace"))
+    return path
+
+
+def lines(found: Comparison) -> tuple[str, ...]:
+    """Return the tables as lines of a terminal, columns aligned."""
+    told = []
+    for grid in found.grids:
+        if not grid.rows:
+            continue
+        rows = [(grid.title, *grid.columns[1:]), *grid.rows]
+        widths = [max(len(row[at]) for row in rows) for at in range(len(grid.columns))]
+        for row in rows:
+            first, *others = row
+            cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+            told.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return tuple(told)
+
+
+def _outcome(one: ModeRun) -> tuple[str, str, str, str]:
+    outcome = one.verdict.outcome
+    mark = MARKS.get(Outcome(outcome), "")
+    report = f"../{one.run.root.name}/{one.run.report.name}" if one.run.report.is_file() else ""
+    return one.mode, f"{mark} {outcome.value}", one.run.root.name, report
+
+
+def _across(every: Iterable[dict[str, str]]) -> tuple[tuple[str, ...], ...]:
+    """Return a row for each name that any run tells, in the order of their first appearance."""
+    told = list(every)
+    names = dict.fromkeys(name for one in told for name in one)
+    return tuple((name, *(one.get(name, DASH) for one in told)) for name in names)
+
+
+def _latency(one: ModeRun) -> dict[str, str]:
+    """Latency of what was acknowledged: in calm, and while faults were in force."""
+    history = load(one.run)
+    table = history.transactions()
+    begun = np.asarray(table["invoke_ns"])
+    ended = np.asarray(table["complete_ns"])
+    in_force = np.zeros(table.num_rows, dtype=bool)
+    last_ns = int(ended.max(initial=0))
+    for span in fault_spans(history.faults().to_pylist()):
+        in_force |= (ended >= span.begin_ns) & (begun <= span.end_ns(last_ns))
+    found = {}
+    for name, mask in (("in calm", ~in_force), ("under faults", in_force)):
+        took = series.by_type(table.filter(pa.array(mask)))[OpType.OK]
+        for quantile, value in series.overall(took).items():
+            found[f"p{quantile * PERCENT:g} {name} (ms)"] = f"{value * MS_PER_S:,.1f}"
+    return found
+
+
+def _served(one: ModeRun) -> dict[str, str]:
+    counts = one.verdict.statistics.get("transactions", {})
+    total = sum(counts.values())
+    found = {"acknowledged": f"{counts.get('ok', 0):,}"}
+    if total:
+        for name, type_ in (("failed", "fail"), ("outcome unknown", "info")):
+            found[f"{name} (%)"] = f"{PERCENT * counts.get(type_, 0) / total:.2f}"
+    drive = one.verdict.availability.drive
+    if drive is not None:
+        found["longest silence (s)"] = seconds(drive.longest_gap_ns)
+    return found
+
+
+def _faults(one: ModeRun) -> dict[str, str]:
+    availability = one.verdict.availability
+    gaps = availability.partitions
+    longest = {
+        window.fault: max((gap for gap in window.longest_gap_ns if gap is not None), default=None)
+        for window in (gaps.windows if gaps else ())
+    }
+    found = {}
+    for window in (availability.windows or ())[:FAULTS_MAX]:
+        silent = longest.get(window.fault)
+        parts = [DASH if silent is None else seconds(silent), _first_ok(window)]
+        found[f"{window.fault} {window.kind} {window.target}"] = " / ".join(parts)
+    return found
+
+
+def _first_ok(window: FaultWindow) -> str:
+    after_ns = window.first_ok_after_inject_ns
+    return DASH if after_ns is None else seconds(after_ns)
+
+
+def _loss(one: ModeRun) -> dict[str, str]:
+    """Every anomaly with its count, whether it decides or not; and the resets that were told."""
+    found = {"resets told": f"{_resets(one.run):,}"}
+    for meaning, anomalies in (
+        ("violation", one.verdict.anomalies),
+        ("permitted, or observed", one.verdict.observed),
+    ):
+        for name, anomaly in sorted(anomalies.items()):
+            found[f"{name} ({meaning})"] = f"{anomaly.count:,}"
+    return found
+
+
+def _resets(run: RunDirectory) -> int:
+    return len(resets_of(load(run).events().to_pylist()))

@@ -1,0 +1,260 @@
+"""A run as one file: a compressed tar of its files, their sums first, and the way back.
+
+An archive may come from elsewhere: nothing in it is written before its name, type and size were
+found to be what the list of sums says, and a run is in the store only once every sum is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Self
+
+import msgspec
+
+from harness.errors import FiredrillError, HarnessError, MalformedHistory, UsageError
+from harness.history.files import (
+    begin,
+    disk_failure,
+    locked,
+    open_or_refuse,
+    open_regular,
+    publish,
+)
+from harness.run.directory import RunDirectory, require_plain
+from results.store.store import RunStore, is_run_id
+
+SUMS = "SHA256SUMS.json"
+SUFFIX = ".run.tar.gz"
+UNFINISHED = ".restoring"
+MAX_SUMS_BYTES = 32 << 20
+MAX_FILES = 100_000
+CHUNK_BYTES = 1 << 20
+LEVEL = 6  # of gzip: tables are compressed already, logs are what it is for
+_PART = re.compile(r"[^/\x00]{1,255}")
+_LEFT_OUT = ("undo",)  # resources on the machine that made the run; a copy has none
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of an archive."""
+
+    size_bytes: int
+    sha256: str
+
+
+class _PlainFile(tarfile.TarInfo):
+    """A header of a regular file. Of all others ``tarfile`` would read names of any length into
+    memory, or follow one to the next, before anybody sees them.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """See ``tarfile.TarInfo``. Raises ``tarfile.ReadError``."""
+        found = super().frombuf(buf, encoding, errors)
+        if found.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise tarfile.ReadError("something that is no regular file")
+        return found
+
+
+class _Sums(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    run: str
+    files: dict[str, ArchivedFile]
+
+
+def archive(run: RunDirectory, target: Path) -> Path:
+    """Write ``run`` into the new file ``target``, without what it holds of other machines; the
+    run stays. Raises ``UsageError`` where the file exists, ``MalformedHistory`` for a directory
+    with links, ``HarnessError`` where the disk refuses or the run changes meanwhile.
+    """
+    require_plain(run)
+    if not is_run_id(run.root.name):
+        raise UsageError(f"run {run.root}: its name is no identifier of a run")
+    if target.exists() or target.is_symlink():
+        raise UsageError(f"archive {target}: it exists")
+    files = {str(path.relative_to(run.root)): path for path in _files(run.root)}
+    try:
+        sums = _Sums(run=run.root.name, files={name: _sum(path) for name, path in files.items()})
+        unfinished = begin(target)
+        try:
+            # The oldest format: its names need no further headers, which no reader here takes.
+            with tarfile.open(
+                unfinished, "w:gz", compresslevel=LEVEL, format=tarfile.USTAR_FORMAT
+            ) as tar:
+                head = msgspec.json.format(msgspec.json.encode(sums, order="sorted"), indent=1)
+                _add(tar, f"{run.root.name}/{SUMS}", io.BytesIO(head), len(head))
+                for name, path in files.items():
+                    with open_regular(path) as stream:
+                        size_bytes = sums.files[name].size_bytes
+                        _add(tar, f"{run.root.name}/{name}", stream, size_bytes)
+            publish(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)  # published, it has another name
+    except OSError as error:
+        raise disk_failure("write", target, error, "the run is not archived") from error
+    except ValueError as error:
+        reason = f"a name in it is too long for an archive, or a file too large: {error}"
+        raise HarnessError(f"run {run.root}: {reason}") from error
+    return target
+
+
+def require_whole(source: Path) -> None:
+    """Read the archive ``source`` to its end. Raises ``MalformedHistory`` where a sum is wrong."""
+    with open_or_refuse(source) as raw, _reading(source), _opened(raw) as tar:
+        _read(tar, _read_sums(tar, source), None, source)
+
+
+def restore(source: Path, store: RunStore) -> RunDirectory:
+    """Bring the run of the archive ``source`` back into ``store``. Raises ``MalformedHistory`` for
+    what is no whole archive, ``UsageError`` where the store has the run, and ``HarnessError``.
+    """
+    unfinished: Path | None = None
+    try:
+        with open_or_refuse(source) as raw, _reading(source), _opened(raw) as tar:
+            sums = _read_sums(tar, source)
+            root = store.root / sums.run
+            if root.exists() or root.is_symlink():
+                raise UsageError(f"run {sums.run} is in {store.root}: remove it first")
+            _require_room(store, sums, source)
+            unfinished = _begin_directory(store, sums.run)
+            with locked(unfinished):
+                _read(tar, sums, unfinished, source)
+                require_plain(RunDirectory(unfinished))
+                os.rename(unfinished, root)
+            unfinished = None
+        return RunDirectory(root)
+    except OSError as error:
+        raise disk_failure("write", store.root, error, "the run is not restored") from error
+    finally:
+        if unfinished is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """The regular files below ``root`` in the order of their names; links and special files stay
+    behind: no reader of a run opens them.
+    """
+    for directory, names, files in os.walk(root):
+        if Path(directory) == root:
+            names[:] = [name for name in names if name not in _LEFT_OUT]
+        names.sort()
+        for name in sorted(files):
+            path = Path(directory) / name
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _sum(path: Path) -> ArchivedFile:
+    digest, size_bytes = hashlib.sha256(), 0
+    with open_regular(path) as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+    return ArchivedFile(size_bytes=size_bytes, sha256=digest.hexdigest())
+
+
+def _add(tar: tarfile.TarFile, name: str, stream: IO[bytes], size_bytes: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size_bytes, 0o644
+    try:
+        tar.addfile(member, stream)
+    except OSError as error:
+        if str(error) == "unexpected end of data":
+            raise HarnessError(f"{name}: it became shorter while it was archived") from error
+        raise
+
+
+def _opened(raw: IO[bytes]) -> tarfile.TarFile:
+    # A stream: nothing is sought.
+    return tarfile.open(fileobj=raw, mode="r|gz", tarinfo=_PlainFile)
+
+
+@contextlib.contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except FiredrillError:
+        raise
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, RecursionError) as error:
+        raise _malformed(source, f"expected an archive of a run, found {error}") from error
+
+
+def _malformed(source: Path, reason: str) -> MalformedHistory:
+    return MalformedHistory(str(source), "", reason)
+
+
+def _read_sums(tar: tarfile.TarFile, source: Path) -> _Sums:
+    member = tar.next()
+    if member is None or not member.isreg() or not member.name.endswith(f"/{SUMS}"):
+        raise _malformed(source, f"expected {SUMS} as its first file")
+    if member.size > MAX_SUMS_BYTES:
+        raise _malformed(source, f"expected at most {MAX_SUMS_BYTES} bytes of {SUMS}")
+    content = tar.extractfile(member)
+    text = content.read() if content else b""
+    try:
+        sums = msgspec.json.decode(text, type=_Sums)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise _malformed(source, f"expected a list of sums, found {error}") from error
+    if member.name != f"{sums.run}/{SUMS}" or not is_run_id(sums.run):
+        raise _malformed(source, f"expected the identifier of a run, found {sums.run[:80]!r}")
+    if len(sums.files) > MAX_FILES:
+        raise _malformed(source, f"expected at most {MAX_FILES} files, found {len(sums.files)}")
+    for name, file in sums.files.items():
+        parts = name.split("/")
+        plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+        if not plain or file.size_bytes < 0 or parts[0] in _LEFT_OUT:
+            raise _malformed(source, f"expected names of files below the run, found {name[:80]!r}")
+    return sums
+
+
+def _require_room(store: RunStore, sums: _Sums, source: Path) -> None:
+    needed = sum(file.size_bytes for file in sums.files.values())
+    place = next(p for p in (store.root, *store.root.resolve().parents) if p.is_dir())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise HarnessError(f"archive {source}: it needs {needed:,} bytes, and {free:,} are free")
+
+
+def _begin_directory(store: RunStore, run: str) -> Path:
+    store.root.mkdir(parents=True, exist_ok=True)
+    for left in store.root.glob(f".{run}.*{UNFINISHED}"):
+        # Held as long as the process lives that makes it.
+        with locked(left) as alone:
+            if alone:
+                shutil.rmtree(left, ignore_errors=True)
+    # No identifier: no listing shows it.
+    return Path(tempfile.mkdtemp(prefix=f".{run}.", suffix=UNFINISHED, dir=store.root))
+
+
+def _read(tar: tarfile.TarFile, sums: _Sums, root: Path | None, source: Path) -> None:
+    """Read all files of ``sums``, and write them below ``root``, where that is not ``None``."""
+    missing = dict(sums.files)
+    while (member := tar.next()) is not None:
+        name = member.name.removeprefix(f"{sums.run}/")
+        told = missing.pop(name, None)
+        if told is None or not member.isreg() or member.size != told.size_bytes:
+            raise _malformed(source, f"expected the files of its sums, found {member.name[:80]!r}")
+        content = tar.extractfile(member)
+        digest = hashlib.sha256()
+        with contextlib.ExitStack() as stack:
+            target = None
+            if root is not None:
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                target = stack.enter_context(path.open("xb"))
+            while content is not None and (chunk := content.read(CHUNK_BYTES)):
+                digest.update(chunk)
+                if target is not None:
+                    target.write(chunk)
+        if digest.hexdigest() != told.sha256:
+            raise _malformed(source, f"{name[:80]!r} is not what its sum says")
+    if missing:
+        raise _malformed(source, f"{len(missing)} files are missing, {min(missing)[:80]!r} first")

@@ -1,0 +1,341 @@
+"""An index over the runs of a store: SQLite beside them, made from them at any time.
+
+The run directories are the truth. A row holds what ``entry_of`` read, and a stamp of the files that
+it was read from: ``refresh`` reads again what has another stamp, and forgets what is gone. A file
+that is damaged, or of another version, is made anew. Its name tells the directory that it was made
+in: an index that came with a store from elsewhere is never read, since it could say what it likes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from harness.errors import HarnessError, UsageError
+from harness.history.files import is_regular
+from harness.plan.planfile import nearest
+from harness.run.directory import RunDirectory, directory_mark
+from results.store.run_entry import RunEntry, entry_of
+from results.store.store import RunStore
+
+INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
+MARK_CHARS = 16
+VERSION = 2  # of the tables, and of what a row holds
+BUSY_S = 30.0  # for another command that refreshes the same index
+BATCH = 500  # rows of one commit: an interrupted refresh goes on where it was
+_COLUMNS = {
+    "run": "TEXT",
+    "begun": "TEXT",
+    "state": "TEXT",
+    "outcome": "TEXT",
+    "name": "TEXT",
+    "system": "TEXT",
+    "release": "TEXT",
+    "commit": "TEXT",
+    "branch": "TEXT",
+    "mode": "TEXT",
+    "workload": "TEXT",
+    "provider": "TEXT",
+    "seed": "INTEGER",
+    "nodes": "INTEGER",
+    "duration_s": "REAL",
+    "ok": "INTEGER",
+    "fail": "INTEGER",
+    "info": "INTEGER",
+    "longest_gap_s": "REAL",
+    "size_bytes": "INTEGER",
+}
+_SEVERAL = {"fault": "fault", "tag": "tag", "finding": "fingerprint", "anomaly": "anomaly"}
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+FILTERS = (*_COLUMNS, *_SEVERAL)
+"""Names that a filter may give: columns, and what a run may have several of."""
+ORDERS = tuple(_COLUMNS)
+"""Names that a list may be sorted by."""
+OPERATORS = {"!=": "IS NOT", "<=": "<=", ">=": ">=", "=": "IS", "<": "<", ">": ">"}
+"""Of conditions, longest first."""
+
+
+@attrs.frozen(kw_only=True)
+class Condition:
+    """One condition on runs: the value of ``name`` compared with ``value``. Of what a run may have
+    several of (``fault``, ``tag``, ``finding``, ``anomaly``) one has to be equal, or, with ``!=``,
+    none; of a tag ``value`` may leave out what follows its name.
+    """
+
+    name: str
+    operator: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read ``NAME=VALUE``, or with ``!=``, ``<``, ``<=``, ``>`` or ``>=``. Raises
+        ``UsageError``.
+        """
+        at, operator = min(
+            ((text.find(each), each) for each in OPERATORS if each in text),
+            key=lambda found: (found[0], -len(found[1])),
+            default=(-1, ""),
+        )
+        name = text[:at].strip()
+        if at < 1:
+            raise UsageError(f"condition {text!r}: expected NAME=VALUE, as in outcome=violation")
+        if name not in FILTERS:
+            hint = nearest(name, FILTERS)
+            raise UsageError(f"condition {text!r}: no run has a {name!r}{hint}")
+        if name in _SEVERAL and operator not in ("=", "!="):
+            raise UsageError(f"condition {text!r}: of a {name} only = and != can be asked")
+        value = text[at + len(operator) :].strip()
+        _require_number(text, name, value)
+        return cls(name=name, operator=operator, value=value)
+
+    def sql(self) -> tuple[str, tuple[object, ...]]:
+        """Return the condition as SQL on the table of runs, and its parameters."""
+        if self.name in _SEVERAL:
+            column = _SEVERAL[self.name]
+            table = {"fault": "faults", "tag": "tags"}.get(self.name, "findings")
+            equal, values = f"{column} = ?", [self.value]
+            if self.name == "tag" and "=" not in self.value:
+                equal, values = f"({equal} OR {column} GLOB ?)", [self.value, f"{self.value}=*"]
+            negation = "NOT " if self.operator == "!=" else ""
+            some = f"SELECT 1 FROM {table} WHERE {table}.run = runs.run AND {equal}"
+            return f"{negation}EXISTS ({some})", tuple(values)
+        typed: object = self.value
+        if _COLUMNS[self.name] != "TEXT":
+            typed = _number(self.value)
+        elif self.value == "" and self.operator in ("=", "!="):
+            # Empty and absent are one to a reader of the list.
+            return f"coalesce(\"{self.name}\", '') {OPERATORS[self.operator]} ?", ("",)
+        return f'"{self.name}" {OPERATORS[self.operator]} ?', (typed,)
+
+
+@attrs.frozen(kw_only=True)
+class Query:
+    """The runs that meet all ``conditions``, sorted by the column ``order`` (oldest first where it
+    is ``run``), at most ``limit`` of them after ``offset``.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+    order: str = "run"
+    descending: bool = False
+    limit: int | None = None
+    offset: int = 0
+
+
+@attrs.frozen
+class RunIndex:
+    """The index of a store, open; ``opened`` makes one."""
+
+    _database: sqlite3.Connection
+
+    def refresh(self, runs: Sequence[RunDirectory]) -> int:
+        """Make the index true to ``runs``, which are all there are; return how many were read."""
+        return _refresh(self._database, runs)
+
+    def entries(self, query: Query) -> list[RunEntry]:
+        """Return the runs that ``query`` asks for. Raises ``UsageError``."""
+        if query.order not in ORDERS:
+            hint = nearest(query.order, ORDERS)
+            raise UsageError(f"order {query.order!r}: expected one of {', '.join(ORDERS)}{hint}")
+        where, values = _where(query.conditions)
+        direction = "DESC" if query.descending else "ASC"
+        limit = -1 if query.limit is None else query.limit
+        # The run last: rows that are equal in what is sorted by stay in one order.
+        order = f'"{query.order}" {direction}, run {direction}'
+        text = f"SELECT entry FROM runs{where} ORDER BY {order} LIMIT ? OFFSET ?"
+        rows = self._database.execute(text, (*values, limit, query.offset))
+        return [_decoder.decode(row[0]) for row in rows]
+
+    def count(self, conditions: Sequence[Condition] = ()) -> int:
+        """Return how many runs meet ``conditions``."""
+        where, values = _where(conditions)
+        found = self._database.execute(f"SELECT count(*) FROM runs{where}", values).fetchone()
+        return int(found[0])
+
+
+def index_path(store: RunStore) -> Path:
+    """Return the file of the index of ``store``, which need not exist."""
+    try:
+        mark = directory_mark(store.root)
+    except OSError:
+        mark = ""
+    digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()
+    return store.root / INDEX.format(digest[:MARK_CHARS])
+
+
+@contextlib.contextmanager
+def opened(store: RunStore, *, rebuild: bool = False) -> Iterator[RunIndex]:
+    """Open the index of ``store``, true to the runs that are there now. Where the store can't be
+    written the index is made in memory; with ``rebuild`` nothing of an earlier one is used. Raises
+    ``HarnessError``.
+    """
+    path, runs = index_path(store), store.runs()
+    try:
+        # Nothing is written into a directory that may be no store at all.
+        database = _connected(path, rebuild=rebuild) if runs else _in_memory()
+        with contextlib.closing(database):
+            index = RunIndex(database)
+            index.refresh(runs)
+            yield index
+    except sqlite3.Error as error:
+        raise HarnessError(f"index {path}: {error}") from error
+
+
+def _connected(path: Path, *, rebuild: bool) -> sqlite3.Connection:
+    """Return the database with its tables, made anew where it is damaged or of another version."""
+    if not os.access(path.parent, os.W_OK):
+        return _in_memory()
+    try:
+        # A link in its place would have its target written, a pipe would never answer.
+        if rebuild or not is_regular(path):
+            _remove(path)
+        try:
+            return _with_tables(_connection(path))
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+                raise
+            _remove(path)
+            return _with_tables(_connection(path))
+    except OSError as error:
+        raise HarnessError(f"index {path}: {error.strerror or error}") from error
+
+
+def _in_memory() -> sqlite3.Connection:
+    return _with_tables(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+
+
+def _with_tables(database: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            _make_tables(database)
+        # A damaged page shows only where it is read.
+        database.execute("SELECT count(stamp) FROM runs").fetchone()
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _remove(path: Path) -> None:
+    # Those of a store that was moved, too: they are read no more.
+    for each in (path, *path.parent.glob(INDEX.format("*") + "*")):
+        if each.is_dir() and not each.is_symlink():
+            raise HarnessError(f"index {each}: it is a directory, expected a file or nothing")
+        each.unlink(missing_ok=True)
+
+
+_decoder = msgspec.json.Decoder(RunEntry)
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    columns = ", ".join(
+        f'"{name}" {kind}{" PRIMARY KEY" if name == "run" else ""}'
+        for name, kind in _COLUMNS.items()
+    )
+    database.execute("BEGIN IMMEDIATE")
+    for table in ("runs", "faults", "tags", "findings"):
+        database.execute(f"DROP TABLE IF EXISTS {table}")
+    database.execute(f"CREATE TABLE runs ({columns}, stamp TEXT, entry BLOB)")
+    database.execute("CREATE TABLE faults (run TEXT, fault TEXT)")
+    database.execute("CREATE TABLE tags (run TEXT, tag TEXT)")
+    database.execute("CREATE TABLE findings (run TEXT, fingerprint TEXT, anomaly TEXT)")
+    for table in ("faults", "tags", "findings"):
+        database.execute(f"CREATE INDEX {table}_run ON {table} (run)")
+    database.execute("CREATE INDEX findings_fingerprint ON findings (fingerprint)")
+    database.execute(f"PRAGMA user_version = {VERSION}")
+    database.execute("COMMIT")
+
+
+def _refresh(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> int:
+    known = dict(database.execute("SELECT run, stamp FROM runs"))
+    there = {run.root.name for run in runs}
+    stamps = {run.root.name: _stamp(run) for run in runs}
+    changed = [run for run in runs if known.get(run.root.name) != stamps[run.root.name]]
+    database.execute("BEGIN IMMEDIATE")
+    for name in known.keys() - there:
+        _forget(database, name)
+    database.execute("COMMIT")
+    for begin in range(0, len(changed), BATCH):
+        rows = [(entry_of(run), stamps[run.root.name]) for run in changed[begin : begin + BATCH]]
+        database.execute("BEGIN IMMEDIATE")
+        for entry, stamp in rows:
+            _forget(database, entry.run)
+            _add(database, entry, stamp)
+        database.execute("COMMIT")
+    return len(changed)
+
+
+def _forget(database: sqlite3.Connection, run: str) -> None:
+    for table in ("runs", "faults", "tags", "findings"):
+        database.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+
+
+def _add(database: sqlite3.Connection, entry: RunEntry, stamp: str) -> None:
+    values = [_column(getattr(entry, name)) for name in _COLUMNS]
+    marks = ", ".join("?" * (len(values) + 2))
+    row = (*values, stamp, msgspec.json.encode(entry))
+    database.execute(f"INSERT INTO runs VALUES ({marks})", row)
+    run = entry.run
+    for each in entry.faults:
+        database.execute("INSERT INTO faults VALUES (?, ?)", (run, each))
+    for tag in entry.tags:
+        database.execute("INSERT INTO tags VALUES (?, ?)", (run, tag))
+    for finding in entry.findings:
+        row = (run, finding.fingerprint, finding.anomaly)
+        database.execute("INSERT INTO findings VALUES (?, ?, ?)", row)
+
+
+def _column(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _stamp(run: RunDirectory) -> str:
+    """Return what changes whenever a file that an entry is read from does."""
+    parts = []
+    for path in (run.root, run.plan, run.manifest, run.verdict, run.tags, run.report):
+        try:
+            found = os.lstat(path)
+        except OSError:
+            parts.append("-")
+            continue
+        parts.append(f"{found.st_mtime_ns}:{found.st_size}:{found.st_ino}")
+    return " ".join(parts)
+
+
+def _where(conditions: Sequence[Condition]) -> tuple[str, tuple[object, ...]]:
+    if not conditions:
+        return "", ()
+    texts, values = zip(*(condition.sql() for condition in conditions), strict=True)
+    return " WHERE " + " AND ".join(texts), tuple(value for some in values for value in some)
+
+
+def _number(text: str) -> int | float:
+    """Return the number that ``text`` says: a seed has more digits than a float holds."""
+    if _INTEGER.fullmatch(text):
+        number = int(text)
+        if abs(number) >= 1 << 63:
+            raise ValueError(text)
+        return number
+    return float(text)
+
+
+def _require_number(text: str, name: str, value: str) -> None:
+    if _COLUMNS.get(name, "TEXT") == "TEXT":
+        return
+    try:
+        _number(value)
+    except ValueError:
+        raise UsageError(f"condition {text!r}: {name} is a number (got {value!r})") from None

@@ -1,0 +1,253 @@
+"""What is known of a run without reading its history: the row of a list, of a filter, of an index.
+
+Everything is read from the run directory, which may come from elsewhere: what can't be read is
+absent, never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from harness.clock import NS_PER_S
+from harness.errors import MalformedHistory, PlanError
+from harness.history.manifest import read_manifest
+from harness.plan import planfile
+from harness.plan.plan import MAX_DURATION_S, MAX_SEED
+from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
+from harness.run.directory import RunDirectory, require_plain
+from harness.run.disk_budget import used_bytes
+from harness.text import inert
+from results.store.retention import begun_at
+from results.store.run_tags import read_tags, split_tag
+
+NO_FAULT = "no fault"
+"""Stands for the fault of a finding that none explains."""
+TEXT_CHARS = 200  # of a name that a stranger's run gives
+FINGERPRINT_CHARS = (
+    12  # 48 bits: of a thousand findings two are alike once in half a billion stores
+)
+
+
+class RecordedFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of finding of a run: the ``anomaly``, the kind of fault that explains its first
+    examples and the role of that fault's target, and how often the anomaly was counted.
+    ``fingerprint`` stands for (anomaly, fault, role, system): findings of two runs that share it
+    are one finding. ``example`` is the text of the first.
+    """
+
+    fingerprint: str
+    anomaly: str
+    fault: str
+    role: str
+    count: int
+    example: str = ""
+
+
+class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as lists and comparisons need it.
+
+    ``state`` is ``running``, ``sealed``, ``prefix``, or empty without a history; ``outcome`` is
+    unset where it was not judged. ``faults`` are the kinds that were planned, in order, once each;
+    ``ok``, ``fail`` and ``info`` count transactions. ``release``, ``commit`` and ``branch`` are the
+    tags of these names, the release otherwise that of the system. ``refused`` says why a directory
+    that has a manifest can't be read. What can't be read is ``None``,
+    or empty.
+    """
+
+    run: str
+    begun: datetime | None = None
+    state: str
+    outcome: str | None = None
+    name: str = ""
+    system: str = ""
+    release: str = ""
+    commit: str = ""
+    branch: str = ""
+    mode: str = ""
+    workload: str = ""
+    provider: str = ""
+    faults: tuple[str, ...] = ()
+    planned_faults: int | None = None
+    tags: tuple[str, ...] = ()
+    seed: int | None = None
+    nodes: int | None = None
+    duration_s: float | None = None
+    ok: int | None = None
+    fail: int | None = None
+    info: int | None = None
+    longest_gap_s: float | None = None
+    findings: tuple[RecordedFinding, ...] = ()
+    size_bytes: int = 0
+    refused: str = ""
+
+
+def fingerprint(anomaly: str, fault: str, role: str, system: str) -> str:
+    """Return what stands for a finding over all runs: equal fingerprints are one finding."""
+    text = "\0".join((anomaly, fault, role, system))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:FINGERPRINT_CHARS]
+
+
+def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
+    """Return the entry of ``run``; its size costs a walk through the directory, and is 0 where it
+    is not ``sized``.
+    """
+    manifest, refused = None, ""
+    try:
+        require_plain(run)
+        manifest = read_manifest(run)
+    except MalformedHistory as error:
+        if os.path.lexists(run.manifest):
+            refused = _text(f"{os.path.relpath(error.file, run.root)}: {error.reason}")
+    plan = _plan_of(run)
+    verdict = _verdict_of(run)
+    tags = read_tags(run)
+    named = dict(map(split_tag, tags))
+    system = _text(_at(plan, "system", "name"))
+    schedule = _at(plan, "nemesis", "schedule")
+    return RunEntry(
+        run=run.root.name,
+        begun=begun_at(run.root.name),
+        state=manifest.state if manifest else "",
+        outcome=_outcome_of(run),
+        name=_text(plan.get("name")),
+        system=system,
+        release=named.get("release") or _text(_at(plan, "system", "release")),
+        commit=named.get("commit", ""),
+        branch=named.get("branch", ""),
+        mode=_text(manifest.declaration.mode) if manifest else "",
+        workload=_text(manifest.workload) if manifest else "",
+        provider=_text(_at(plan, "cluster", "provider")),
+        faults=_kinds(schedule),
+        planned_faults=len(schedule) if isinstance(schedule, list) else None,
+        tags=tags,
+        seed=_whole(plan.get("seed"), MAX_SEED),
+        nodes=_nodes_of(run),
+        duration_s=_length(_at(plan, "drive", "duration_s")),
+        ok=_count(verdict, "ok"),
+        fail=_count(verdict, "fail"),
+        info=_count(verdict, "info"),
+        longest_gap_s=_longest_gap_s(verdict),
+        findings=_findings_of(verdict, system),
+        size_bytes=used_bytes(run.root) if sized else 0,
+        refused=refused,
+    )
+
+
+def _plan_of(run: RunDirectory) -> dict[str, Any]:
+    try:
+        require_plain(run)
+        return planfile.parse(planfile.read_text(run.plan), run.plan.name)
+    except (MalformedHistory, PlanError):
+        return {}
+
+
+def _verdict_of(run: RunDirectory) -> Verdict | None:
+    try:
+        require_plain(run)
+        return read_verdict(run)
+    except MalformedHistory:
+        return None
+
+
+def _outcome_of(run: RunDirectory) -> str | None:
+    try:
+        require_plain(run)
+        # Alone: the rest of a verdict may be of another version.
+        found = read_outcome(run)
+    except MalformedHistory:
+        return None
+    return found.value if found else None
+
+
+def _at(table: Mapping[str, Any], *path: str) -> Any:  # noqa: ANN401 (any TOML value)
+    """Return the value at ``path``; ``None`` where there is none."""
+    found: Any = table
+    for step in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(step)
+    return found
+
+
+def _text(value: object) -> str:
+    return inert(value, TEXT_CHARS) if isinstance(value, str) else ""
+
+
+def _whole(value: object, most: int) -> int | None:
+    # A bool is an instance of int.
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def _length(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= MAX_DURATION_S else None
+
+
+def _kinds(schedule: object) -> tuple[str, ...]:
+    if not isinstance(schedule, list):
+        return ()
+    kinds = (_text(_at(row, "kind")) for row in schedule if isinstance(row, dict))
+    return tuple(dict.fromkeys(kind for kind in kinds if kind))
+
+
+def _nodes_of(run: RunDirectory) -> int | None:
+    return sum(path.is_dir() for path in run.node("any").parent.glob("*")) or None
+
+
+def _count(verdict: Verdict | None, kind: str) -> int | None:
+    if verdict is None:
+        return None
+    return _whole(_at(verdict.statistics, "transactions", kind), 1 << 62)
+
+
+def _longest_gap_s(verdict: Verdict | None) -> float | None:
+    if verdict is None or verdict.availability.drive is None:
+        return None
+    return verdict.availability.drive.longest_gap_ns / NS_PER_S
+
+
+def _findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, ...]:
+    if verdict is None:
+        return ()
+    return tuple(
+        finding
+        for name, anomaly in sorted(verdict.anomalies.items())
+        for finding in _by_cause(name, anomaly, system)
+    )
+
+
+def _by_cause(name: str, anomaly: Anomaly, system: str) -> list[RecordedFinding]:
+    """Return a finding for each cause that the examples of ``anomaly`` name. Only a few examples
+    are kept of many: the first cause has the whole count.
+    """
+    causes: dict[tuple[str, str], str] = {}
+    for example in anomaly.examples:
+        told = example.explained_by
+        fault = told.kind if told and told.kind and not told.no_fault else NO_FAULT
+        role = ", ".join(_kind_of_role(told.roles)) if told and told.roles else ""
+        causes.setdefault((_text(fault), _text(role)), example.text)
+    if not causes:
+        causes[NO_FAULT, ""] = ""
+    return [
+        RecordedFinding(
+            fingerprint=fingerprint(name, fault, role, system),
+            anomaly=_text(name),
+            fault=fault,
+            role=role,
+            count=anomaly.count if number == 0 else 0,
+            example=_text(text),
+        )
+        for number, ((fault, role), text) in enumerate(causes.items())
+    ]
+
+
+def _kind_of_role(roles: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``roles`` without the partitions in them, which differ from run to run."""
+    return tuple(sorted({role.partition(" of ")[0] for role in roles}))

@@ -1,0 +1,142 @@
+"""``firedrill campaign``: every cell once, whatever ends it, and one page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.main import execute
+from harness.campaigns.matrix import AXES, CampaignFile, places, read
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+PLAN = """
+[cluster]
+provider = "sim"
+nodes = 3
+[drive]
+duration_s = 3.0
+rate_per_s = 30.0
+[nemesis]
+first_s = 0.5
+hold_s = 0.5
+quiet_s = 0.5
+[check]
+min_ok = 5
+"""
+CAMPAIGN = """
+name = "night"
+plan = "base.toml"
+seeds = 2
+repeats = 1
+[matrix]
+workload = ["list-append", "register"]
+faults = ["kill", "pause"]
+"""
+TIMES = ("wall_s", "run", "shrunk")  # what differs from machine to machine
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "base.toml").write_text(PLAN)
+    path = tmp_path / "night.toml"
+    path.write_text(CAMPAIGN)
+    return path
+
+
+def table(store: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((store / "campaigns/night/campaign.json").read_bytes())
+    return found
+
+
+def plain(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in cell.items() if k not in TIMES} for cell in found["cells"]]
+
+
+def results(store: Path) -> list[str]:
+    return (store / "campaigns/night/campaign.jsonl").read_text().splitlines()
+
+
+def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path: Path) -> None:
+    whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
+    running = subprocess.Popen(
+        [FIREDRILL, "campaign", file, "--runs-dir", whole, "--jobs", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    ledger = whole / "campaigns/night/campaign.jsonl"
+    while running.poll() is None and not (ledger.exists() and len(results(whole)) >= 2):
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+
+    assert execute(["campaign", str(file), "--runs-dir", str(whole)]) == 0
+    assert len(results(whole)) == len(table(whole)["cells"]) == 8
+    for number, store in enumerate((one, two), start=1):
+        of = ["--runs-dir", str(store), "--shard", f"{number}/2"]
+        assert execute(["campaign", str(file), *of]) == 0
+        assert len(results(store)) == 4
+    merged = ["campaign", str(file), "--runs-dir", str(one), "--merge", str(two), "--no-run"]
+    assert execute(merged) == 0
+    assert plain(table(one)) == plain(table(whole))
+    page = (one / "campaigns/night/campaign.html").read_text()
+    assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
+
+
+def test_what_fails_is_run_again_and_shrunk(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "base.toml").write_text(f'{PLAN}\n[system]\nbugs = ["ack-before-quorum"]\n')
+    file.write_text(
+        'name = "night"\nplan = "base.toml"\nrepeats = 1\n[matrix]\nfaults = ["kill"]\n'
+    )
+
+    assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "runs")]) == 1
+
+    (cell,) = table(tmp_path / "runs")["cells"]
+    assert cell["label"] == "reproducible 2 of 2, byte for byte"
+    assert Path(cell["shrunk"]).is_file()
+    out = capsys.readouterr().out
+    assert "faults=kill, seed 0: VIOLATION" in out
+    assert "smallest plan" in (tmp_path / "runs/campaigns/night/campaign.html").read_text()
+
+    # The table can be made again from what is known, and says the same.
+    assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "runs"), "--no-run"]) == 1
+    assert plain(table(tmp_path / "runs")) == plain({"cells": [cell]})
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_a_shard_that_is_none_is_refused(shard: str, file: Path, tmp_path: Path) -> None:
+    of = ["--runs-dir", str(tmp_path / "runs"), "--shard", shard]
+
+    assert execute(["campaign", str(file), *of]) == 254
+
+
+def test_a_campaign_of_a_plan_that_is_refused_names_the_cell(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text('plan = "base.toml"\n[matrix]\n"drive.rate_per_s" = [10.0, -1.0]\n')
+
+    assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "runs")]) == 254
+    assert "drive.rate_per_s=-1.0" in capsys.readouterr().err
+
+
+def test_the_file_of_the_guide_is_one(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "campaigns.md").read_text()
+    path = tmp_path / "night.toml"
+    path.write_text(guide.partition("```toml\n")[2].partition("```")[0])
+
+    asked = read(path)
+
+    assert len(places(asked)) == (4 * 2 - 2) * 4
+    assert set(msgspec.structs.asdict(asked)) == set(CampaignFile.__struct_fields__)
+    for axis in AXES:
+        assert f"`{axis}`" in guide

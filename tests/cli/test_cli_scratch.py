@@ -1,0 +1,105 @@
+"""Temporary directories: none stays of a command that was ended, and none in use is removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.scratch import PREFIX, SUFFIX, scratch_directory, sweep
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+RUNS = Path(__file__).parents[1] / "evidence" / "runs"
+LIMIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return path
+
+
+def test_a_directory_that_is_held_stays_and_one_that_is_not_goes(temporary: Path) -> None:
+    left = temporary / f"{PREFIX}judge-left{SUFFIX}"
+    (left / "firedrill-jvm-1").mkdir(parents=True)
+    foreign = temporary / f"{PREFIX}plan-of-mine"
+    foreign.mkdir()
+
+    with scratch_directory("judge") as scratch:
+        sweep()
+        assert scratch.path.is_dir()
+        assert not left.exists()
+        assert foreign.exists()
+
+    assert not scratch.path.exists()
+
+
+def test_no_link_is_followed(temporary: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    (temporary / f"{PREFIX}judge-link{SUFFIX}").symlink_to(precious)
+    left = temporary / f"{PREFIX}judge-left{SUFFIX}"
+    left.mkdir()
+    (left / "link").symlink_to(precious)
+
+    sweep()
+
+    assert not left.exists()
+    assert (precious / "file").read_text() == "kept"
+
+
+def test_the_next_command_removes_what_a_killed_one_left(temporary: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable, "-c",
+            "import time\nfrom harness.scratch import scratch_directory\n"
+            "with scratch_directory('judge'):\n    print('made', flush=True)\n    time.sleep(600)",
+        ],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "made\n"
+    command = [FIREDRILL, "runs", "--runs-dir", temporary / "runs"]
+
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+    assert len(list(temporary.glob(f"{PREFIX}*"))) == 1
+
+    holder.kill()
+    holder.communicate(timeout=LIMIT_S)
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+    assert list(temporary.glob(f"{PREFIX}*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_shrink_that_is_ended_removes_its_directory(
+    number: signal.Signals, temporary: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")
+    judge = [FIREDRILL, "check", run, "--no-report", "--executor", "local"]
+    assert subprocess.run(judge, capture_output=True, timeout=LIMIT_S).returncode == 1
+
+    shrinking = subprocess.Popen(
+        [FIREDRILL, "shrink", run, "--jobs", "1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    ends_s = time.monotonic() + LIMIT_S
+    while not list(temporary.glob(f"{PREFIX}shrink-*/*")):  # it is in the block for sure
+        assert shrinking.poll() is None
+        assert time.monotonic() < ends_s
+        os.sched_yield()
+    shrinking.send_signal(number)
+
+    told, _ = shrinking.communicate(timeout=LIMIT_S)
+    assert shrinking.returncode == 130, told
+    assert b"interrupted" in told
+    assert list(temporary.glob(f"{PREFIX}shrink-*")) == []

@@ -1,0 +1,209 @@
+"""Generations of a group: a forced reset goes on alone, and nothing of an older one counts."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from clusters.reference.node.raft import (
+    Append,
+    AppendReply,
+    ChangeRefused,
+    Configuration,
+    Diverged,
+    Entry,
+    Generation,
+    HardState,
+    Mark,
+    Raft,
+    RaftConfig,
+    RaftEvent,
+    Role,
+    VoteReply,
+    VoteRequest,
+)
+from clusters.reference.node.raft.configuration import encode, shared_index
+
+VOTERS = ("n1", "n2", "n3")
+FIRST = Generation(1, 0, 3, 1)
+
+
+def member(name: str, *terms: int, term: int = 1, commit: int = 0) -> Raft:
+    """With a log of entries of ``terms``, of which those up to ``commit`` are committed."""
+    entries = tuple(Entry(t, i + 1, b"%d" % i) for i, t in enumerate(terms))
+    mark = Mark(commit, terms[commit - 1] if commit else 0, Configuration(VOTERS))
+    return Raft(
+        config=RaftConfig(node=name, voters=VOTERS),
+        hard_state=HardState(term),
+        entries=entries[commit:],
+        random=random.Random(1),
+        base=mark,
+        snapshot=mark,
+    )
+
+
+def finish(raft: Raft) -> tuple[list[object], list[RaftEvent]]:
+    """What was sent and told, with all writes done."""
+    sent: list[object] = []
+    told: list[RaftEvent] = []
+    while raft.has_ready():
+        ready = raft.ready()
+        if ready.hard_state is not None:
+            raft.vote_persisted(ready.hard_state)
+        if ready.entries:
+            raft.persisted(ready.entries[-1].index, ready.entries[-1].term)
+        sent += [message for _, message in ready.send_now + ready.send_durable]
+        told += ready.events
+    return sent, told
+
+
+def append(*entries: Entry, previous: tuple[int, int], term: int, lineage: object) -> Append:
+    assert isinstance(lineage, tuple)
+    return Append("n1", term, *previous, 0, 1, entries, lineage)
+
+
+def test_a_reset_leads_alone_with_all_of_its_log() -> None:
+    raft = member("n1", 1, 1, 1)
+
+    begun = raft.begin_generation(1)
+    finish(raft)
+
+    assert begun == FIRST
+    assert raft.role is Role.LEADER
+    assert raft.configuration == Configuration(("n1",), lineage=(FIRST,))
+    # What no majority had before is committed now, too.
+    assert raft.commit_index == raft.last_index == 5
+    assert raft.hard_state.generation == raft.generation == 1
+    with pytest.raises(ChangeRefused):
+        raft.begin_generation(1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        VoteReply("n2", 3, True, False),
+        VoteRequest("n2", 9, 9, 9, False),
+        AppendReply("n2", 3, False, 4, 0, 1),
+        Append("n2", 9, 3, 1, 3, 1),
+    ],
+)
+def test_nothing_that_an_older_majority_says_counts(message: Append) -> None:
+    raft = member("n1", 1, 1, 1)
+    raft.begin_generation(1)
+    finish(raft)
+    before = raft.status()
+
+    raft.step(message)
+
+    assert finish(raft) == ([], [])
+    assert raft.status() == before
+    assert message.generation == 0
+
+
+def test_a_member_with_a_higher_term_follows_the_later_generation() -> None:
+    raft = member("n2", 1, 1, 1, term=40)
+
+    raft.step(append(previous=(3, 1), term=3, lineage=(FIRST,)))
+
+    assert (raft.generation, raft.term, raft.leader) == (1, 3, "n1")
+    (reply,) = finish(raft)[0]
+    assert isinstance(reply, AppendReply)
+    assert (reply.generation, reply.refused, reply.match_index) == (1, False, 3)
+
+
+def test_a_member_learns_of_a_generation_by_its_log_alone() -> None:
+    raft = member("n2", 1, 1, 1)
+
+    raft.step(VoteRequest("n1", 9, 9, 9, False, generation=1))
+
+    assert raft.generation == 0
+    assert finish(raft) == ([], [])
+
+
+def test_a_member_without_the_reset_in_its_log_asks_for_no_votes() -> None:
+    raft = member("n2", 1, 1, 1)
+    raft.step(append(previous=(3, 1), term=3, lineage=(FIRST,)))
+    finish(raft)
+
+    for _ in range(100):
+        raft.tick()
+
+    assert raft.role is Role.FOLLOWER
+    assert finish(raft) == ([], [])
+
+
+def test_what_was_not_committed_gives_way_even_to_an_entry_that_looks_the_same() -> None:
+    # Entry 4 of term 2 is another one in the generation that went its own way behind entry 3: the
+    # configuration with which it begins.
+    raft = member("n2", 1, 1, 1, 2, term=2, commit=3)
+    other = Entry(2, 4, encode(Configuration(("n1",), lineage=(FIRST,))), config=True)
+
+    raft.step(append(other, previous=(3, 1), term=2, lineage=(FIRST,)))
+    sent, told = finish(raft)
+
+    assert told == []
+    assert [reply.match_index for reply in sent if isinstance(reply, AppendReply)] == [4]
+    raft.step(msgspec.structs.replace(append(previous=(4, 2), term=2, lineage=(FIRST,)), commit=4))
+    assert raft.ready().committed == (other,)
+
+
+def test_a_member_that_applied_what_was_cut_off_says_that_it_diverged() -> None:
+    raft = member("n2", 1, 1, 1, 1, commit=4)
+
+    for _ in range(2):
+        raft.step(append(previous=(3, 1), term=3, lineage=(FIRST,)))
+    sent, told = finish(raft)
+
+    assert told == [Diverged(1, 3, 4)]  # once
+    assert sent == []
+    assert raft.diverged
+    assert (raft.generation, raft.log_generation) == (1, 0)
+    assert not member("n2", 1, 1, 1, 1, commit=4).keeps((FIRST,))
+    assert member("n2", 1, 1, 1, commit=3).keeps((FIRST,))
+
+
+def test_a_committed_entry_may_be_another_one_before_the_reset_as_well() -> None:
+    # The survivor had entry 3 of term 1 as its leader; the majority committed one of term 2 there.
+    raft = member("n2", 1, 1, 2, term=2, commit=3)
+
+    raft.step(append(Entry(1, 3, b"tail"), previous=(2, 1), term=3, lineage=(FIRST,)))
+
+    assert finish(raft)[1] == [Diverged(1, 3, 3)]
+    # Where it was not committed it gives way.
+    other = member("n2", 1, 1, 2, term=2, commit=2)
+    other.step(append(Entry(1, 3, b"tail"), previous=(2, 1), term=3, lineage=(FIRST,)))
+    assert finish(other)[1] == []
+    assert other.last_term == 1
+    assert other.log_generation == 1
+
+
+def test_who_is_of_a_later_generation_has_not_diverged_from_an_earlier_one() -> None:
+    raft = member("n2", 1, 1, 1)
+    raft.begin_generation(1)
+    finish(raft)
+
+    assert not raft.keeps(())
+    assert not raft.diverged
+    assert finish(raft) == ([], [])
+    assert raft.keeps(raft.configuration.lineage)
+
+
+def test_two_logs_are_the_same_up_to_where_the_first_of_them_went_its_own_way() -> None:
+    second, aside = Generation(2, 1, 7, 2), Generation(3, 1, 5, 2)
+
+    assert shared_index((), ()) is None
+    assert shared_index((), (FIRST,)) == 3
+    assert shared_index((FIRST,), (FIRST, second)) == 7
+    assert shared_index((FIRST, second), (FIRST, aside)) == 5
+    # One is left out: nobody knows from where on.
+    assert shared_index((), (second,)) == 0
+
+
+def test_hard_states_and_configurations_of_before_are_read() -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode([4, "n2"]), type=HardState) == HardState(
+        4, "n2"
+    )
+    old = msgspec.msgpack.encode([["n1"], [], [], []])
+    assert msgspec.msgpack.decode(old, type=Configuration) == Configuration(("n1",))

@@ -1,0 +1,231 @@
+"""A run as one file: the way there and back, and archives that are none."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.main import execute
+from harness.errors import MalformedHistory, UsageError
+from harness.run.directory import RunDirectory
+from results.store.archive import SUFFIX, SUMS, archive, restore
+from results.store.store import RunStore
+
+RECORDED = Path(__file__).parents[1] / "evidence" / "runs"
+NAME = "20261101-120000-drill-0001"
+Members = dict[str, bytes | tarfile.TarInfo]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    root = tmp_path / "runs" / NAME
+    shutil.copytree(sorted(RECORDED.iterdir())[0], root)
+    (root / "undo").mkdir(exist_ok=True)
+    (root / "undo" / "resource").write_text("of this machine")
+    return RunDirectory(root)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "undo" not in path.parts
+    }
+
+
+def test_there_and_back_every_byte(run: RunDirectory, tmp_path: Path) -> None:
+    target = archive(run, tmp_path / f"{NAME}{SUFFIX}")
+    elsewhere = RunStore(tmp_path / "elsewhere")
+    back = restore(target, elsewhere)
+
+    assert files(back.root) == files(run.root)
+    assert not back.undo.exists()
+    assert [each.root.name for each in elsewhere.runs()] == [NAME]
+    with pytest.raises(UsageError, match="remove it first"):
+        restore(target, elsewhere)
+    with pytest.raises(UsageError, match="it exists"):
+        archive(run, target)
+
+
+def test_the_command_archives_removes_and_restores(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = ["--runs-dir", str(run.root.parent)]
+    before = files(run.root)
+
+    assert execute(["runs", "archive", *of, NAME, "--to", str(tmp_path), "--remove"]) == 0
+    assert not run.root.exists()
+    assert execute(["runs", "restore", *of, str(tmp_path / f"{NAME}{SUFFIX}")]) == 0
+    assert files(run.root) == before
+    assert NAME in capsys.readouterr().out
+    assert execute(["runs", "restore", *of, str(tmp_path / "none.gz")]) == 254
+
+
+def packed(path: Path, members: list[tuple[str, bytes | tarfile.TarInfo]]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members:
+            if isinstance(content, tarfile.TarInfo):
+                content.name = name
+                tar.addfile(content)
+            else:
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def sums(run: str = NAME, **contents: bytes) -> bytes:
+    listed = {
+        name.replace("__", "/"): {
+            "size_bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        for name, content in contents.items()
+    }
+    return msgspec.json.encode({"run": run, "files": listed})
+
+
+def link() -> tarfile.TarInfo:
+    member = tarfile.TarInfo()
+    member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return member
+
+
+def listed(name: str, content: bytes = b"x", *, size: int | None = None) -> bytes:
+    told = {"size_bytes": len(content) if size is None else size}
+    told["sha256"] = hashlib.sha256(content).hexdigest()  # type: ignore[assignment]
+    return msgspec.json.encode({"run": NAME, "files": {name: told}})
+
+
+HEAD = f"{NAME}/{SUMS}"
+HOSTILE: dict[str, list[tuple[str, bytes | tarfile.TarInfo]]] = {
+    "nothing": [],
+    "no sums": [(f"{NAME}/plan.toml", b"x")],
+    "sums of no JSON": [(HEAD, b"{")],
+    "nested JSON": [(HEAD, b"[" * 100_000)],
+    "another run": [(HEAD, sums("20261101-120000-other-0001"))],
+    "no identifier": [(f"../up/{SUMS}", sums("../up"))],
+    "above": [(HEAD, listed("../evil")), (f"{NAME}/../evil", b"x")],
+    "absolute": [(HEAD, listed("/evil")), ("/evil", b"x")],
+    "unlisted": [(HEAD, sums()), (f"{NAME}/evil", b"x")],
+    "link": [(HEAD, listed("plan.toml", b"")), (f"{NAME}/plan.toml", link())],
+    "another sum": [(HEAD, listed("plan.toml", b"y")), (f"{NAME}/plan.toml", b"x")],
+    "longer": [(HEAD, listed("plan.toml", b"x")), (f"{NAME}/plan.toml", b"x" * 99)],
+    "missing": [(HEAD, listed("plan.toml"))],
+    "twice": [(HEAD, listed("a")), (f"{NAME}/a", b"x"), (f"{NAME}/a", b"x")],
+    "resources": [(HEAD, listed("undo/x")), (f"{NAME}/undo/x", b"x")],
+    "negative": [(HEAD, listed("a", size=-1)), (f"{NAME}/a", b"x")],
+    "file as directory": [
+        (HEAD, sums(a=b"x", a__b=b"x")),
+        (f"{NAME}/a", b"x"),
+        (f"{NAME}/a/b", b"x"),
+    ],
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_no_whole_archive_leaves_nothing(what: str, tmp_path: Path) -> None:
+    source = packed(tmp_path / "hostile.tar.gz", HOSTILE[what])
+    store = RunStore(tmp_path / "deep" / "runs")
+    store.root.mkdir(parents=True)
+
+    code = execute(["runs", "restore", "--runs-dir", str(store.root), str(source)])
+
+    assert code in (254, 255)
+    assert code == 254 or what == "file as directory"
+    assert list(store.root.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "hostile.tar.gz"]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[: len(c) // 2], lambda c: c[:5], flipped, lambda c: b"", lambda c: c[9:]]
+)
+def test_a_damaged_archive_is_refused(
+    run: RunDirectory, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    target = archive(run, tmp_path / "whole.gz")
+    target.write_bytes(damage(target.read_bytes()))
+    store = RunStore(tmp_path / "elsewhere")
+
+    with pytest.raises(MalformedHistory):
+        restore(target, store)
+    assert store.runs() == ()
+
+
+def test_a_bomb_is_refused_by_its_own_sums(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.gz"
+    with gzip.open(bomb, "wb", compresslevel=9) as stream:
+        stream.write(b"\0" * (200 << 20))
+
+    with pytest.raises(MalformedHistory):
+        restore(bomb, RunStore(tmp_path / "runs"))
+
+
+def long_name() -> tarfile.TarInfo:
+    member = tarfile.TarInfo()
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
+    return member
+
+
+def test_a_name_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    source = tmp_path / "name.gz"
+    with gzip.open(source, "wb") as stream:
+        head = tarfile.TarInfo(HEAD)
+        head.size = len(sums())
+        stream.write(head.tobuf(tarfile.USTAR_FORMAT) + sums().ljust(512, b"\0"))
+        member = long_name()
+        member.name = "././@LongLink"
+        stream.write(member.tobuf(tarfile.GNU_FORMAT))
+        stream.write(bytes(64 << 20))
+
+    with pytest.raises(MalformedHistory, match="no regular file"):
+        restore(source, RunStore(tmp_path / "runs"))
+
+
+def test_a_run_is_removed_only_once_its_archive_was_read_back(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(run: RunDirectory, target: Path) -> Path:
+        written = archive(run, target)
+        written.write_bytes(written.read_bytes()[:-2000])
+        return written
+
+    monkeypatch.setattr("cli.runs.archive", torn)
+    of = ["--runs-dir", str(run.root.parent)]
+
+    assert execute(["runs", "archive", *of, NAME, "--to", str(tmp_path), "--remove"]) == 254
+    assert run.root.is_dir()
+
+
+def test_what_a_killed_restore_left_is_removed_by_the_next(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    target = archive(run, tmp_path / "whole.gz")
+    store = RunStore(tmp_path / "elsewhere")
+    left = store.root / f".{NAME}.abc.restoring"
+    left.mkdir(parents=True)
+
+    restore(target, store)
+
+    assert [path.name for path in store.root.iterdir()] == [NAME]
+
+
+def test_an_archive_that_asks_for_more_than_there_is_names_both(tmp_path: Path) -> None:
+    source = packed(tmp_path / "large.gz", [(HEAD, listed("a", size=1 << 60))])
+
+    code = execute(["runs", "restore", "--runs-dir", str(tmp_path / "runs"), str(source)])
+
+    assert code == 255

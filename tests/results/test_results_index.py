@@ -1,0 +1,240 @@
+"""The index over a store: true to its runs, made again from them, and asked by conditions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.main import execute
+from harness.errors import UsageError
+from harness.run.directory import RunDirectory
+from results.store.index import Condition, Query, index_path, opened
+from results.store.run_tags import change_tags, read_tags
+from results.store.store import RunStore
+
+RECORDED = Path(__file__).parents[1] / "evidence" / "runs"
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("judged")
+    for number, source in enumerate(sorted(RECORDED.iterdir())):
+        run = root / f"2026110{1 + number % 9}-120000-{source.name}-{number:04x}"
+        shutil.copytree(source, run)
+        execute(["check", str(run), "--executor", "local", "--no-report"])
+    return root
+
+
+@pytest.fixture
+def store(judged: Path, tmp_path: Path) -> RunStore:
+    shutil.copytree(judged, tmp_path / "runs")
+    return RunStore(tmp_path / "runs")
+
+
+def asked(store: RunStore, *conditions: str, **query: object) -> list[str]:
+    found = Query(conditions=tuple(map(Condition.parse, conditions)), **query)  # type: ignore[arg-type]
+    with opened(store) as index:
+        return [entry.run for entry in index.entries(found)]
+
+
+def outcomes(store: RunStore) -> dict[str, str | None]:
+    found = {}
+    for run in store.runs():
+        text = run.verdict.read_bytes() if run.verdict.exists() else b"{}"
+        found[run.root.name] = msgspec.json.decode(text).get("outcome")
+    return found
+
+
+def test_every_run_is_listed_and_conditions_choose(store: RunStore) -> None:
+    known = outcomes(store)
+    violations = [run for run, outcome in known.items() if outcome == "violation"]
+
+    assert asked(store) == sorted(known)
+    assert asked(store, "outcome=violation") == violations != []
+    assert set(asked(store, "outcome!=violation")) == set(known) - set(violations)
+    assert asked(store, "outcome=violation", "state=running") == []
+    assert asked(store, descending=True, limit=2) == sorted(known, reverse=True)[:2]
+    assert set(asked(store, "begun>=2026-11-03")) == {r for r in known if r >= "20261103"}
+
+
+def test_a_finding_is_found_by_its_fingerprint_and_by_its_name(store: RunStore) -> None:
+    with opened(store) as index:
+        entries = index.entries(Query())
+    findings = {finding.fingerprint: each.run for each in entries for finding in each.findings}
+    names = {finding.anomaly: each.run for each in entries for finding in each.findings}
+
+    assert findings
+    for fingerprint, run in findings.items():
+        assert run in asked(store, f"finding={fingerprint}")
+    for name, run in names.items():
+        assert run in asked(store, f"anomaly={name}")
+        assert run not in asked(store, f"anomaly!={name}")
+
+
+def test_a_seed_of_63_bits_is_found_exactly(store: RunStore) -> None:
+    run = store.runs()[0]
+    text = run.plan.read_text()
+    seed = (1 << 63) - 1
+    run.plan.write_text(re.sub(r"(?m)^seed = .*$", f"seed = {seed}", text))
+
+    assert asked(store, f"seed={seed}") == [run.root.name]
+    assert asked(store, f"seed={seed - 1}") == []
+    with pytest.raises(UsageError, match="number"):
+        Condition.parse(f"seed={1 << 63}")
+
+
+def test_faults_are_asked_one_by_one(store: RunStore) -> None:
+    with opened(store) as index:
+        entries = index.entries(Query())
+    kinds = {kind for entry in entries for kind in entry.faults}
+
+    assert kinds
+    for kind in kinds:
+        assert asked(store, f"fault={kind}") == [e.run for e in entries if kind in e.faults]
+
+
+def test_tags_are_kept_in_the_run_and_found(store: RunStore) -> None:
+    first, second = store.runs()[:2]
+    change_tags(first, ["nightly", "release=3.1.0"])
+    change_tags(second, ["release=3.2.0"])
+
+    assert asked(store, "tag=nightly") == [first.root.name]
+    assert asked(store, "tag=release") == [first.root.name, second.root.name]
+    assert asked(store, "release=3.2.0") == [second.root.name]
+
+    change_tags(first, ["release=3.1.1"], ["nightly"])
+    assert read_tags(first) == ("release=3.1.1",)
+    assert asked(store, "tag=nightly") == []
+    with pytest.raises(UsageError, match="tag"):
+        change_tags(first, ["a b"])
+
+
+def test_what_is_read_again_is_what_changed(store: RunStore) -> None:
+    with opened(store) as index:
+        assert index.refresh(store.runs()) == 0
+    gone, changed = store.runs()[0], store.runs()[1]
+    shutil.rmtree(gone.root)
+    change_tags(changed, ["seen"])
+
+    assert gone.root.name not in asked(store)
+    assert asked(store, "tag=seen") == [changed.root.name]
+    with opened(store) as index:
+        assert index.refresh(store.runs()) == 0
+        assert index.count() == len(store.runs())
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database", b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_a_damaged_index_is_made_anew(store: RunStore, damage: bytes) -> None:
+    whole = asked(store)
+    (index_path(store)).write_bytes(damage)
+
+    assert asked(store) == whole
+
+
+def test_an_index_with_a_torn_page_is_made_anew(store: RunStore) -> None:
+    whole = asked(store)
+    path = index_path(store)
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\x5a" * (len(content) - 4096)
+    path.write_bytes(content)
+
+    assert asked(store) == whole
+
+
+def test_an_index_of_another_version_is_made_anew(store: RunStore) -> None:
+    whole = asked(store)
+    with sqlite3.connect(index_path(store)) as database:
+        database.execute("DROP TABLE runs")
+        database.execute("PRAGMA user_version = 7000")
+    database.close()
+
+    assert asked(store) == whole
+
+
+def test_a_link_in_place_of_the_index_is_replaced_and_its_target_stays(
+    store: RunStore, tmp_path: Path
+) -> None:
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (index_path(store)).symlink_to(target)
+
+    assert asked(store) == sorted(run.root.name for run in store.runs())
+    assert target.read_text() == "mine"
+
+
+def test_an_index_from_elsewhere_is_not_believed(store: RunStore, tmp_path: Path) -> None:
+    whole = asked(store)
+    forged = index_path(store)
+    with sqlite3.connect(forged) as database:
+        database.execute("UPDATE runs SET outcome = 'valid'")
+        database.execute("UPDATE runs SET entry = replace(entry, 'violation', 'valid')")
+    database.close()
+    assert asked(store, "outcome=violation") == []  # it is the index that is asked
+    elsewhere = RunStore(tmp_path / "elsewhere")
+    shutil.copytree(store.root, elsewhere.root)
+
+    assert asked(elsewhere) == whole
+    assert asked(elsewhere, "outcome=violation") != []
+
+
+def test_a_pipe_in_place_of_the_index_stops_nobody(store: RunStore) -> None:
+    os.mkfifo(index_path(store))
+
+    assert asked(store) == sorted(run.root.name for run in store.runs())
+
+
+def test_a_store_that_can_only_be_read_is_listed(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not by its permissions, which do not bind root.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+
+    assert asked(store) == sorted(run.root.name for run in store.runs())
+    assert not index_path(store).exists()
+
+
+def test_a_bad_run_stops_no_list(store: RunStore) -> None:
+    bad = store.runs()[0]
+    bad.manifest.write_bytes(b"{")
+    bad.plan.write_text("= no TOML")
+    bad.verdict.parent.mkdir(exist_ok=True)
+    bad.verdict.write_bytes(b"\xff")
+    bad.tags.write_bytes(b'["a\\u001b[2J"]')
+
+    assert bad.root.name in asked(store)
+    assert asked(store, "tag=a") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["outcome", "=valid", "colour=red", "nodes=many", "fault<kill", "outcome==x=", ""]
+)
+def test_a_condition_that_can_not_be_asked_is_refused(text: str) -> None:
+    if text == "outcome==x=":
+        assert Condition.parse(text).value == "=x="
+        return
+    with pytest.raises(UsageError, match="condition"):
+        Condition.parse(text)
+
+
+def test_the_command_lists_filters_and_tags(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = ["--runs-dir", str(store.root)]
+    first = store.runs()[0].root.name
+
+    assert execute(["runs", "tag", *of, first, "release=1.0"]) == 0
+    capsys.readouterr()
+    assert execute(["runs", *of, "--where", "release=1.0", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["run"], row["release"], row["tags"]) == (first, "1.0", ["release=1.0"])
+    assert execute(["runs", *of, "--sort", "colour"]) == 254
+    assert execute(["runs", *of, "--where", "colour=red"]) == 254
+    assert "colour" in capsys.readouterr().err
+    assert RunDirectory(store.root / first).tags.exists()

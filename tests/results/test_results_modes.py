@@ -1,0 +1,61 @@
+"""The page over one drill in several modes: what each mode costs, gives and loses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic_run import build, valid, violation, write_verdict
+
+from harness.protocols.verdict import Verdict
+from results.report.modes import Comparison, ModeRun, compared, lines, write_comparison
+from results.report.tabulate import DASH
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModeRun, ...]:
+    def made(mode: str, verdict: Verdict) -> ModeRun:
+        run = build(tmp_path_factory.mktemp("runs") / mode)
+        write_verdict(run, verdict)
+        return ModeRun(mode=mode, run=run, verdict=verdict)
+
+    return made("SC", valid()), made("HA", violation())
+
+
+@pytest.fixture(scope="module")
+def found(runs: tuple[ModeRun, ...]) -> Comparison:
+    return compared(runs)
+
+
+def rows(found: Comparison, title: str) -> dict[str, tuple[str, ...]]:
+    (grid,) = (grid for grid in found.grids if grid.title.startswith(title))
+    assert grid.columns == ("", "SC", "HA")
+    return {name: tuple(others) for name, *others in grid.rows}
+
+
+def test_price_benefit_and_loss_of_each_mode_stand_side_by_side(found: Comparison) -> None:
+    price, benefit, loss = (rows(found, title) for title in ("price", "benefit", "loss"))
+
+    assert {"p50 in calm (ms)", "p99 in calm (ms)", "p99 under faults (ms)"} <= set(price)
+    assert "longest silence (s)" in benefit
+    assert loss["lost-write (violation)"] == (DASH, "3")
+    assert loss["G1c (permitted, or observed)"] == (DASH, "1")
+    assert len(rows(found, "faults")) > 0
+
+
+def test_the_page_links_the_reports_and_is_inert(
+    found: Comparison, runs: tuple[ModeRun, ...], tmp_path: Path
+) -> None:
+    page = write_comparison(found, tmp_path).read_text()
+
+    assert all(one.run.root.name in page for one in runs)
+    assert "Content-Security-Policy" in page
+    assert "price: latency" in page
+
+
+def test_the_terminal_shows_the_same_tables_with_aligned_columns(found: Comparison) -> None:
+    told = lines(found)
+
+    assert sum(1 for line in told if line.endswith("HA")) == len([g for g in found.grids if g.rows])
+    (calm,) = (line for line in told if line.startswith("p99 in calm"))
+    assert rows(found, "price")["p99 in calm (ms)"][1] in calm
