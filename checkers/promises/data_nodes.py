@@ -38,7 +38,8 @@ from harness.text import seconds
 Row = dict[str, Any]
 Nodes = frozenset[str]
 
-HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it
+HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it,
+# and for as long as metastorage was kept from committing the switch, see Punctuality.unseen_since
 EARLY_S = 0.3  # times are those at which nodes have applied a revision
 LATE_S = 1.5  # a switch is one write of a leader that serves
 TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
@@ -145,15 +146,31 @@ class Punctuality:
     def holds(self, due_ns: int, until_ns: int) -> bool:
         """Whether nothing keeps the store from a switch that is due."""
         since_ns = due_ns - int(TAKEOVER_S * NS_PER_S)
-        if any(since_ns <= at_ns <= until_ns for at_ns in self.elected_ns):
-            return False
-        return not any(
-            d.start_ns <= until_ns
-            and d.end_ns >= since_ns
-            and not d.moves
-            and (not d.effects <= _ALONE or not d.effects or not self.voters.isdisjoint(d.nodes))
-            for d in self.calm.disturbances
-        )
+        return not any(True for _ in self._hindrances(since_ns, until_ns))
+
+    def unseen_since(self, at_ns: int) -> int:
+        """The time from which on changes may have been written that a switch at ``at_ns`` had not
+        seen: a leader that has lost its majority has its switch committed, as it decided it, when
+        the majority is back.
+        """
+        since_ns = at_ns - int(HANDLED_S * NS_PER_S)
+        while earlier := [
+            start_ns - int(HANDLED_S * NS_PER_S)
+            for start_ns in self._hindrances(since_ns, at_ns)
+            if start_ns - int(HANDLED_S * NS_PER_S) < since_ns
+        ]:
+            since_ns = min(earlier)
+        return since_ns
+
+    def _hindrances(self, since_ns: int, until_ns: int) -> Iterator[int]:
+        """When each began that may keep the store from writing a switch in that time."""
+        for at_ns in self.elected_ns:
+            if since_ns <= at_ns <= until_ns:
+                yield at_ns - int(TAKEOVER_S * NS_PER_S)
+        for d in self.calm.disturbances:
+            alone = d.effects and d.effects <= _ALONE and self.voters.isdisjoint(d.nodes)
+            if d.start_ns <= until_ns and d.end_ns >= since_ns and not d.moves and not alone:
+                yield d.start_ns
 
 
 def judged(zone: str, rows: Sequence[Row], clock: Punctuality) -> Iterator[tuple[str, str]]:
@@ -285,7 +302,7 @@ def _explained(
     """
     at_ns, told = switch["at_ns"], frozenset(switch["nodes"])
     early: tuple[Zone | None, float] = None, 0.0
-    for seen, unseen in _orders(waiting, at_ns):
+    for seen, unseen in _orders(waiting, clock.unseen_since(at_ns)):
         before = applied(state, seen)
         if before.at_once or before.data is None:
             if told == before.eligible:
@@ -321,12 +338,11 @@ def _without(state: Zone, data: Nodes, fired: set[str]) -> Zone:
 
 
 def _orders(
-    waiting: Sequence[Input], at_ns: int
+    waiting: Sequence[Input], since_ns: int
 ) -> Iterator[tuple[Sequence[Input], Sequence[Input]]]:
-    """Yield what a switch at ``at_ns`` may have seen, and what it may not: changes of nodes that
-    come one after the other may be handled as one.
+    """Yield what a switch may have seen, and what it may not, of the changes from ``since_ns`` on:
+    changes of nodes that come one after the other may be handled as one.
     """
-    since_ns = at_ns - int(HANDLED_S * NS_PER_S)
     for number in range(len(waiting), -1, -1):
         if number < len(waiting) and waiting[number].at_ns < since_ns:
             return
