@@ -347,16 +347,18 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
     total = sum(outcomes.invoke_s.size for outcomes in scene.operations.values())
     ok = scene.operations[OpType.OK]
     notes = []
-    for kind, outcomes in scene.operations.items():
+    conflicts = series.NO_OUTCOMES if scene.conflicts is None else scene.conflicts
+    *by_type, refused = series.from_foot([*scene.operations.values(), conflicts])
+    for kind, outcomes in zip(scene.operations, by_type, strict=True):
         every = max(1, -(-outcomes.invoke_s.size // POINTS_MAX))
         if every > 1:
             notes.append(f"Of the {kind} operations one in {every} is drawn; the lines count all.")
         look = _Look(kind.value, MARKERS[kind], COLOURS[kind], front=kind is not OpType.OK)
         _points(axes, look, outcomes, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
-    if (gave_way := scene.conflicts) is not None and gave_way.invoke_s.size:
-        every = max(1, -(-gave_way.invoke_s.size // POINTS_MAX))
-        total += gave_way.invoke_s.size
-        _points(axes, CONFLICT, gave_way, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
+    if refused.invoke_s.size:
+        every = max(1, -(-refused.invoke_s.size // POINTS_MAX))
+        total += refused.invoke_s.size
+        _points(axes, CONFLICT, refused, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
     for quantile, line in series.quantiles(ok, start, end).items():
         style = QUANTILE_STYLES[quantile]
         label = f"p{quantile * 100:g} of ok"

@@ -36,6 +36,9 @@ class Outcomes:
     latency_s: Floats
 
 
+NO_OUTCOMES = Outcomes(invoke_s=np.empty(0), complete_s=np.empty(0), latency_s=np.empty(0))
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Line:
     """One value per window: ``at_s`` is the middle of the window."""
@@ -55,6 +58,22 @@ def by_type(transactions: pa.Table, without: Sequence[str] = ()) -> dict[OpType,
 def with_codes(transactions: pa.Table, codes: Sequence[str]) -> Outcomes:
     """Return the transactions with these error codes."""
     return _outcomes(transactions, _with_code(transactions, codes))
+
+
+def from_foot(groups: Sequence[Outcomes]) -> list[Outcomes]:
+    """Return ``groups`` with those that took no time, as one that a simulation refuses, at half of
+    the shortest time that any took: a logarithmic axis has no zero, and one that began near it had
+    no room for the others.
+    """
+    taken = np.concatenate([outcomes.latency_s for outcomes in groups])
+    taken = taken[taken > LATENCY_MIN_S]
+    if not taken.size:
+        return list(groups)
+    foot_s = taken.min() / 2
+    return [
+        attrs.evolve(outcomes, latency_s=np.maximum(outcomes.latency_s, foot_s))
+        for outcomes in groups
+    ]
 
 
 def _with_code(transactions: pa.Table, codes: Sequence[str]) -> pa.ChunkedArray:

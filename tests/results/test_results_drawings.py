@@ -6,6 +6,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from markupsafe import Markup
 
@@ -13,6 +14,7 @@ from harness.protocols.finding import Dependency, Finding
 from results.drawing import axis, cycle, lanes
 from results.drawing.axis import PLACES, SECONDS, duration, scale_of
 from results.drawing.lanes import Stage, Tick, Window
+from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text
 from results.report.cards import _places
 from results.report.steps import Telling, parting
@@ -260,3 +262,15 @@ def test_lists_in_drawings_are_short_and_in_tables_say_what_is_left_out() -> Non
     assert Telling().step(row["ops"][0]).startswith("r 7 [… 26 before, 26 27")
     assert Telling().step(row["ops"][1]) == "cas 8 1 → 2"
     assert parting([row]) == {}
+
+
+def test_operations_that_took_no_time_leave_the_others_their_room() -> None:
+    at = np.arange(3, dtype=np.float64)
+    served = Outcomes(invoke_s=at, complete_s=at, latency_s=np.array([0.004, 0.02, 1.0]))
+    refused = Outcomes(invoke_s=at, complete_s=at, latency_s=np.array([1e-9, 1e-9, 0.5]))
+
+    drawn = from_foot([served, refused, NO_OUTCOMES])
+
+    assert drawn[0].latency_s.tolist() == [0.004, 0.02, 1.0]
+    assert drawn[1].latency_s.tolist() == [0.002, 0.002, 0.5]
+    assert from_foot([NO_OUTCOMES])[0].latency_s.size == 0
