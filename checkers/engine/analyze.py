@@ -229,7 +229,11 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     table = _plan_table(history.run.plan) if planned else {}
     check = _check_plan(table) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
-    looks_at_logs, logs = patterns_of(manifest.declaration) is not None, history.logs
+    patterns, logs = patterns_of(manifest.declaration), history.logs
+    looks_at_logs = patterns is not None
+    # A line that breaks a promise may be in what nobody reads; other lines only explain.
+    decides = any(pattern.breaks for pattern in patterns or ())
+    missing = (*logs.missing, *logs.unsealed, *(logs.incomplete if decides else ()))
     return Setting(
         model=model,
         declaration=manifest.declaration,
@@ -240,8 +244,8 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         search_limit=search_limit or check.search_limit,
         limits=promise_of(table),
         schedule=schedule_of(table),
-        missing=history.unnamed + (logs.missing + logs.unsealed if looks_at_logs else ()),
-        remarks=logs.remarks if looks_at_logs else (),
+        missing=history.unnamed + (missing if looks_at_logs else ()),
+        remarks=(logs.remarks + (() if decides else logs.incomplete)) if looks_at_logs else (),
         bank=BankRules() if origin is None else origin.bank,
         state=manifest.state,
         interrupted=manifest.interrupted,

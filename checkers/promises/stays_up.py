@@ -28,6 +28,7 @@ from harness.history.files import open_or_refuse
 from harness.history.load import History
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.protocols.finding import Finding
 from harness.protocols.models import NODE_EXIT, PANIC
 from harness.protocols.promise import Declaration, LogPattern
@@ -42,7 +43,6 @@ LIFE = (EventKind.NODE_STARTED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED)
 
 Row = dict[str, Any]
 LINE_BYTES = 4096  # of one line, looked at
-FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they collect below this
 SHOWN_CHARS = 400  # of a line, kept
 BATCH_LINES = 4096  # matched at once: at most 16 MB
 NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
@@ -243,7 +243,7 @@ def _findings(log: NodeLog, patterns: tuple[LogPattern, ...]) -> Iterator[dict[s
     kept: dict[str, list[dict[str, Any]]] = {}
     totals: dict[str, int] = {}
     last = 0
-    for some in _batches(_lines(log.path, min(size_bytes, FILE_BYTES))):
+    for some in _batches(_lines(log.path, min(size_bytes, NODE_LOG_BYTES))):
         lines, last = [line for _, line in some], some[-1][0]
         for pattern in patterns:
             places = matches(lines, pattern)
@@ -257,7 +257,7 @@ def _findings(log: NodeLog, patterns: tuple[LogPattern, ...]) -> Iterator[dict[s
                     {"node": node, "file": name, "line": some[place][0], "pattern": pattern.name}
                     | {"breaks": pattern.breaks, "text": text}
                 )
-    if (left_bytes := size_bytes - FILE_BYTES) > 0:
+    if (left_bytes := size_bytes - NODE_LOG_BYTES) > 0:
         text = f"the last {left_bytes} bytes of the file were not looked at"
         kept[NOT_READ] = [
             {"node": node, "file": name, "line": last, "pattern": NOT_READ}

@@ -19,12 +19,11 @@ from clusters.ignite3.logline import LogEvent
 from harness.clock import RunClock
 from harness.errors import FiredrillError
 from harness.history.records import EventKind, StoreEvent
-from harness.protocols.cluster import LogPiece, ReadsLogs
+from harness.protocols.cluster import NODE_LOG_BYTES, LogPiece, ReadsLogs
 from harness.tasks import together
 
 READ_EVERY_S = 2.0  # each is a command on a node; events missed by a read are in the logs
 READ_LIMIT_S = 5.0
-KEPT_BYTES = 32 << 20  # providers keep the end of a log that is longer, one no less than this
 CHANGES = (EventKind.ASSIGNMENTS_CHANGED, EventKind.REBALANCE_STAGE)
 
 
@@ -119,7 +118,7 @@ class Journal:
         or by their times where only the end of the log was kept.
         """
         log = self._log(node)
-        if len(content) >= KEPT_BYTES:
+        if len(content) >= NODE_LOG_BYTES:
             log.offset = 0
             self._hear(log, log.take(content, after_ns=log.newest_ns))
         else:

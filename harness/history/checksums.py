@@ -20,6 +20,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history import files, record_frames
+from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.run.directory import LogSum, Manifest, RunDirectory
 from harness.text import inert
 
@@ -48,13 +49,15 @@ class NodeLog:
 @attrs.frozen(kw_only=True)
 class NodeLogs:
     """The logs of a run. ``gone`` names logs that were sealed and are not there. ``missing``,
-    ``unsealed`` and ``remarks`` are sentences: on these, on logs that the manifest does not name,
-    and on bytes that were not read or have no checksum.
+    ``incomplete``, ``unsealed`` and ``remarks`` are sentences: on these, on logs of which the
+    beginning was not collected or the end is not read, on logs that the manifest does not name, and
+    on bytes that were added later or have no checksum.
     """
 
     files: tuple[NodeLog, ...] = ()
     gone: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
     unsealed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -166,6 +169,7 @@ def require_logs(run: RunDirectory, manifest: Manifest) -> NodeLogs:
         files=tuple(kept),
         gone=tuple(gone),
         missing=tuple(_missing(gone)),
+        incomplete=_limited([*_without_beginning(manifest), *_beyond_limit(manifest)]),
         unsealed=_unnamed(added),
         remarks=tuple(remarks),
     )
@@ -193,10 +197,26 @@ def _tables(run: RunDirectory) -> Iterator[Path]:
 
 def _unnamed(names: Sequence[str]) -> tuple[str, ...]:
     told = [f"{inert(name)} is not in the manifest, and was not read" for name in names]
-    if len(told) > _NAMED_MAX:
-        more = f"{len(told) - _NAMED_MAX} more files are not in the manifest, and were not read"
-        told[_NAMED_MAX:] = [more]
-    return tuple(told)
+    return _limited(told, "files are not in the manifest, and were not read")
+
+
+def _without_beginning(manifest: Manifest) -> Iterator[str]:
+    if not isinstance(manifest.logs_left_out, msgspec.UnsetType):
+        for name, count in sorted(manifest.logs_left_out.items()):
+            yield f"the first {count} bytes of {inert(name)} were not collected"
+
+
+def _beyond_limit(manifest: Manifest) -> Iterator[str]:
+    """Of a provider that collects more, or of a run that broke off before it collected."""
+    if not isinstance(manifest.logs, msgspec.UnsetType):
+        for name, log in sorted(manifest.logs.items()):
+            if (count := log.size_bytes - NODE_LOG_BYTES) > 0:
+                yield f"the last {count} bytes of {inert(name)} are not looked at"
+
+
+def _limited(sentences: list[str], what: str = "logs are incomplete") -> tuple[str, ...]:
+    more = len(sentences) - _NAMED_MAX
+    return tuple(sentences[:_NAMED_MAX] + ([f"{more} more {what}"] if more > 0 else []))
 
 
 def _present(run: RunDirectory) -> Iterator[tuple[str, str, Path]]:

@@ -28,6 +28,10 @@ from harness.protocols.client import Client
 from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.promise import Declaration
 
+# Of one log of a node: its end, where the story of a failure is. As much is collected, sealed and
+# searched; at the start of a longer one lines may be lost, which the manifest then names.
+NODE_LOG_BYTES = 64 << 20
+
 Link = tuple[str, str]
 Grudge = tuple[Link, ...]
 """Directed links (source, destination) whose packets are dropped: sorted, without repetition."""
@@ -219,8 +223,12 @@ class Provider(Protocol):
         are absent.
         """
 
-    async def collect(self, node: str, into: Path) -> None:
-        """Copy the node's logs into ``into`` (created), size-capped."""
+    async def collect(self, node: str, into: Path) -> Mapping[str, int]:
+        """Copy the node's logs into ``into`` (created), of each no more than its last
+        ``NODE_LOG_BYTES``. Return the number of bytes left out before them by the file's name; logs
+        that are whole have no entry. A collected file is sealed afterwards: it may grow, and no
+        byte of it changes. Raises ``HarnessError``.
+        """
 
     async def teardown(self) -> None:
         """Remove everything of this run. Idempotent; never waits for a frozen node."""

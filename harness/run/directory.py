@@ -68,6 +68,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere. ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
     nodes' logs to their sums; these and ``sizes`` are unset in runs of versions that did not record
     them.
+    ``logs_left_out`` counts the bytes before the beginning of a log that were not collected, by the
+    log's relative path; it is unset where there are none.
     ``recovered`` is set where the controller died before it sealed the run: the sums of its logs
     are of what the recovery found.
     """
@@ -96,6 +98,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     recovered: bool | msgspec.UnsetType = msgspec.UNSET
     sizes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     log_remarks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    logs_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

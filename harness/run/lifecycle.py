@@ -137,6 +137,7 @@ class Life:
         if isinstance(parts.system, TellsChanges):
             self.changes = ChangeLog(run, parts.system, self.clock)
         self.checksums: dict[str, str] = {}
+        self.logs_left_out: dict[str, int] = {}
         self.trouble: list[str] = []
         self.errors: Counter[str] = Counter()  # of operations, in this phase
 
@@ -505,13 +506,15 @@ class Life:
 
     async def _collect_logs(self, cluster: Cluster) -> None:
         await together(
-            self._attempt(
-                f"collect logs of {node}",
-                COLLECT_LIMIT_S,
-                self.provider.collect(node, self.run.node(node)),
-            )
+            self._attempt(f"collect logs of {node}", COLLECT_LIMIT_S, self._collect_log(node))
             for node in cluster.machines
         )
+
+    async def _collect_log(self, node: str) -> None:
+        into = self.run.node(node)
+        left_out = await self.provider.collect(node, into)
+        for name, count in (left_out or {}).items():  # a plug-in's provider may return nothing
+            self.logs_left_out[(into / name).relative_to(self.run.root).as_posix()] = count
 
     async def _end(self, what: str, task: asyncio.Future[None]) -> None:
         """End a task beside the run; that it failed before, or does not end, is trouble."""
@@ -530,9 +533,9 @@ class Life:
         try:
             await within(limit_s, work)
             return True
-        # Of the work itself, a socket's perhaps: at the limit ``within`` raises another error.
-        except TimeoutError as error:
-            text = f"{what}: it raised TimeoutError: {error}"
+        # Of the work itself, a socket's or a disk's: at the limit ``within`` raises another error.
+        except OSError as error:
+            text = f"{what}: it raised {type(error).__name__}: {error}"
         except FiredrillError as error:
             text = f"{what}: {error}"
         if tell:
@@ -589,6 +592,7 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
             interrupted=stop.cut_short and not stop.reason,
             trouble=(*life.trouble, *life.nemesis.trouble),
             out_of_room=life.writer.out_of_room or msgspec.UNSET,
+            logs_left_out=life.logs_left_out or msgspec.UNSET,
         )
         # On the disk before it is sealed: sealing reads it there, as a recovery would.
         write_manifest(life.run, manifest)

@@ -11,13 +11,15 @@ from checker_histories import STRICT, Fault, a, ok, r, records
 
 from checkers.engine.analyze import analyze
 from checkers.promises import stays_up
-from checkers.promises.stays_up import FILE_BYTES, KEPT_MAX, scan
+from checkers.promises.stays_up import KEPT_MAX, scan
 from harness.errors import MalformedHistory
+from harness.history import checksums
 from harness.history.chunks import ChunkWriter
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
 from harness.history.seal import recover, seal
+from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import LogPattern
 from harness.protocols.verdict import Verdict, encode
@@ -235,13 +237,13 @@ def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:
     assert len(rows) == KEPT_MAX
     assert rows[0]["line"] == 2, "the long line is one line"
     assert {row["total"] for row in rows} == {500}
-    assert len(hostile + many) < FILE_BYTES
+    assert len(hostile + many) < NODE_LOG_BYTES
 
 
 def test_the_end_of_a_log_that_nobody_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stays_up, "FILE_BYTES", 20)
+    monkeypatch.setattr(stays_up, "NODE_LOG_BYTES", 20)
     run = write(
         tmp_path / "run", logs={"n1": b"panic: 1\nfine enough\npanic: 2\n", "n2": b"fine\n"}
     )
@@ -250,6 +252,39 @@ def test_the_end_of_a_log_that_nobody_read_is_told(
 
     assert [(row["pattern"], row["node"]) for row in rows] == [("panic", "n1"), ("not-read", "n1")]
     assert rows[1]["text"] == "the last 10 bytes of the file were not looked at"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "outcome"),
+    [(PATTERNS, "unknown"), (PATTERNS[1:], "valid"), (None, "valid")],
+    ids=["lines break a promise", "lines only explain", "no promise"],
+)
+def test_where_the_beginning_of_a_log_was_left_out_a_panic_may_be_in_it(
+    tmp_path: Path, patterns: tuple[LogPattern, ...] | None, outcome: str
+) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"fine\n"}, patterns=patterns)
+    assert judged(run).outcome == "valid"
+    cut = msgspec.structs.replace(read_manifest(run), logs_left_out={"nodes/n1/node.log": 1234})
+    write_manifest(run, cut)
+
+    found = judged(run)
+
+    told = "the first 1234 bytes of nodes/n1/node.log were not collected"
+    assert found.outcome == outcome
+    assert (told in found.reasons) == (patterns is not None)
+
+
+def test_where_the_end_of_a_log_is_beyond_what_is_read_a_panic_may_be_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"all is fine\nand so on\n"})
+    assert judged(run).outcome == "valid"
+    monkeypatch.setattr(checksums, "NODE_LOG_BYTES", 20)
+
+    found = judged(run)
+
+    assert found.outcome == "unknown"
+    assert "the last 2 bytes of nodes/n1/node.log are not looked at" in found.reasons
 
 
 def test_a_pattern_may_be_as_bad_as_it_likes_and_ends_the_line_where_lines_end(

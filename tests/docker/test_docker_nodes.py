@@ -354,6 +354,70 @@ def test_a_log_that_grows_without_end_keeps_its_end_and_its_offsets(
     _with_run(named("flood"), story, ("n1",))
 
 
+def test_the_lost_beginning_of_a_log_is_counted(
+    docker_daemon: docker.APIClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusters.providers.docker.daemon_tasks.NODE_LOG_BYTES", 1000)
+    code = "print('x' * 5000, flush=True); print('the end', flush=True); input()"
+    chatty = Program(argv=("sh", "-c", 'sleep 60 | python3 -c "$0"', code))
+
+    async def story(run: Run) -> None:
+        await run.provider.install("n1", chatty)
+        await run.provider.start("n1")
+        async with asyncio.timeout(20):
+            while not (await run.provider.read_log("n1", 0, 9000)).content.endswith(b"end\n"):
+                pass
+
+        left_out = await run.provider.collect("n1", tmp_path)
+
+        assert left_out == {"node.log": 4009}
+        assert (tmp_path / "node.log").read_bytes() == b"x" * 991 + b"\nthe end\n"
+
+    _with_run(named("chatty"), story, ("n1",))
+
+
+def test_where_a_file_system_makes_no_holes_the_dropped_parts_of_a_log_are_counted(
+    docker_daemon: docker.APIClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusters.providers.remote.program.LOG_KEPT_BYTES", 1000)
+    monkeypatch.setattr("clusters.providers.remote.program.LOG_LOOK_S", 1)
+    code = (
+        "import os, time\n"
+        "print('x' * 5000, flush=True)\n"
+        "while not os.path.exists('/run/firedrill-log-dropped'): time.sleep(0.1)\n"
+        "print('the end', flush=True); input()"
+    )
+    flood = Program(argv=("sh", "-c", 'sleep 60 | python3 -c "$0"', code))
+
+    async def story(run: Run) -> None:
+        container = f"firedrill-{named('no-holes')}-n1"
+        refuse = ["ln", "-sf", "/bin/false", "/usr/bin/fallocate"]
+        made = await asyncio.to_thread(docker_daemon.exec_create, container, refuse)
+        await asyncio.to_thread(docker_daemon.exec_start, made["Id"])
+        await run.provider.install("n1", flood)
+        await run.provider.start("n1")
+        async with asyncio.timeout(30):
+            while (await run.provider.read_log("n1", 0, 9000)).content != b"the end\n":
+                pass
+
+        assert await run.provider.collect("n1", tmp_path) == {"node.log": 5001}
+        assert (tmp_path / "node.log").read_bytes() == b"the end\n"
+
+    _with_run(named("no-holes"), story, ("n1",))
+
+
+def test_a_disk_that_refuses_collected_logs_is_named(
+    docker_daemon: docker.APIClient, tmp_path: Path
+) -> None:
+    (tmp_path / "into").write_text("a file")
+
+    async def story(run: Run) -> None:
+        with pytest.raises(HarnessError, match=r"cannot collect logs into .*File exists"):
+            await run.provider.collect("n1", tmp_path / "into")
+
+    _with_run(named("refused"), story, ("n1",))
+
+
 def test_libraries_of_a_lock_file_are_importable_on_the_node(
     docker_daemon: docker.APIClient,
 ) -> None:

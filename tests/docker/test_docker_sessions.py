@@ -210,6 +210,15 @@ def test_a_port_where_nothing_listens_is_named() -> None:
         local(port).connect(0.2)
 
 
+def test_a_timeout_of_the_work_itself_is_not_said_to_be_the_lanes_limit() -> None:
+    def refused() -> None:
+        raise TimeoutError("the socket waited 5 s")
+
+    with pytest.raises(HarnessError, match="n1: reading: the socket waited 5 s") as raised:
+        asyncio.run(Lane("n1").call("reading", 100, refused))
+    assert not isinstance(raised.value, DeadlineExceeded)
+
+
 def test_a_lane_gives_up_in_time_and_leaves_the_others_alone() -> None:
     release = threading.Event()
 

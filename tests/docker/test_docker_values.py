@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters.providers.docker import daemon_tasks, images, subnets
+from clusters.providers.docker import daemon_tasks, images, machines, subnets
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
@@ -36,6 +36,32 @@ def test_a_cut_is_a_chain_that_drops_by_source_and_spares_the_control_port() -> 
         "COMMIT\n"
     )
     assert packet_rules.drops_at("n1", (), (), ADDRESSES) == ()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 700, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "left_out", "kept"),
+    [
+        (b"early, late", 7, b"late"),
+        (b"late", 0, b"late"),
+        (b"", 0, b""),
+        (b"\0" * 5000 + b"te", 5000, b"te"),
+        (b"early\0\0a\0b", 7, b"a\0b"),
+    ],
+)
+def test_the_end_of_a_log_is_copied_without_the_hole_before_it(
+    content: bytes, left_out: int, kept: bytes, chunk_bytes: int
+) -> None:
+    packed, copied = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        about = tarfile.TarInfo("node.log")
+        about.size = len(content)
+        tar.addfile(about, io.BytesIO(content))
+    sent = packed.getvalue()
+    chunks = (sent[i : i + chunk_bytes] for i in range(0, len(sent), chunk_bytes))
+
+    assert machines.copy_tail(chunks, 4, copied) == left_out
+    assert copied.getvalue() == kept
 
 
 def test_a_loss_is_a_chance_in_the_chain_behind_the_cuts() -> None:

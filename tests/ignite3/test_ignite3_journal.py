@@ -145,7 +145,7 @@ def test_what_a_killed_node_said_last_is_in_what_was_collected(
     assert run(look(whole)) == [EventKind.LEADER_ELECTED]
 
     end = log("the end of a line", line(lines.BEGAN), line(lines.ELECTED, at="15:42:21:900"))
-    monkeypatch.setattr(journal, "KEPT_BYTES", len(end))
+    monkeypatch.setattr(journal, "NODE_LOG_BYTES", len(end))
     assert run(look(end)) == [EventKind.LEADER_ELECTED]
 
 

@@ -222,7 +222,7 @@ class World:
     async def install(self, node: str, program: Program) -> None:
         raise NotImplementedError
 
-    async def collect(self, node: str, into: Path) -> None:
+    async def collect(self, node: str, into: Path) -> dict[str, int]:
         raise NotImplementedError
 
     async def teardown(self) -> None:

@@ -5,6 +5,7 @@ whole one.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import sim_lab
 from sim_lab import drill
 
+from clusters.providers.sim import provider as sim_provider
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient
@@ -86,6 +88,38 @@ def test_an_adapter_that_lets_a_timeout_out_is_not_said_to_have_taken_all_the_ti
     monkeypatch.setattr(ReferenceSystem, "recover", refused)
     _, manifest = drill(PLAN, tmp_path / "run")
     assert manifest.trouble == ("quiesce: it raised TimeoutError: n1 said nothing",)
+
+
+def test_logs_that_the_disk_refuses_are_trouble_and_lose_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sim_provider, "_write", refused)
+    _, manifest = drill(PLAN, tmp_path / "run")
+
+    assert manifest.state == "sealed"
+    assert manifest.trouble == tuple(
+        f"collect logs of {node}: it raised OSError: [Errno 5] Input/output error"
+        for node in ("n1", "n2", "n3")
+    )
+
+
+def test_lines_of_a_log_that_were_not_kept_are_counted_in_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, whole = drill(PLAN, tmp_path / "whole")
+    assert whole.logs_left_out is msgspec.UNSET
+    monkeypatch.setattr(sim_provider, "LOG_LINES", 2)
+
+    short, manifest = drill(PLAN, tmp_path / "short")
+
+    assert isinstance(manifest.logs_left_out, dict)
+    assert sorted(manifest.logs_left_out) == [f"nodes/n{n}/node.log" for n in (1, 2, 3)]
+    for name, left_out in manifest.logs_left_out.items():
+        content = (run.root / name).read_bytes()
+        assert (short.root / name).read_bytes() == content[left_out:]
 
 
 def test_a_run_that_is_cancelled_half_way_says_so(

@@ -4,6 +4,7 @@ blocks.
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from clusters.providers.docker.daemon import DaemonError
 from clusters.providers.docker.machines import Machines, MachineState
 from clusters.providers.remote import program
 from harness.errors import HarnessError
-from harness.protocols.cluster import Capability, NodeStatus
+from harness.history.files import disk_failure
+from harness.protocols.cluster import NODE_LOG_BYTES, Capability, NodeStatus
 
-LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
 CONTAINER_LOG_LINES = 2000
+DROPPED_MAX_BYTES = 1 << 16  # of the sizes of dropped parts, ten digits each
 EXIT_TEXT_BYTES = 32 << 10  # of a log's end, in which its last words are looked for
 EXIT_TEXT_CHARS = 120
 LOOKS = 3  # one in some thousand shows nothing on a crowded host; the next one does
@@ -198,14 +200,32 @@ def collect(
     launch: program.Launch | None,
     into: Path,
     lost: bool = False,
-) -> None:
-    """Write the program's log and ``container.log`` into ``into``; then raise as ``look``."""
-    into.mkdir(parents=True, exist_ok=True)
-    machine_log = machines.container_log(node, CONTAINER_LOG_LINES)
-    (into / "container.log").write_bytes(machine_log[-LOG_LIMIT_BYTES:])
-    if launch is not None:
-        content = machines.file_tail(node, launch.log, LOG_LIMIT_BYTES)
-        (into / Path(launch.log).name).write_bytes(content.lstrip(b"\0"))  # holes of a flood
+) -> dict[str, int]:
+    """Write the program's log and ``container.log`` into ``into``; returns the number of bytes left
+    out of the program's log, by its file's name. Then raises as ``look``, and ``HarnessError``
+    where the disk refuses.
+    """
+    left_out = {}
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        # Of the machine, not of the store: of that log no beginning is missed.
+        machine_log = machines.container_log(node, CONTAINER_LOG_LINES)
+        (into / "container.log").write_bytes(machine_log[-NODE_LOG_BYTES:])
+        if launch is not None:
+            path = into / Path(launch.log).name
+            with path.open("wb") as target:
+                left_out[path.name] = machines.file_tail(node, launch.log, NODE_LOG_BYTES, target)
+            left_out[path.name] += _dropped_bytes(machines, node)
+    except OSError as error:
+        raise disk_failure("collect logs into", into, error, "they are missing") from error
     # Raised last: the logs of a machine that is gone are what explains its end.
     if not lost:
         _refuse_vanished(node, machines.state(node))
+    return {name: count for name, count in left_out.items() if count}
+
+
+def _dropped_bytes(machines: Machines, node: str) -> int:
+    """The size of the parts of the program's log that the machine itself dropped."""
+    told = io.BytesIO()
+    machines.file_tail(node, program.DROPPED, DROPPED_MAX_BYTES, told)
+    return sum(int(line) for line in told.getvalue().split() if line.isdigit())

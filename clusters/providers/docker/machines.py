@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import IPv4Network
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 import docker
@@ -40,6 +41,7 @@ STREAMED_MAX_BYTES = (
 )  # the daemon hands out whole files, holes too: some hundred MB a second
 FREEZE_TRIES = 5
 OUTPUT_LIMIT_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
 EXEC_LIMIT_S = 60.0  # between blocks the client has a limit of its own
 
 
@@ -60,19 +62,36 @@ class _Chunks(io.RawIOBase):
         return taken
 
 
-def tail(chunks: Iterator[bytes], limit_bytes: int) -> bytes:
-    """The last ``limit_bytes`` of the first regular file in a tar that arrives in ``chunks``."""
+def copy_tail(chunks: Iterator[bytes], limit_bytes: int, target: BinaryIO) -> int:
+    """Append the last ``limit_bytes`` of the first regular file in a tar that arrives in ``chunks``
+    to ``target``, without the zeros that a hole before them leaves. Returns the number of bytes
+    left out. Raises ``OSError``.
+    """
     with tarfile.open(fileobj=io.BufferedReader(_Chunks(chunks)), mode="r|") as tar:
         for entry in tar:
             content = tar.extractfile(entry) if entry.isfile() else None
             if content is None:
                 continue
-            skipped = max(0, entry.size - limit_bytes)
+            left_out = left = max(0, entry.size - limit_bytes)
             # A stream can't be sought in: what lies before the tail is read and dropped.
-            while skipped > 0 and (dropped := len(content.read(min(skipped, 1 << 20)))):
-                skipped -= dropped
-            return content.read()
-    return b""
+            while left > 0 and (dropped := len(content.read(min(left, _BLOCK_BYTES)))):
+                left -= dropped
+            blocks = iter(partial(content.read, _BLOCK_BYTES), b"")
+            return left_out + copy_without_hole(blocks, target)
+    return 0
+
+
+def copy_without_hole(blocks: Iterable[bytes], target: BinaryIO) -> int:
+    """Append ``blocks`` to ``target`` from the first byte on that is no zero; returns the number of
+    zeros before it. Raises ``OSError``.
+    """
+    zeros, within = 0, False
+    for block in blocks:
+        kept = block if within else block.lstrip(b"\0")
+        zeros += len(block) - len(kept)
+        within = within or bool(kept)
+        target.write(kept)
+    return zeros
 
 
 @attrs.frozen(kw_only=True)
@@ -376,15 +395,20 @@ class Machines:
         # Reached where ``doing`` lets a missing container pass.
         return b""
 
-    def file_tail(self, node: str, path: str, limit_bytes: int) -> bytes:
-        """The last ``limit_bytes`` of a file, whether the machine runs or not; empty if missing."""
+    def file_tail(self, node: str, path: str, limit_bytes: int, target: BinaryIO) -> int:
+        """Append the last ``limit_bytes`` of a file to ``target``, whether the machine runs or not;
+        nothing if it is missing. Returns the number of bytes left out before them. Raises
+        ``OSError`` where ``target`` refuses, and ``DaemonError``.
+        """
         with doing(f"reading {path} of {node}", missing_is_fine=True):
             stream, about = self._client.get_archive(self.name(node), path)
             if about["size"] > STREAMED_MAX_BYTES and self.state(node).running:
                 argv = ["tail", f"--bytes={limit_bytes}", "--", path]
-                return self.execute(node, argv, limit_bytes)[1]
-            return tail(stream, limit_bytes)
-        return b""
+                end = self.execute(node, argv, limit_bytes)[1]
+                left_out = max(0, int(about["size"]) - len(end))
+                return left_out + copy_without_hole((end,), target)
+            return copy_tail(stream, limit_bytes, target)
+        return 0
 
     def remove(self, container: str) -> None:
         """Remove one of ``owned``, in any state. Idempotent."""

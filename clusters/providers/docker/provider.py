@@ -331,10 +331,10 @@ class DockerProvider:
         """Send many datagrams over each of ``wanted``; count and time them."""
         return await self._wires.measure(wanted)
 
-    async def collect(self, node: str, into: Path) -> None:
+    async def collect(self, node: str, into: Path) -> dict[str, int]:
         """The program's log and the container's, through the daemon: also from a lost machine."""
         at = self._node(node)
-        await at.lane.call(
+        return await at.lane.call(
             "collecting logs",
             COLLECT_LIMIT_S,
             daemon_tasks.collect,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import sys
@@ -14,10 +13,10 @@ from pathlib import Path
 import attrs
 
 from harness.errors import HarnessError, UsageError
-from harness.protocols.cluster import LogPiece, Program, PythonTree
+from harness.history.files import begin, disk_failure, publish
+from harness.protocols.cluster import NODE_LOG_BYTES, LogPiece, Program, PythonTree
 
-# Of a log that is longer, the end is kept: that is where the story of a failure is.
-LOG_LIMIT_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 @attrs.frozen(kw_only=True)
@@ -106,15 +105,62 @@ def argument_vector(program: Program) -> tuple[str, ...]:
     return (sys.executable if head == "python3" else head, *rest)
 
 
-def copy_log(source: Path, into: Path) -> None:
-    """Copy a log into the directory ``into``, its end where it is too long."""
-    target = into / source.name
-    if not source.exists() or (target.exists() and target.samefile(source)):
-        return
-    into.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as log, target.open("wb") as copy:
-        log.seek(max(0, source.stat().st_size - LOG_LIMIT_BYTES))
-        shutil.copyfileobj(log, copy)
+def collect_log(source: Path, into: Path, limit_bytes: int = NODE_LOG_BYTES) -> int:
+    """Put a log into the directory ``into``, its end of ``limit_bytes`` where it is longer. Returns
+    the number of bytes left out. Raises ``HarnessError``.
+
+    A log that stands in ``into`` itself stays there if it is short enough. Otherwise its end takes
+    its name, and the program goes on writing to the whole log, under the name of ``whole_log``.
+    """
+    target, whole = into / source.name, whole_log(source)
+    try:
+        if not whole.exists():
+            whole = source
+        if not whole.exists():
+            return 0
+        size_bytes = whole.stat().st_size
+        in_place = target.exists() and target.samefile(whole)
+        if in_place and size_bytes <= limit_bytes:
+            return 0
+        if whole == source and in_place:
+            whole = whole_log(source)
+            whole.hardlink_to(source)
+        into.mkdir(parents=True, exist_ok=True)
+        _publish_end(whole, size_bytes, limit_bytes, target)
+        return max(0, size_bytes - limit_bytes)
+    except OSError as error:
+        raise disk_failure("collect", source, error, "its end is missing") from error
+
+
+def whole_log(source: Path) -> Path:
+    """The name of a log of which only the end was collected."""
+    return source.with_name(f"{source.name}.whole")
+
+
+def _publish_end(whole: Path, size_bytes: int, limit_bytes: int, target: Path) -> None:
+    """Make ``target`` the last ``limit_bytes`` of the first ``size_bytes`` of ``whole``."""
+    unfinished = begin(target)
+    try:
+        with whole.open("rb") as log, unfinished.open("wb") as end:
+            log.seek(max(0, size_bytes - limit_bytes))
+            # Up to the size that was read: a program that writes on must not move the beginning.
+            left = min(size_bytes, limit_bytes)
+            while left > 0 and (block := log.read(min(left, _BLOCK_BYTES))):
+                end.write(block)
+                left -= len(block)
+        publish(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def remove_whole_log(source: Path) -> None:
+    """Give back the room of a log of which the end was collected, once no process writes it. Raises
+    ``HarnessError``.
+    """
+    try:
+        whole_log(source).unlink(missing_ok=True)
+    except OSError as error:
+        raise HarnessError(f"cannot remove {whole_log(source)}: {error.strerror}") from error
 
 
 def read_piece(source: Path, offset: int, limit_bytes: int) -> LogPiece:
@@ -128,20 +174,6 @@ def read_piece(source: Path, offset: int, limit_bytes: int) -> LogPiece:
         return LogPiece(content=b"", wall_ns=wall_ns)
     except OSError as error:
         raise HarnessError(f"{source}: {error.strerror}") from error
-
-
-def cut_log(source: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """Keep only the end of a log that is too long and that no process writes any more."""
-    try:
-        if not source.exists() or source.stat().st_size <= limit_bytes:
-            return
-        shorter = source.with_name(f".{source.name}.end")
-        with source.open("rb") as log, shorter.open("wb") as end:
-            log.seek(-limit_bytes, os.SEEK_END)
-            shutil.copyfileobj(log, end)
-        shorter.replace(source)
-    except OSError as error:
-        raise HarnessError(f"cannot shorten {source}: {error.strerror}") from error
 
 
 def _inside(directory: Path, name: str) -> Path:

@@ -28,12 +28,12 @@ from clusters.providers.process.keeper import keep_links
 from clusters.providers.process.node_files import (
     Layout,
     argument_vector,
-    copy_log,
-    cut_log,
+    collect_log,
     data_bytes,
     lacking,
     place,
     read_piece,
+    remove_whole_log,
     wipe,
 )
 from clusters.providers.process.proxy import LOOPBACK, Mesh
@@ -317,11 +317,15 @@ class ProcessProvider:
             run_command, node, command, inherited | told, layout.work, limit_s
         )
 
-    async def collect(self, node: str, into: Path) -> None:
-        """Copy the node's log into ``into``, unless it is there already."""
+    async def collect(self, node: str, into: Path) -> dict[str, int]:
+        """Put the node's log into ``into``; see ``node_files.collect_log``."""
         self._known(node)
-        if program := self._programs.get(node):
-            await asyncio.to_thread(copy_log, self._layout(node).log(program), into)
+        program = self._programs.get(node)
+        if program is None:
+            return {}
+        log = self._layout(node).log(program)
+        left_out = await asyncio.to_thread(collect_log, log, into)
+        return {log.name: left_out} if left_out else {}
 
     async def wipe(self, node: str) -> None:
         """See ``harness.protocols.hardware.Wipes``."""
@@ -349,8 +353,8 @@ class ProcessProvider:
         return await asyncio.to_thread(read_piece, path, offset, limit_bytes)
 
     async def teardown(self) -> None:
-        """End every process and link; data and logs stay. Idempotent. Raises ``HarnessError`` for a
-        process that does not end; the list for ``cleanup`` is then kept.
+        """End every process and link; data and collected logs stay. Idempotent. Raises
+        ``HarnessError`` for a process that does not end; the list for ``cleanup`` is then kept.
         """
         self._closing = True
         try:
@@ -364,7 +368,7 @@ class ProcessProvider:
         # After the last process has ended: up to there ``cleanup`` needs the list.
         await self._ledger.close()
         for node, program in self._programs.items():
-            await asyncio.to_thread(cut_log, self._layout(node).log(program))
+            await asyncio.to_thread(remove_whole_log, self._layout(node).log(program))
 
     async def leave(self) -> None:
         """Let everything run on when this process ends: the links go to a process of their own.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from harness.errors import DeadlineExceeded
-from harness.tasks import together
+from harness.errors import DeadlineExceeded, HarnessError
+from harness.tasks import Late, together, within
 
 __all__ = ["Lane", "together"]
 
@@ -32,17 +32,20 @@ class Lane:
     async def call(
         self, what: str, limit_s: float, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The result of ``work``. Raises ``DeadlineExceeded`` naming ``what`` after ``limit_s``.
+        """The result of ``work``. Raises ``DeadlineExceeded`` naming ``what`` after ``limit_s``;
+        where ``work`` itself raises ``TimeoutError``, as a socket does, another ``HarnessError``.
 
         A call past its deadline is left behind on its thread: ``work`` must be bounded by itself
         as well.
         """
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(limit_s):
-                return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
-        except TimeoutError as error:
+            call = loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+            return await within(limit_s, call)
+        except Late as error:
             raise DeadlineExceeded(f"{self.name}: {what}", limit_s) from error
+        except TimeoutError as error:
+            raise HarnessError(f"{self.name}: {what}: {error or 'it timed out'}") from error
 
     def close(self) -> None:
         """Take no more calls; waits for none."""

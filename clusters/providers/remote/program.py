@@ -12,27 +12,30 @@ import attrs
 
 from clusters.providers.remote.ssh_session import OUTPUT_LIMIT_BYTES, Session
 from harness.errors import HarnessError
-from harness.protocols.cluster import CommandResult, LogPiece, NodeStatus
+from harness.protocols.cluster import NODE_LOG_BYTES, CommandResult, LogPiece, NodeStatus
 
 START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
 READ_LIMIT_S = 5.0
 READ_MAX_BYTES = OUTPUT_LIMIT_BYTES - 64  # beside the clock's line
-# A program that floods its log fills at most twice this, and what it writes in ``LOG_LOOK_S``.
-LOG_KEPT_BYTES = 64 << 20
+# All that is collected of it. A program that floods its log fills at most twice this, and what it
+# writes in ``LOG_LOOK_S``.
+LOG_KEPT_BYTES = NODE_LOG_BYTES
 LOG_LOOK_S = 5
 # Leads to the program's log, so that whoever comes later finds it without the plan.
 LOG_LINK = "/run/firedrill-log"
+# A line of digits for each time that the log had to begin anew: its size until then.
+DROPPED = "/run/firedrill-log-dropped"
 
 # The shell that becomes the program first writes down its own entry in /proc: pid and start time
 # stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH
 # goes, and orphaned, the init reaps it. Beside it a watch gives the room of a log's oldest part
 # back as a hole: offsets of what is kept stay, as readers know them. Where the file system makes
-# no holes, the log begins anew.
+# no holes, the log begins anew, and the bytes that were dropped are added up in ``DROPPED``.
 _START = """
 set -eu
-cd -- "$1"; log=$2; pid_file=$3; kept=$4; look=$5; shift 5
+cd -- "$1"; log=$2; pid_file=$3; kept=$4; look=$5; dropped=$6; shift 6
 mkdir -p -- "$(dirname -- "$pid_file")"
 rm -f -- "$pid_file"
 ln -sfn -- "$log" /run/firedrill-log
@@ -44,15 +47,17 @@ setsid sh -c '
 until [ -s "$pid_file" ]; do sleep 0.02; done
 read -r pid rest <"$pid_file"
 setsid sh -c '
-  log=$1; kept=$2; look=$3; pid=$4; gone=0
+  log=$1; kept=$2; look=$3; pid=$4; dropped=$5; gone=0
   while [ -d "/proc/$pid" ]; do
     sleep "$look"
     size=$(stat --format=%s -- "$log") || continue
     [ "$((size - gone))" -gt "$((2 * kept))" ] || continue
     gone=$((size - kept))
-    fallocate --punch-hole --offset 0 --length "$gone" -- "$log" || { : >"$log"; gone=0; }
+    fallocate --punch-hole --offset 0 --length "$gone" -- "$log" || {
+      : >"$log"; gone=0; echo "$size" >>"$dropped"
+    }
   done
-' sh "$log" "$kept" "$look" "$pid" </dev/null >/dev/null 2>&1 &
+' sh "$log" "$kept" "$look" "$pid" "$dropped" </dev/null >/dev/null 2>&1 &
 cat -- "$pid_file"
 """
 
@@ -167,7 +172,7 @@ def start(session: Session, launch: Launch) -> Process:
     said = session.run(
         [
             *("sh", "-c", _START, "sh", launch.work_dir, launch.log, launch.pid_file),
-            *(str(LOG_KEPT_BYTES), str(LOG_LOOK_S), *argv),
+            *(str(LOG_KEPT_BYTES), str(LOG_LOOK_S), DROPPED, *argv),
         ],
         limit_s=START_LIMIT_S,
         name=f"starting {launch.argv[0]}",

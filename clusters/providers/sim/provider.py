@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from harness.campaigns.marker_counts import MARKERS_FILE, dumps
 from harness.campaigns.point_census import POINTS_FILE
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessBug, MissingCapability, UsageError
+from harness.history.files import disk_failure
 from harness.plan.plan import options as convert
 from harness.protocols.claims import ClaimsReader, ClaimsReport
 from harness.protocols.cluster import (
@@ -413,12 +414,15 @@ class SimProvider:
             return False
         return True
 
-    async def collect(self, node: str, into: Path) -> None:
+    async def collect(self, node: str, into: Path) -> dict[str, int]:
         """Write the node's log, and the markers that it reached."""
-        _write(into, self._programs[node].log, self._logs.text(node))
+        log = self._programs[node].log
+        _write(into, log, self._logs.text(node))
         _write(into, MARKERS_FILE, dumps(self._machines[node].markers))
         if self._census_s:
             _write(into, POINTS_FILE, dumps(self._adversary.points(node)))
+        left_out = self._logs.dropped_bytes(node)
+        return {log: left_out} if left_out else {}
 
     async def teardown(self) -> None:
         """End every program. Idempotent."""
@@ -445,8 +449,11 @@ def _marker_reached(sink: CoverageSink, node: str, marker: str) -> None:
 
 
 def _write(into: Path, name: str, text: str) -> None:
-    into.mkdir(parents=True, exist_ok=True)
-    (into / name).write_text(text)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        (into / name).write_text(text)
+    except OSError as error:
+        raise disk_failure("write", into / name, error, "it is missing") from error
 
 
 class _NodeLogs(logging.Handler):
@@ -455,6 +462,7 @@ class _NodeLogs(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._lines: dict[str, deque[str]] = {}
+        self._dropped_bytes: Counter[str] = Counter()
         self._level_before: int | None = None
 
     def attach(self) -> None:
@@ -478,8 +486,15 @@ class _NodeLogs(logging.Handler):
             return
         now_s = asyncio.get_running_loop().time()
         line = f"{now_s:.6f} {record.levelname} {record.name}: {record.getMessage()}"
-        self._lines.setdefault(process.node, deque(maxlen=LOG_LINES)).append(line)
+        lines = self._lines.setdefault(process.node, deque())
+        if len(lines) == LOG_LINES:
+            self._dropped_bytes[process.node] += len(lines.popleft().encode("utf-8", "replace")) + 1
+        lines.append(line)
 
     def text(self, node: str) -> str:
         """Every line kept of ``node``."""
         return "".join(f"{line}\n" for line in self._lines.get(node, ()))
+
+    def dropped_bytes(self, node: str) -> int:
+        """The size of the lines before them, which were not kept."""
+        return self._dropped_bytes[node]
