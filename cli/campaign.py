@@ -6,10 +6,11 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -44,6 +45,9 @@ from harness.history.files import write_atomically
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
 from results.store.store import RunStore
+
+if TYPE_CHECKING:
+    from results.report.campaign_page import PageFinding
 
 CAMPAIGNS = "campaigns"
 TABLE = "campaign.json"
@@ -107,7 +111,67 @@ def campaign(
     several machines; --merge joins their results.
     """
     asked = read(file)
-    root = store.root / CAMPAIGNS / asked.name
+    done = conduct(
+        asked,
+        file,
+        store,
+        asked.name,
+        shard=shard,
+        durations=durations,
+        others=others,
+        no_run=no_run,
+        again=again,
+        jobs=jobs,
+        shrink=shrink,
+        budget_s=budget_s,
+    )
+    page = write_results(done)
+    click.echo(f"page: {page}")
+    for line in totals(done.results, done.took_s, "cell"):
+        click.echo(line)
+    if done.note:
+        click.echo(done.note)
+    return conclude(done.table.outcome, done.root, interrupted=not done.finished)
+
+
+@attrs.frozen(kw_only=True)
+class Conducted:
+    """What a campaign came to: its ``table``, the results of its cells, and by their keys the
+    directories of their runs, the repetitions among them. ``note`` says what the outcome does not
+    cover; without ``finished`` the user interrupted.
+    """
+
+    root: Path
+    table: CampaignTable
+    results: tuple[CellResult, ...]
+    runs: Mapping[str, tuple[Path, ...]]
+    note: str
+    took_s: float
+    finished: bool
+
+
+def conduct(
+    asked: CampaignFile,
+    file: Path,
+    store: RunStore,
+    name: str,
+    *,
+    shard: str | None = None,
+    durations: Path | None = None,
+    others: Sequence[Path] = (),
+    no_run: bool = False,
+    again: bool = False,
+    jobs: int | None = None,
+    shrink: bool = True,
+    budget_s: float | None = None,
+    past: Mapping[str, Past] | None = None,
+) -> Conducted:
+    """Run the campaign ``asked``, which ``file`` holds, as the command's options say, with what it
+    comes to in the directory ``name`` of the store's campaigns. ``past`` is what earlier ones say
+    of its cells, by ``Place.axes``; by default what that directory records. Raises ``PlanError``
+    and ``UsageError``.
+    """
+    root = store.root / CAMPAIGNS / name
     cells = _cells(asked, file)
     ledger = _ledger(root, others, again=again)
     budget_s = budget_s or asked.time_budget_s
@@ -121,7 +185,7 @@ def campaign(
     )
     finished, shrunk = True, {}
     if not no_run:
-        order = _order(cells, root / RESULTS_FILE)
+        order = by_risk(cells, _past(cells, root / RESULTS_FILE) if past is None else past)
         if shard is not None:
             mine = _shard(cells, shard, durations)
             order = [place for place in order if place in mine]
@@ -133,16 +197,18 @@ def campaign(
                 finished = False
     rows = runner.rows(asked, shrunk)
     _report(rows)
-    outcome = outcome_of(rows, MAX_UNKNOWN_SHARE)
-    note = _note(rows, shard)
     with contextlib.suppress(OSError):  # a name for convenience
         store.mend_latest()
-    _write(root, asked, outcome, rows, note)
-    for line in totals(runner.results(), time.monotonic() - began_s, "cell"):
-        click.echo(line)
-    if note:
-        click.echo(note)
-    return conclude(outcome, root, interrupted=not finished)
+    outcome = outcome_of(rows, MAX_UNKNOWN_SHARE)
+    return Conducted(
+        root=root,
+        table=CampaignTable(name=asked.name, outcome=outcome, cells=tuple(rows)),
+        results=tuple(runner.results()),
+        runs=runner.runs(),
+        note=_note(rows, shard),
+        took_s=time.monotonic() - began_s,
+        finished=finished,
+    )
 
 
 @attrs.define(kw_only=True)
@@ -220,12 +286,22 @@ class Runner:
         rows = []
         for place, cell in self.cells.items():
             rule = quarantined(asked, place, today)
-            same = [cell, *self._repeated.get(cell.key, self._known_repeats(cell))]
-            runs = [self.ledger.known[each.key] for each in same if each.key in self.ledger.known]
+            runs = self._results_of(cell)
             quarantine = f"until {rule.until}: {rule.reason}" if rule else ""
             path = shrunk.get(cell.key, "")
             rows.append(row_of(place, cell.key, runs, quarantine=quarantine, shrunk=path))
         return rows
+
+    def runs(self) -> dict[str, tuple[Path, ...]]:
+        """Return the directories of the runs of each cell, by its key."""
+        return {
+            cell.key: tuple(Path(each.run) for each in self._results_of(cell) if each.run)
+            for cell in self.cells.values()
+        }
+
+    def _results_of(self, cell: Cell) -> list[CellResult]:
+        same = [cell, *self._repeated.get(cell.key, self._known_repeats(cell))]
+        return [self.ledger.known[each.key] for each in same if each.key in self.ledger.known]
 
     def _known_repeats(self, cell: Cell) -> list[Cell]:
         if cell.key not in self.ledger.known:
@@ -339,17 +415,25 @@ def _here(result: CellResult, source: Path) -> CellResult:
     return msgspec.structs.replace(result, run=str(near) if near.is_dir() else "")
 
 
-def _order(cells: Mapping[Place, Cell], path: Path) -> list[Place]:
-    """Return the places in the order to run them: the riskiest first, by what ``path`` records."""
-    code = code_digest()
+def _past(cells: Mapping[Place, Cell], path: Path) -> dict[str, Past]:
+    """Return what ``path`` records of the cells, by their axes."""
     axes = {cell.key: place.axes for place, cell in cells.items()}
+    return past_by_axes(past_results(path), axes, code_digest())
+
+
+def past_by_axes(
+    results: Iterable[tuple[str, CellResult]], axes: Mapping[str, str], code: str
+) -> dict[str, Past]:
+    """Return what ``results``, oldest first and each with the code that it is of, say of the cells
+    whose ``axes`` are known by their keys; ``code`` is what runs now.
+    """
     past: dict[str, Past] = {}
-    for its_code, result in past_results(path):
+    for its_code, result in results:
         if result.key in axes:
             known = past.get(axes[result.key], Past())
             red = result.outcome is not Outcome.VALID
             past[axes[result.key]] = Past(runs=known.runs + 1, red=red, changed=its_code != code)
-    return by_risk(cells, past)
+    return past
 
 
 def _shard(cells: Mapping[Place, Cell], part: str, durations: Path | None) -> set[Place]:
@@ -409,14 +493,14 @@ def _report(rows: Sequence[CellRow]) -> None:
                 say(f"{run.root.name}: no report: {error}")
 
 
-def _write(
-    root: Path, asked: CampaignFile, outcome: Outcome, rows: Sequence[CellRow], note: str
-) -> None:
+def write_results(done: Conducted, findings: Sequence[PageFinding] = ()) -> Path:
+    """Write the table and the page of a campaign, and return the path of the page. Raises
+    ``HarnessError``.
+    """
     from results.report.campaign_page import write_campaign
 
-    root.mkdir(parents=True, exist_ok=True)
-    table = CampaignTable(name=asked.name, outcome=outcome, cells=tuple(rows))
-    encoded = msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
-    write_atomically(root / TABLE, encoded)
-    page = write_campaign(root, asked.name, outcome, rows, note)
-    click.echo(f"page: {page}")
+    done.root.mkdir(parents=True, exist_ok=True)
+    encoded = msgspec.json.format(msgspec.json.encode(done.table), indent=2) + b"\n"
+    write_atomically(done.root / TABLE, encoded)
+    table = done.table
+    return write_campaign(done.root, table.name, table.outcome, table.cells, done.note, findings)

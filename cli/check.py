@@ -71,8 +71,9 @@ def check(
     no_report: bool,
     limits: LimitsAsked,
 ) -> int:
-    """Judge PATH and write its report: a run (a path, an identifier or its beginning, or "latest"),
-    or a history recorded by Jepsen (EDN or JSON lines; "-" reads it from stdin).
+    """Judge PATH and write its report: a run (a path, an identifier or its beginning, "latest", or
+    its archive, which is brought into the store), or a history recorded by Jepsen (EDN or JSON
+    lines; "-" reads it from stdin).
 
     A run whose controller was killed is recovered first, and judged as the prefix that it is. A
     history becomes a run of the store; with --json or --no-report it is only judged. A run that

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cli.analysis import Foreign
+from cli.archived import is_archive, run_of
 from harness import plugins
 from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
@@ -23,8 +24,8 @@ _COPIED_BYTES = 1 << 20  # at once
 
 
 def is_history(name: str) -> bool:
-    """Tell whether ``name`` means a history to import: a file, or stdin."""
-    return name == STDIN or Path(name).is_file()
+    """Tell whether ``name`` means a history to import: a file that is no archive, or stdin."""
+    return name == STDIN or (Path(name).is_file() and not is_archive(name))
 
 
 @contextlib.contextmanager
@@ -51,8 +52,8 @@ def opened(
                 yield found
         return
     path = Path(name)
-    if not path.is_file():
-        run = store.resolve(name)
+    if not is_history(name):
+        run = run_of(store, name)
         if workload is not None:
             _require_workload(run, workload)
         if bank is not None:

@@ -43,6 +43,7 @@ COMMANDS = {
     "new": "cli.new:new",
     "sim": "cli.sim:sim",
     "campaign": "cli.campaign:campaign",
+    "nightly": "cli.nightly:nightly",
     "explore": "cli.explore:explore",
     "crash-points": "cli.crash_points:crash_points",
     "selftest": "cli.selftest:selftest",

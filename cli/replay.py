@@ -6,6 +6,7 @@ import attrs
 import click
 
 from cli import judging
+from cli.archived import run_of
 from cli.drill import RunOptions, one
 from cli.environment import SIMULATED, TRACE
 from cli.run_pages import refresh_index
@@ -72,7 +73,7 @@ def replay(
     nodes the faults come at the same offsets to the same roles, and clients draw the same
     operations; what happens between is the machines' own.
     """
-    old = store.resolve(name)
+    old = run_of(store, name)
     plan = load(old.plan)
     simulated = plan.cluster.provider == SIMULATED
     view = View(windows=_windows(windows), nodes=lanes, show=show)

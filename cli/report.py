@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cli import judging
+from cli.archived import run_of
 from cli.judging_limits import LimitsAsked
 from cli.session import Session, limits_options, runs_option
 from harness.text import inert
@@ -17,8 +18,8 @@ from results.store.store import RunStore
 @limits_options
 @click.pass_obj
 def report(session: Session, run: str, store: RunStore, limits: LimitsAsked) -> int:
-    """Write the report of RUN again, from its verdict and its history."""
-    session.run = directory = store.resolve(run)
+    """Write the report of RUN, or of its archive, again: from its verdict and its history."""
+    session.run = directory = run_of(store, run)
     judging.draw(directory, limits)
     click.echo(inert(str(directory.report), judging.PATH_CHARS))
     return 0

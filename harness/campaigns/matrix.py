@@ -4,7 +4,7 @@ A campaign file is TOML: ``plan`` is the file of the plan that all cells share (
 drill), ``seeds`` how many seeds each cell is run under, from ``seed`` on, and ``[matrix]`` names
 the axes: short names (``system``, ``mode``, ``workload``, ``faults``, ``provider``, ``release``) or
 any dotted key of a plan. ``[[exclude]]`` leaves cells out, ``[[quarantine]]`` runs cells whose
-findings do not count until a day, for a reason.
+findings do not count until a day, for a reason; ``[night]`` is for ``firedrill nightly``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import attrs
 import msgspec
@@ -35,6 +35,7 @@ AXES = {
 """The keys of plans that the short names of axes stand for."""
 MAX_CELLS = 10_000
 MAX_REPEATS = 100
+MAX_ARTIFACTS = 100
 _Value = str | int | float | bool
 
 
@@ -54,6 +55,21 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     where: dict[str, _Value]
 
 
+class NightRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``firedrill nightly`` goes by. ``seeds``: the ``same`` every night, so that nights can
+    be compared pair by pair, or ``fresh`` ones, which find more in simulation. Runs of nights that
+    are more than ``keep_nights`` days ago go, but for the last that proves a finding; those that
+    failed are kept for ``keep_failed_nights``. ``artifacts``: how many runs that failed are packed
+    as files, each at most ``artifact_mib``.
+    """
+
+    seeds: Literal["same", "fresh"] = "same"
+    keep_nights: Annotated[int, Meta(ge=1)] = 30
+    keep_failed_nights: Annotated[int, Meta(ge=1)] = 180
+    artifacts: Annotated[int, Meta(ge=0, le=MAX_ARTIFACTS)] = 5
+    artifact_mib: Annotated[float, Meta(gt=0)] = 50.0
+
+
 class CampaignFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A campaign file. ``repeats``: how often a cell that failed is run again, to say whether it
     does every time; ``time_budget_s``: no cell is begun after that.
@@ -68,6 +84,7 @@ class CampaignFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     matrix: dict[str, list[_Value]] = {}
     exclude: list[Exclusion] = []
     quarantine: list[Quarantine] = []
+    night: NightRules = NightRules()
 
 
 @attrs.frozen(kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
+
 from harness.campaigns.cell_table import CellRow, sums
 from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
@@ -13,12 +15,32 @@ from results.report.html import MARKS, rendered
 PAGE = "campaign.html"
 
 
+@attrs.frozen(kw_only=True)
+class PageFinding:
+    """A finding as the page shows it: ``status`` says whether it is new or since when it is known,
+    ``cause`` is the fault and the role of its target.
+    """
+
+    fingerprint: str
+    anomaly: str
+    cause: str
+    status: str
+    count: int
+    runs: int
+    example: str
+
+
 def write_campaign(
-    root: Path, name: str, outcome: Outcome, rows: Sequence[CellRow], note: str = ""
+    root: Path,
+    name: str,
+    outcome: Outcome,
+    rows: Sequence[CellRow],
+    note: str = "",
+    findings: Sequence[PageFinding] = (),
 ) -> Path:
     """Write the page about the cells ``rows`` of the campaign ``name`` into ``root``, and return
     its path; links lead to the reports of the runs, which lie beside it. ``note`` is said at the
-    top. Raises ``HarnessError``.
+    top; ``findings`` are shown before the cells. Raises ``HarnessError``.
     """
     matrix = [
         (axes, [(f"{MARKS[each]} {each.value}", each, count) for each, count in counts.items()])
@@ -32,6 +54,7 @@ def write_campaign(
         mark=MARKS[outcome],
         note=note,
         matrix=matrix,
+        findings=findings,
         cells=[_cell(row, root) for row in ordered],
         missing=sum(row.outcome is None for row in rows),
     )

@@ -112,6 +112,14 @@ def require_whole(source: Path) -> None:
         _read(tar, _read_sums(tar, source), None, source)
 
 
+def archived_run(source: Path) -> str:
+    """Return the identifier of the run in the archive ``source``, by the list of its sums. Raises
+    ``MalformedHistory``.
+    """
+    with open_or_refuse(source) as raw, _reading(source), _opened(raw) as tar:
+        return _read_sums(tar, source).run
+
+
 def restore(source: Path, store: RunStore) -> RunDirectory:
     """Bring the run of the archive ``source`` back into ``store``. Raises ``MalformedHistory`` for
     what is no whole archive, ``UsageError`` where the store has the run, and ``HarnessError``.

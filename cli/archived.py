@@ -1,0 +1,34 @@
+"""A run by its name, or by the file that it was archived in: a CI attaches such a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.run_pages import refresh_index
+from cli.session import say
+from harness.run.directory import RunDirectory, require_plain
+from results.store.archive import SUFFIX, archived_run, restore
+from results.store.store import RunStore
+
+
+def is_archive(name: str) -> bool:
+    """Tell whether ``name`` means the archive of a run."""
+    return name.endswith(SUFFIX) and Path(name).is_file()
+
+
+def run_of(store: RunStore, name: str) -> RunDirectory:
+    """Return the run that ``name`` means (``RunStore.resolve``). An archive is brought into the
+    store first, unless its run is there. Raises ``UnknownRun``, ``MalformedHistory`` and
+    ``HarnessError``.
+    """
+    if not is_archive(name):
+        return store.resolve(name)
+    run = RunDirectory(store.root / archived_run(Path(name)))
+    if run.root.is_dir():
+        require_plain(run)
+        say(f"the run of {name} is in {store.root} already: that one is taken")
+        return run
+    run = restore(Path(name), store)
+    refresh_index(store)
+    say(f"restored {run.root}")
+    return run

@@ -1,0 +1,509 @@
+"""``firedrill nightly``: a campaign, what changed since the night before, and its results in the
+forms that a CI reads, with one exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import attrs
+import click
+import msgspec
+
+from cli import quantities
+from cli.campaign import CAMPAIGNS, TABLE, Conducted, conduct, past_by_axes, write_results
+from cli.cells import code_digest
+from cli.run_pages import refresh_index
+from cli.run_summary import held_by
+from cli.session import Session, runs_option, say
+from harness.campaigns.cell_table import CampaignTable, CellRow
+from harness.campaigns.ledger import RESULTS_FILE, past_results
+from harness.campaigns.matrix import CampaignFile, NightRules, Past, read
+from harness.campaigns.summary import totals
+from harness.clock import substream
+from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.exit_codes import FAILED, Outcome, exit_code, worst
+from harness.history.files import read_small, write_atomically
+from harness.plan.plan import MAX_SEED
+from harness.run.directory import RunDirectory
+from harness.run.disk_budget import MIB
+from harness.text import inert
+from results.nights.summary import (
+    MAX_BYTES,
+    NightSummary,
+    counts_of,
+    directory_name,
+    failed,
+    findings_of,
+    gone_since,
+    nights_before,
+    read_night,
+    red_cells,
+    write_night,
+)
+from results.store.archive import SUFFIX, archive
+from results.store.retention import Rule, RunRecord, to_prune
+from results.store.run_entry import RunEntry, entry_of
+from results.store.run_tags import TAG, change_tags, require_tags
+from results.store.store import RunStore
+
+ARTIFACTS = "artifacts"
+NOTIFY_LIMIT_S = 60.0
+DAY_S = 86_400.0
+PAST_NIGHTS = 30  # that the order of cells goes by
+_FAILED = frozenset(outcome.value for outcome in FAILED)
+# What a CI says of the code that it tests, the first that is set.
+_OF_CI = {
+    "commit": ("GITHUB_SHA", "CI_COMMIT_SHA"),
+    "branch": ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME"),
+}
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--night",
+    "day",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DATE",
+    help="Which night it is (today in UTC). One that was broken off goes on under its date.",
+)
+@click.option(
+    "--shard",
+    metavar="K/N",
+    help="Run the K-th of N parts of the cells; afterwards --merge them with --no-run.",
+)
+@click.option(
+    "--durations",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="TABLE",
+    help=f"The {TABLE} of an earlier night, by whose times shards are balanced.",
+)
+@click.option(
+    "--merge",
+    "others",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Take in what another store holds of this night; repeatable.",
+)
+@click.option("--no-run", is_flag=True, help="Run nothing: the results of what is known.")
+@click.option("--jobs", type=click.IntRange(1), help="Simulated cells at once (as many as cores).")
+@click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
+@click.option(
+    "--time-budget",
+    "budget_s",
+    callback=quantities.seconds,
+    metavar="TIME",
+    help="Begin no cell after that time (the file's): 90s, 30m, 8h.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="Attach it to every run: commit=1f3a9c0, branch=main (known in a CI); repeatable.",
+)
+@click.option(
+    "--notify",
+    metavar="COMMAND",
+    help="Give COMMAND the summary as JSON on its stdin; no shell reads it.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Copy the results of this night alone there, for a CI to attach.",
+)
+@runs_option
+@click.pass_obj
+def nightly(
+    session: Session,
+    file: Path,
+    day: datetime | None,
+    shard: str | None,
+    durations: Path | None,
+    others: tuple[Path, ...],
+    no_run: bool,
+    jobs: int | None,
+    shrink: bool,
+    budget_s: float | None,
+    tags: tuple[str, ...],
+    notify: str | None,
+    output: Path | None,
+    store: RunStore,
+) -> int:
+    """Run the campaign FILE as the night of a day, compare it with the night before, write JUnit
+    XML, a summary and annotations, pack what failed, and let old runs go. The exit code is the
+    worst of it all.
+
+    A night is a campaign of its own, NAME-YYYYMMDD; broken off and started again on the same day,
+    it goes on.
+    """
+    require_tags(tags)
+    command = _command(notify)
+    asked = read(file)
+    night = day.date() if day else datetime.now(UTC).date()
+    begun = datetime.now(UTC)
+    before = nights_before(store.root / CAMPAIGNS, asked.name, night)
+    done = conduct(
+        _of_night(asked, night),
+        file,
+        store,
+        directory_name(asked.name, night),
+        shard=shard,
+        durations=durations,
+        others=others,
+        no_run=no_run,
+        jobs=jobs,
+        shrink=shrink,
+        budget_s=budget_s,
+        past=_past(before),
+    )
+    said = [*tags, *_ci_tags(), f"campaign={asked.name}", f"night={night}"]
+    closing = Closing(
+        store=store, asked=asked, file=file, night=night, before=before, done=done, tags=said
+    )
+    summary = closing.close(begun, whole=shard is None)
+    if output is not None:
+        summary = closing.copy(output, summary)
+    if command is not None:
+        summary = closing.notify(command, summary)
+    session.found(summary.outcome)
+    for line in totals(done.results, done.took_s, "cell"):
+        click.echo(line)
+    _announce(summary, done.root, file)
+    return summary.exit_code
+
+
+@attrs.define(kw_only=True)
+class Closing:
+    """What follows the campaign of a ``night``: each step that fails leaves a sentence in
+    ``trouble``, and the others go on.
+    """
+
+    store: RunStore
+    asked: CampaignFile
+    file: Path
+    night: date
+    before: Sequence[tuple[date, Path]]
+    done: Conducted
+    tags: Sequence[str]
+    trouble: list[str] = attrs.field(factory=list)
+    _entries: dict[Path, RunEntry] = attrs.field(init=False, factory=dict)
+
+    def close(self, begun: datetime, *, whole: bool) -> NightSummary:
+        """Do all steps and return what came of them. A night that is not ``whole``, a shard, is
+        compared with none, and removes nothing.
+        """
+        done = self.done
+        self._tag()
+        earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
+        base = earlier[-1] if earlier and whole else None
+        findings = findings_of(self.night, self._judged(), earlier)
+        removed = self._retain() if whole and done.finished else 0
+        summary = NightSummary(
+            campaign=self.asked.name,
+            night=self.night,
+            outcome=done.table.outcome,
+            exit_code=0,
+            meaning="",
+            campaign_outcome=done.table.outcome,
+            base=base.night if base else None,
+            begun=begun,
+            took_s=round(done.took_s, 1),
+            counts=counts_of(done.table),
+            cell_count=len(done.table.cells),
+            note=done.note,
+            findings=findings,
+            findings_gone=gone_since(base, findings),
+            cells=red_cells(done.table),
+            artifacts=self._pack(),
+            removed_runs=removed,
+            tags=tuple(self.tags),
+        )
+        return self._written(summary)
+
+    def notify(self, command: Sequence[str], summary: NightSummary) -> NightSummary:
+        """Give ``command`` the summary. A command that fails is one more trouble, since nobody may
+        have been told.
+        """
+        try:
+            subprocess.run(
+                command,
+                input=msgspec.json.encode(summary),
+                stdout=subprocess.DEVNULL,
+                timeout=NOTIFY_LIMIT_S,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            self.trouble.append(f"--notify: {error}")
+            return self._written(summary)
+        return summary
+
+    def copy(self, target: Path, summary: NightSummary) -> NightSummary:
+        """Copy what the night wrote into ``target``, without what it goes on from."""
+        left_out = shutil.ignore_patterns(RESULTS_FILE, ".*")
+        try:
+            shutil.copytree(self.done.root, target, ignore=left_out, dirs_exist_ok=True)
+        except OSError as error:  # of several files one of its kind
+            self.trouble.append(f"--output: {error.strerror or 'not all could be copied'}")
+            return self._written(summary)
+        return summary
+
+    def _written(self, summary: NightSummary) -> NightSummary:
+        """Settle the outcome, and write every form of ``summary``."""
+        summary = self._settled(summary)
+        writers = (self._page, self._table_forms, self._texts)
+        for write in writers:
+            try:
+                summary = write(summary)
+            except FiredrillError as error:
+                self.trouble.append(str(error))
+        if len(self.trouble) > len(summary.trouble):
+            summary = self._settled(summary)
+            with contextlib.suppress(HarnessError):
+                write_night(self.done.root, summary)
+        return summary
+
+    def _settled(self, summary: NightSummary) -> NightSummary:
+        outcomes = [summary.campaign_outcome]
+        outcomes += [] if summary.comparison is None else [summary.comparison]
+        outcomes += [Outcome.HARNESS_ERROR] if self.trouble else []
+        outcome = worst(outcomes)
+        return msgspec.structs.replace(
+            summary,
+            outcome=outcome,
+            meaning=outcome.meaning,
+            exit_code=exit_code(outcome, interrupted=not self.done.finished),
+            trouble=tuple(inert(text) for text in self.trouble),
+        )
+
+    def _page(self, summary: NightSummary) -> NightSummary:
+        from results.report.campaign_page import PageFinding
+
+        findings = [
+            PageFinding(
+                fingerprint=each.fingerprint,
+                anomaly=each.anomaly,
+                cause=each.cause,
+                status="new" if summary.is_new(each) else f"known since {each.known_since}",
+                count=each.count,
+                runs=each.run_count,
+                example=each.example,
+            )
+            for each in summary.findings
+        ]
+        page = write_results(self.done, findings)
+        return msgspec.structs.replace(summary, page=str(page))
+
+    def _table_forms(self, summary: NightSummary) -> NightSummary:
+        from results.nights.annotations import CODE_QUALITY, code_quality
+        from results.nights.junit import write_junit
+
+        write_junit(self.done.root, summary, self.done.table)
+        write_atomically(self.done.root / CODE_QUALITY, code_quality(summary, str(self.file)))
+        return summary
+
+    def _texts(self, summary: NightSummary) -> NightSummary:
+        from results.nights.markdown import SUMMARY, markdown
+
+        write_night(self.done.root, summary)
+        text = markdown(summary).encode("utf-8", "backslashreplace")
+        write_atomically(self.done.root / SUMMARY, text)
+        return summary
+
+    def _tag(self) -> None:
+        """Tag every run of the night, those of repetitions too."""
+        for key, runs in self.done.runs.items():
+            for path in runs:
+                # Runs of other machines are theirs.
+                if path.is_dir() and path.resolve().parent == self.store.root.resolve():
+                    try:
+                        change_tags(RunDirectory(path), [*self.tags, f"cell={key}"])
+                    except FiredrillError as error:
+                        self.trouble.append(str(error))
+
+    def _judged(self) -> list[tuple[RunEntry, bool]]:
+        """Return the runs of the night, each with whether its cell is quarantined."""
+        found = []
+        for row in self.done.table.cells:
+            for path in self.done.runs.get(row.key, ()):
+                if path.is_dir():
+                    found.append((self._entry(path), bool(row.quarantine)))
+        return found
+
+    def _entry(self, path: Path) -> RunEntry:
+        if path not in self._entries:
+            self._entries[path] = entry_of(RunDirectory(path), sized=False)
+        return self._entries[path]
+
+    def _pack(self) -> tuple[str, ...]:
+        """Write the first runs that failed as files, as many and as large as the rules allow."""
+        rules, root = self.asked.night, self.done.root / ARTIFACTS
+        packed: list[str] = []
+        for row in filter(failed, self.done.table.cells):
+            if len(packed) >= rules.artifacts:
+                break
+            if not row.run or not Path(row.run).is_dir():
+                continue
+            target = root / f"{Path(row.run).name}{SUFFIX}"
+            try:
+                if not target.is_file():
+                    root.mkdir(parents=True, exist_ok=True)
+                    archive(RunDirectory(Path(row.run)), target)
+                if target.stat().st_size > rules.artifact_mib * MIB:
+                    say(f"{target.name}: larger than night.artifact_mib: it is not kept")
+                    target.unlink()
+                    continue
+            except (FiredrillError, OSError) as error:
+                self.trouble.append(str(error))
+                continue
+            packed.append(f"{ARTIFACTS}/{target.name}")
+        return tuple(packed)
+
+    def _retain(self) -> int:
+        """Remove the runs of earlier nights that are too old, and their files; return how many."""
+        rules, removed = self.asked.night, 0
+        now = datetime.now(UTC)
+        for rule in _rules(rules):
+            for chosen in to_prune(self._records(), rule, now):
+                try:
+                    self.store.remove(RunDirectory(self.store.root / chosen.run_id))
+                    removed += 1
+                except HarnessError as error:
+                    self.trouble.append(str(error))
+        for day, path in self.before:
+            if (self.night - day).days > rules.keep_nights:
+                for file in (path / ARTIFACTS).glob(f"*{SUFFIX}"):
+                    with contextlib.suppress(OSError):
+                        file.unlink()
+        refresh_index(self.store)
+        return removed
+
+    def _records(self) -> list[RunRecord]:
+        """Return the runs of this campaign's nights: no rule of its own touches other runs of the
+        store. Those of this one are held, and prove what they found.
+        """
+        from results.store.index import Condition, Query, opened
+
+        mine = Condition(name="tag", operator="=", value=f"campaign={self.asked.name}")
+        with opened(self.store) as index:
+            found = index.entries(Query(conditions=(mine,)))
+        tonight = f"night={self.night}"
+        return [
+            RunRecord(
+                run_id=each.run,
+                outcome=each.outcome,
+                held=tonight
+                if tonight in each.tags
+                else held_by(RunDirectory(self.store.root / each.run)),
+                size_bytes=each.size_bytes,
+                findings=frozenset(finding.fingerprint for finding in each.findings),
+            )
+            for each in found
+        ]
+
+
+def _rules(rules: NightRules) -> tuple[Rule, Rule]:
+    sound = Rule(older_than_s=rules.keep_nights * DAY_S, keep_failed=True, failed=_FAILED)
+    every = Rule(older_than_s=rules.keep_failed_nights * DAY_S)
+    return sound, every
+
+
+def _of_night(asked: CampaignFile, night: date) -> CampaignFile:
+    """Return the campaign with the seeds of ``night``."""
+    if asked.night.seeds == "same":
+        return asked
+    seed = substream(asked.seed, "night", night.toordinal()).randrange(MAX_SEED)
+    return msgspec.structs.replace(asked, seed=seed)
+
+
+def _past(before: Sequence[tuple[date, Path]]) -> Mapping[str, Past]:
+    """Return what the nights before say of the cells, whatever their seeds were."""
+    code = code_digest()
+    past: dict[str, Past] = {}
+    for _, path in before[-PAST_NIGHTS:]:
+        table = read_table(path)
+        if table is None:
+            continue
+        axes = {row.key: _axes(row) for row in table.cells}
+        for name, known in past_by_axes(past_results(path / RESULTS_FILE), axes, code).items():
+            runs = known.runs + past.get(name, Past()).runs
+            past[name] = attrs.evolve(known, runs=runs)
+    return past
+
+
+def read_table(directory: Path) -> CampaignTable | None:
+    """Return the table of the campaign in ``directory``; ``None`` where none can be read."""
+    try:
+        text = read_small(directory / TABLE, MAX_BYTES)
+        return msgspec.json.decode(text, type=CampaignTable)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _axes(row: CellRow) -> str:
+    """The values of the axes as ``Place.axes`` names them."""
+    return " ".join(f"{name}={value}" for name, value in row.axes.items()) or "all"
+
+
+def _ci_tags() -> list[str]:
+    """Return what the CI that runs this says of the code that it tests."""
+    found = []
+    for name, variables in _OF_CI.items():
+        value = next((os.environ[each] for each in variables if os.environ.get(each)), "")
+        # What is no tag is left out: it is a convenience.
+        if value and TAG.fullmatch(f"{name}={value}"):
+            found.append(f"{name}={value}")
+    return found
+
+
+def _command(notify: str | None) -> list[str] | None:
+    if notify is None:
+        return None
+    try:
+        command = shlex.split(notify)
+    except ValueError as error:
+        raise UsageError(f"--notify: expected a command (got {notify!r}: {error})") from error
+    if not command:
+        raise UsageError("--notify: expected a command (got an empty one)")
+    return command
+
+
+def _announce(summary: NightSummary, root: Path, file: Path) -> None:
+    """Tell the CI, and say in lines what a person wants to know first."""
+    from results.nights.annotations import workflow_commands
+    from results.nights.markdown import markdown
+
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in workflow_commands(summary, str(file)):
+            click.echo(line)
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(step).open("a", encoding="utf-8", errors="backslashreplace") as stream:
+                stream.write(markdown(summary))
+        except OSError as error:
+            say(f"GITHUB_STEP_SUMMARY: {error}")
+    for finding in summary.findings:
+        since = "new" if summary.is_new(finding) else f"known since {finding.known_since}"
+        runs = f"{finding.run_count} runs, as {finding.runs[0]}"
+        click.echo(
+            f"finding {finding.fingerprint} {finding.anomaly} ({finding.cause}): {since}; {runs}"
+        )
+    for finding in summary.findings_gone:
+        click.echo(f"not found tonight: {finding.fingerprint} {finding.anomaly} ({finding.cause})")
+    for text in (summary.note, *summary.changes, *summary.trouble):
+        if text:
+            click.echo(inert(text))
+    if summary.exit_code == exit_code(summary.outcome, interrupted=False):
+        click.echo(f"{summary.outcome.value.upper()}: {summary.meaning}: {root}")
+    else:
+        click.echo("interrupted: the same command goes on where it was")

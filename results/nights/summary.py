@@ -1,0 +1,225 @@
+"""A night of a campaign as one value: ``night.json`` beside its table, what ``--notify`` sends, and
+what every form for a CI is made of.
+
+Names and texts in it come from nodes and runs; they are inert (``harness.text``) already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+
+import msgspec
+
+from harness.campaigns.cell_table import CampaignTable, CellRow
+from harness.exit_codes import FAILED, Outcome
+from harness.history.files import read_small, write_atomically
+from harness.text import inert
+from results.store.run_entry import RunEntry
+
+NIGHT = "night.json"
+SCHEMA_VERSION = 1
+MAX_BYTES = 16 << 20
+RUNS_NAMED = 20  # of one finding
+REASON_CHARS = 300
+_DAY = re.compile(r"(?P<name>.+)-(?P<day>\d{8})")
+
+
+class NightFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding over all runs of a night. ``known_since`` is the first night that had it: this one
+    for a new one. ``quarantined``: only cells had it whose findings do not count.
+    """
+
+    fingerprint: str
+    anomaly: str
+    fault: str
+    role: str
+    system: str
+    known_since: date
+    count: int
+    run_count: int
+    runs: tuple[str, ...]
+    example: str = ""
+    quarantined: bool = False
+
+    @property
+    def cause(self) -> str:
+        """The fault and the role of its target."""
+        return f"{self.fault} of {self.role}" if self.role else self.fault
+
+
+class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """``outcome`` is the worst of the ``campaign_outcome``, of the ``comparison`` with the night
+    ``base``, and of what else went wrong (``trouble``); ``exit_code`` is that of the command.
+    ``changes`` are the sentences of the comparison, ``counts`` has the cells by outcome.
+    ``findings_gone`` were found in the night before and not in this one. ``cells`` are those that
+    are not valid; ``artifacts`` are files beside ``page``, ``commands`` show each failure again.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    campaign: str
+    night: date
+    outcome: Outcome
+    exit_code: int
+    meaning: str
+    campaign_outcome: Outcome
+    comparison: Outcome | None = None
+    base: date | None = None
+    changes: tuple[str, ...] = ()
+    begun: datetime
+    took_s: float
+    counts: dict[str, int]
+    cell_count: int
+    note: str = ""
+    findings: tuple[NightFinding, ...] = ()
+    findings_gone: tuple[NightFinding, ...] = ()
+    cells: tuple[CellRow, ...] = ()
+    page: str = ""
+    artifacts: tuple[str, ...] = ()
+    removed_runs: int = 0
+    trouble: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    def is_new(self, finding: NightFinding) -> bool:
+        """Whether no night before had ``finding``."""
+        return finding.known_since == self.night
+
+
+def directory_name(campaign: str, night: date) -> str:
+    """Return the name of the directory of a night, among the campaigns of a store."""
+    return f"{campaign}-{night:%Y%m%d}"
+
+
+def nights_before(campaigns: Path, campaign: str, night: date) -> list[tuple[date, Path]]:
+    """Return the directories of the nights of ``campaign`` before ``night``, the oldest first."""
+    found = []
+    for path in campaigns.glob(f"{campaign}-*"):
+        match = _DAY.fullmatch(path.name)
+        if match is None or match["name"] != campaign or path.is_symlink() or not path.is_dir():
+            continue
+        try:
+            day = date.fromisoformat(match["day"])
+        except ValueError:
+            continue
+        if day < night:
+            found.append((day, path))
+    return sorted(found)
+
+
+def read_night(directory: Path) -> NightSummary | None:
+    """Return the summary in ``directory``; ``None`` where there is none that can be read."""
+    try:
+        text = read_small(directory / NIGHT, MAX_BYTES)
+        return msgspec.json.decode(text, type=NightSummary)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_night(directory: Path, summary: NightSummary) -> None:
+    """Write the summary for ``read_night``. Raises ``HarnessError``."""
+    encoded = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+    write_atomically(directory / NIGHT, encoded + b"\n")
+
+
+def findings_of(
+    night: date,
+    entries: Iterable[tuple[RunEntry, bool]],
+    earlier: Sequence[NightSummary],
+) -> tuple[NightFinding, ...]:
+    """Return the findings of the runs ``entries``, each with whether its cell is quarantined: one a
+    fingerprint, the new ones first. ``earlier`` nights say since when each is known.
+    """
+    since: dict[str, date] = {}
+    for summary in earlier:
+        for finding in summary.findings:
+            first = since.get(finding.fingerprint, finding.known_since)
+            since[finding.fingerprint] = min(first, finding.known_since)
+    found: dict[str, NightFinding] = {}
+    for entry, quarantined in entries:
+        for each in entry.findings:
+            known = found.get(each.fingerprint)
+            if known is None:
+                found[each.fingerprint] = NightFinding(
+                    fingerprint=each.fingerprint,
+                    anomaly=each.anomaly,
+                    fault=each.fault,
+                    role=each.role,
+                    system=entry.system,
+                    known_since=since.get(each.fingerprint, night),
+                    count=each.count,
+                    run_count=1,
+                    runs=(entry.run,),
+                    example=each.example,
+                    quarantined=quarantined,
+                )
+                continue
+            found[each.fingerprint] = msgspec.structs.replace(
+                known,
+                count=known.count + each.count,
+                run_count=known.run_count + 1,
+                runs=(*known.runs, entry.run)[:RUNS_NAMED],
+                quarantined=known.quarantined and quarantined,
+            )
+    # What is new first, then by how often.
+    order = sorted(found.values(), key=lambda each: (-each.run_count, each.fingerprint))
+    order.sort(key=lambda each: each.known_since, reverse=True)
+    return tuple(order)
+
+
+def gone_since(
+    base: NightSummary | None, findings: Iterable[NightFinding]
+) -> tuple[NightFinding, ...]:
+    """Return the findings of the night ``base`` that are not among ``findings``."""
+    now = {finding.fingerprint for finding in findings}
+    before = base.findings if base is not None else ()
+    return tuple(finding for finding in before if finding.fingerprint not in now)
+
+
+def counts_of(table: CampaignTable) -> dict[str, int]:
+    """Return how many cells came to what; quarantined ones and those not run apart."""
+    counts: dict[str, int] = {}
+    for row in table.cells:
+        if row.outcome is None:
+            name = "not run"
+        else:
+            name = "quarantined" if row.quarantine else row.outcome.value
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def red_cells(table: CampaignTable) -> tuple[CellRow, ...]:
+    """Return the cells that were run and are not valid, the worst first, without what may be active
+    in their texts.
+    """
+    red = [row for row in table.cells if row.outcome not in (None, Outcome.VALID)]
+    red.sort(
+        key=lambda row: (bool(row.quarantine), list(Outcome).index(row.outcome or Outcome.VALID))
+    )
+    return tuple(map(_inert, red))
+
+
+def failed(row: CellRow) -> bool:
+    """Whether the cell failed, and counts."""
+    return row.counts and row.outcome in FAILED
+
+
+def axes_of(row: CellRow) -> str:
+    """The values of the axes in words."""
+    return inert(" ".join(f"{name}={value}" for name, value in row.axes.items()) or "all")
+
+
+def why(row: CellRow) -> str:
+    """What was found in a cell, or why nothing could be said."""
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(row.anomalies.items()))
+    return inert(found or "; ".join(row.reasons) or "no reason was recorded")
+
+
+def _inert(row: CellRow) -> CellRow:
+    anomalies: Mapping[str, int] = row.anomalies
+    return msgspec.structs.replace(
+        row,
+        anomalies={inert(name): count for name, count in anomalies.items()},
+        reasons=tuple(inert(each, REASON_CHARS) for each in row.reasons),
+    )

@@ -1,0 +1,276 @@
+"""``firedrill nightly``: a night as one command, the next one that knows it, and its guide."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from junitparser import JUnitXml
+
+from cli.main import COMMANDS, execute
+from cli.nightly import nightly
+from harness.campaigns.matrix import CampaignFile, read
+from results.store.store import RunStore
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "ci.md").read_text()
+PLAN = """
+[cluster]
+provider = "sim"
+nodes = 3
+[system]
+bugs = ["ack-before-quorum"]
+[drive]
+duration_s = 2.0
+rate_per_s = 30.0
+[nemesis]
+first_s = 0.5
+hold_s = 0.5
+quiet_s = 0.5
+[check]
+min_ok = 5
+"""
+CAMPAIGN = """
+name = "night"
+plan = "base.toml"
+repeats = 0
+[matrix]
+workload = ["list-append"]
+faults = ["kill"]
+[night]
+keep_nights = 1
+keep_failed_nights = 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (*os.environ,):
+        if name.startswith(("GITHUB_", "CI_COMMIT")):
+            monkeypatch.delenv(name)
+    (tmp_path / "base.toml").write_text(PLAN)
+    path = tmp_path / "night.toml"
+    path.write_text(CAMPAIGN)
+    return path
+
+
+def run(file: Path, night: str, *more: str) -> int:
+    of = ["--runs-dir", str(file.parent / "runs"), "--no-shrink", "--night", night]
+    return execute(["nightly", str(file), *of, *more])
+
+
+def night_of(file: Path, night: str) -> dict[str, Any]:
+    path = file.parent / "runs" / "campaigns" / f"night-{night.replace('-', '')}" / "night.json"
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def test_a_night_is_one_command_and_the_next_one_knows_what_it_found(
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
+    monkeypatch.setenv("GITHUB_SHA", "0123abc")
+    monkeypatch.setenv("GITHUB_REF_NAME", "main")
+    told = tmp_path / "told.json"
+    script = tmp_path / "notify me.py"
+    script.write_text("import sys\nopen(sys.argv[1], 'wb').write(sys.stdin.buffer.read())\n")
+    command = shlex.join([sys.executable, str(script), str(told)])
+
+    first = run(file, "2026-11-21", "--notify", command, "--output", str(tmp_path / "out"))
+    capsys.readouterr()
+    second = run(file, "2026-11-22")
+    out = capsys.readouterr().out
+
+    assert (first, second) == (1, 1)
+    summary, next_one = night_of(file, "2026-11-21"), night_of(file, "2026-11-22")
+    assert json.loads(told.read_bytes()) == summary
+    assert summary["outcome"] == "violation"
+    assert summary["findings"]
+    assert {each["known_since"] for each in summary["findings"]} == {"2026-11-21"}
+    assert {each["known_since"] for each in next_one["findings"]} == {"2026-11-21"}
+    assert next_one["base"] == "2026-11-21"
+    page = tmp_path / "runs/campaigns/night-20261122/campaign.html"
+    assert "known since 2026-11-21" in page.read_text()
+    commands = [line for line in out.splitlines() if line.startswith("::")]
+    assert commands
+    assert all("known since 2026-11-21" in line for line in commands)
+    assert (tmp_path / "step.md").read_text().count("## ") == 2
+    (suite,) = JUnitXml.fromfile(str(tmp_path / "out" / "junit.xml"))
+    assert (suite.tests, suite.failures) == (1, 1)
+
+    # Every run of the night is found by it, and by what the CI says of the code.
+    capsys.readouterr()
+    where = [
+        f"--where={each}" for each in ("tag=night=2026-11-22", "commit=0123abc", "branch=main")
+    ]
+    assert execute(["runs", "--runs-dir", str(tmp_path / "runs"), "--json", *where]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert "campaign=night" in listed["tags"]
+
+    # What is attached opens in another store, with its verdict and its report.
+    (packed,) = (tmp_path / "out" / "artifacts").iterdir()
+    assert packed.stat().st_size < 1 << 20
+    elsewhere = tmp_path / "elsewhere"
+    assert execute(["check", str(packed), "--runs-dir", str(elsewhere), "--executor", "local"]) == 1
+    assert execute(["report", str(packed), "--runs-dir", str(elsewhere)]) == 0
+    (opened,) = RunStore(elsewhere).runs()
+    assert opened.report.is_file()
+    assert packed.name.startswith(opened.root.name)
+
+
+def test_a_night_that_is_known_runs_nothing_again_and_a_failed_notify_is_trouble(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "base.toml").write_text(PLAN.replace('bugs = ["ack-before-quorum"]', ""))
+    first = run(file, "2026-11-21")
+    again = run(file, "2026-11-21", "--notify", "false")
+
+    assert (first, again) == (0, 255)
+    assert len(RunStore(file.parent / "runs").runs()) == 1
+    summary = night_of(file, "2026-11-21")
+    assert summary["outcome"] == "harness error"
+    assert summary["campaign_outcome"] == "valid"
+    assert "--notify" in summary["trouble"][0]
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("HARNESS ERROR: ")
+
+
+def test_old_runs_of_the_campaign_go_and_no_others(file: Path) -> None:
+    (file.parent / "base.toml").write_text(PLAN.replace('bugs = ["ack-before-quorum"]', ""))
+    runs = file.parent / "runs"
+    assert run(file, "2026-11-21") == 0
+    (young,) = RunStore(runs).runs()
+    old = runs / f"20260101-000000-night-{young.root.name[-4:]}"
+    other = runs / f"20260101-000001-other-{young.root.name[-4:]}"
+    shutil.copytree(young.root, old)
+    shutil.copytree(young.root, other)
+    (other / "tags.json").write_text('["nightly"]')
+
+    assert run(file, "2026-11-22") == 0
+
+    assert not old.exists()
+    assert other.exists()
+    assert young.root.exists()
+    assert night_of(file, "2026-11-22")["removed_runs"] == 1
+
+
+def test_fresh_seeds_are_other_ones_every_night_and_follow_from_its_date(file: Path) -> None:
+    file.write_text(CAMPAIGN.replace("[night]", '[night]\nseeds = "fresh"'))
+    (file.parent / "base.toml").write_text(PLAN.replace('bugs = ["ack-before-quorum"]', ""))
+    runs = file.parent / "runs"
+
+    def seed(night: str) -> int:
+        assert run(file, night) == 0
+        name = f"night-{night.replace('-', '')}"
+        table = json.loads((runs / "campaigns" / name / "campaign.json").read_bytes())
+        found: int = table["cells"][0]["seed"]
+        return found
+
+    assert seed("2026-11-21") != seed("2026-11-22")
+    shutil.rmtree(runs / "campaigns" / "night-20261122")
+    assert seed("2026-11-22") == seed("2026-11-22")
+
+
+@pytest.mark.parametrize("command", ["'", "", "   "])
+def test_a_command_that_is_none_is_refused(command: str, file: Path) -> None:
+    assert run(file, "2026-11-21", "--notify", command) == 254
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```", GUIDE)
+
+
+def commands_in(text: str) -> list[list[str]]:
+    text = re.sub(r"\$\{\{.*?\}\}", "2", text)
+    found = [line for line in text.splitlines() if "firedrill nightly" in line]
+    return [
+        shlex.split(line[line.rindex("firedrill nightly") :].partition(" >>")[0]) for line in found
+    ]
+
+
+def parsed(arguments: list[str]) -> None:
+    """Parse a command line of the guide; a name that no option has raises."""
+    assert arguments[:2] == ["firedrill", "nightly"]
+    context = nightly.make_context("nightly", arguments[2:])
+    assert (ROOT / context.params["file"]).is_file()
+
+
+def test_the_workflows_of_the_guide_are_yaml_and_run_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2, 3):
+        (tmp_path / f"part-{number}").mkdir()
+    flows = [yaml.safe_load(text) for text in blocks("yaml")]
+
+    github = [flow for flow in flows if "jobs" in flow]
+    assert len(github) == 2
+    for flow in github:
+        # YAML 1.1 reads the key ``on`` as true.
+        assert {"name", True, "jobs", "permissions"} <= set(flow)
+        for job in flow["jobs"].values():
+            assert job["runs-on"]
+            for step in job["steps"]:
+                assert ("run" in step) != ("uses" in step)
+                for script in re.findall(r"scripts/[\w-]+", step.get("run", "")):
+                    assert (ROOT / script).is_file()
+            # The last that it keeps is kept also after a red night.
+            kept = [step for step in job["steps"] if "cache/save" in step.get("uses", "")]
+            assert all(step["if"] == "always()" for step in kept)
+    (gitlab,) = (flow for flow in flows if "nightly" in flow)
+    job = gitlab["nightly"]
+    assert job["artifacts"]["when"] == job["cache"]["when"] == "always"
+    assert job["artifacts"]["reports"] == {
+        "junit": "night/junit.xml",
+        "codequality": "night/code-quality.json",
+    }
+    lines = [each for text in blocks("yaml") for each in commands_in(text)]
+    assert len(lines) == 4
+    for arguments in lines:
+        parsed(arguments)
+
+
+def test_the_crontab_and_the_units_of_the_guide_run_what_there_is() -> None:
+    (line,) = blocks("crontab")
+    service, timer = (configparser.ConfigParser(interpolation=None) for _ in range(2))
+    for parser in (service, timer):
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+    texts = blocks("ini")
+    service.read_string(texts[0])
+    timer.read_string(texts[1])
+
+    assert re.match(r"\d+ \d+ \* \* \* cd /\S+ && flock --nonblock ", line)
+    # A percent sign is the end of a command to cron.
+    assert "%" not in line
+    parsed(*commands_in(line))
+    assert service["Service"]["Type"] == "oneshot"
+    assert service["Service"]["KillSignal"] == "SIGINT"
+    parsed(*commands_in(texts[0]))
+    assert timer["Timer"]["OnCalendar"] == "*-*-* 01:17:00"
+
+
+def test_the_campaign_of_the_guide_is_one_and_names_every_rule(tmp_path: Path) -> None:
+    (text,) = blocks("toml")
+    path = tmp_path / "night.toml"
+    path.write_text(text)
+
+    rules = read(path).night
+
+    assert rules == CampaignFile().night  # it shows what holds by itself
+    for field in msgspec.structs.fields(rules):
+        assert re.search(rf"(?m)^{field.name} = ", text)
+    assert read(ROOT / ".ci" / "night.toml").night.seeds == "fresh"
+    assert "nightly" in COMMANDS
