@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
-from harness.errors import MalformedHistory
+from harness.errors import MalformedHistory, PlanError
 from harness.history.files import is_regular, read_small
 from harness.history.load import History, load
 from harness.history.records import OpType
 from harness.history.schema import split_of
-from harness.plan.planfile import MAX_PLAN_BYTES
+from harness.plan import planfile
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import Manifest, Origin, RunDirectory
@@ -197,7 +196,7 @@ def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
 def _plan_text(run: RunDirectory) -> str:
     try:
         # The directory may be a stranger's, with a file of any size in the plan's place.
-        return read_small(run.plan, MAX_PLAN_BYTES).decode(errors="replace")
+        return read_small(run.plan, planfile.MAX_PLAN_BYTES).decode(errors="replace")
     except FileNotFoundError:  # a history from elsewhere has none
         return ""
     except OSError as error:
@@ -206,8 +205,8 @@ def _plan_text(run: RunDirectory) -> str:
 
 def _plan(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):  # ValueError: an integer of 5,000 digits as well
+        return planfile.parse(text, "plan")
+    except PlanError:
         return {}
 
 
