@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -112,15 +113,15 @@ class RunStore:
             raise HarnessError(f"cannot remove run {run.root}: {_why(error)}") from error
 
     def mend_latest(self) -> None:
-        """Repair a dangling ``latest``: point it at the newest run that is left, or remove it.
+        """Repair a ``latest`` that leads to no run of the store: point it at the newest run that is
+        left, or remove it.
 
         Other processes may remove that run at the same time, and repair as well: each checks again.
         Raises ``OSError``.
         """
         link = self.root / LATEST
         for _ in range(MEND_TRIES):
-            # ``exists`` follows the link: for one that dangles it is false.
-            if not link.is_symlink() or link.exists():
+            if not link.is_symlink() or self._pointed() is not None:
                 return
             if left := self.runs():
                 self._point_latest(left[-1].root)
@@ -169,7 +170,7 @@ class RunStore:
         """Return every run of the store, oldest first; nothing where there is no store."""
         if not self.root.is_dir():
             return ()
-        names = sorted(p.name for p in self.root.iterdir() if _is_run(p))
+        names = sorted(p.name for p in self.root.iterdir() if _is_run(p, p.name))
         return tuple(RunDirectory(self.root / name) for name in names)
 
     def resolve(self, name: str) -> RunDirectory:
@@ -187,6 +188,8 @@ class RunStore:
         if not name:
             raise UnknownRun("run '': expected a path, an identifier or its beginning, or 'latest'")
         path = Path(name)
+        if path.name == LATEST and path.is_symlink():
+            return RunStore(path.parent)._latest()
         if path.is_dir():
             if not _RUN_ID.fullmatch(path.resolve().name) and not _holds_a_run(path):
                 expected = "expected the directory of a run, with its manifest, plan or chunks"
@@ -213,19 +216,32 @@ class RunStore:
         raise UnknownRun(f"run {name!r}: no such run in {self.root} ({newest})")
 
     def _latest(self) -> RunDirectory:
-        link = self.root / LATEST
-        if link.is_dir():
-            return RunDirectory(link.resolve())  # its identifier is the directory's name
+        if pointed := self._pointed():
+            return pointed
         every = self.runs()  # the link may be gone from a store that was copied
         if not every:
             raise UnknownRun(f"run {LATEST!r}: {self.root} holds no runs")
         return every[-1]
 
+    def _pointed(self) -> RunDirectory | None:
+        """Return the run of this store that ``latest`` names; ``None`` where it names none: the
+        store may come from elsewhere, and its link lead anywhere.
+        """
+        try:
+            name = os.readlink(self.root / LATEST)
+        except OSError:  # there is none, or it is no link
+            return None
+        return RunDirectory(self.root / name) if _is_run(self.root / name, name) else None
+
     def _point_latest(self, path: Path) -> None:
-        # Named after the run: runs that are made beside each other never share it.
-        temporary = self.root / f".{LATEST}-{path.name}"
-        # Relative, so that a store can be moved; replaced in one step, so that it is never missing.
-        temporary.symlink_to(path.name)
+        for _ in range(CREATE_TRIES):
+            # A random name: others may point it at the same run at this moment.
+            temporary = self.root / f".{LATEST}-{secrets.token_hex(8)}"
+            with contextlib.suppress(FileExistsError):
+                # Relative, so that a store can be moved.
+                temporary.symlink_to(path.name)
+                break
+        # Replaced in one step, so that it is never missing.
         os.replace(temporary, self.root / LATEST)
 
 
@@ -268,8 +284,8 @@ def _holds_a_run(path: Path) -> bool:
     return any(part.exists() for part in (run.manifest, run.plan, run.chunks, run.history))
 
 
-def _is_run(path: Path) -> bool:
-    return is_run_id(path.name) and path.is_dir() and not path.is_symlink()
+def _is_run(path: Path, name: str) -> bool:
+    return is_run_id(name) and path.is_dir() and not path.is_symlink()
 
 
 def _some(runs: tuple[RunDirectory, ...] | list[RunDirectory]) -> str:

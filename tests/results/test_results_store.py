@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -118,6 +120,42 @@ def test_latest_that_leads_nowhere_means_the_newest_that_is_left_or_is_gone(
     shutil.rmtree(first.root)
     store.mend_latest()
     assert not (tmp_path / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("text", ["{away}", "../away/{id}", "./{id}", "{link}", "."])
+def test_latest_leads_to_no_directory_but_a_run_of_its_store(tmp_path: Path, text: str) -> None:
+    store = RunStore(tmp_path / "runs")
+    mine = store.create("mine", NOON_NS, b"\x00\x01")
+    away = RunStore(tmp_path / "away").create("away", NOON_NS + 1_000_000_000, b"\x00\x02")
+    linked = store.root / away.root.name
+    linked.symlink_to(away.root)
+    latest = store.root / "latest"
+    latest.unlink()
+    latest.symlink_to(text.format(away=away.root, id=away.root.name, link=linked.name))
+
+    assert store.resolve("latest") == mine
+    assert store.resolve(str(latest)) == mine
+    store.mend_latest()
+    assert os.readlink(latest) == mine.root.name
+
+
+def test_latest_is_pointed_at_a_run_by_several_at_once_and_after_one_that_died(
+    tmp_path: Path,
+) -> None:
+    store = RunStore(tmp_path)
+    run = store.create("drill", NOON_NS, b"\x00\x01")
+    # What one leaves that was killed between its two steps, and what another has just made.
+    (tmp_path / f".latest-{run.root.name}").symlink_to(run.root.name)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").symlink_to("20260101-000000-gone-0000")
+
+    store.mend_latest()
+    assert os.readlink(tmp_path / "latest") == run.root.name
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(store._point_latest, run.root) for _ in range(400)]:
+            done.result()
+    assert store.resolve("latest") == run
 
 
 def test_a_refused_run_is_forgotten_and_latest_means_the_one_before(tmp_path: Path) -> None:
