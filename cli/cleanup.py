@@ -17,6 +17,7 @@ from harness.exit_codes import Outcome
 from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
 from harness.plan import planfile
+from harness.run.addresses import forget_addresses
 from harness.run.directory import RunDirectory, directory_mark, require_plain
 from harness.text import inert
 from results.store.store import RunStore
@@ -69,8 +70,11 @@ def cleanup(
     removed, failures = _each(work)
     # After a failure a cluster may still be up: its mark stays, and says so.
     if not failures:
-        for run in directories if named or everything else ():
-            _unmark(run)
+        for run in directories:
+            if named or everything:
+                _unmark(run)
+            if not run.kept.exists():
+                forget_addresses(run)  # by now other programs may have these ports
     if not removed and not failures:
         click.echo("nothing to remove")
     return Outcome.HARNESS_ERROR.exit_code if failures or refused else 0

@@ -82,6 +82,7 @@ def main(argv: list[str]) -> int:
     if not failure:
         with contextlib.suppress(OSError):  # the watchdog looks for itself then
             healed(root).touch()
+        _forget_addresses(root)
     return int(bool(failure))
 
 
@@ -207,6 +208,14 @@ def _end_processes(undo: Path) -> list[str]:
     from clusters.providers.process.cleanup import cleanup
 
     return cleanup(undo)
+
+
+def _forget_addresses(root: Path) -> None:
+    """Remove the addresses of nodes that are gone: other programs may have them by now."""
+    from harness.run.addresses import forget_addresses
+    from harness.run.directory import RunDirectory
+
+    forget_addresses(RunDirectory(root))
 
 
 def prepare(provider: str) -> None:

@@ -9,17 +9,25 @@ import msgspec
 from harness.errors import MalformedHistory, UsageError
 from harness.history.files import read_small, write_atomically
 from harness.protocols.cluster import Address, Cluster
-from harness.run.directory import RunDirectory
+from harness.run.directory import RunDirectory, directory_mark, same_directory
 
 LIMIT_BYTES = 1 << 20  # the most nodes that a plan may have take some kilobytes
 
-Clients = dict[str, dict[str, Address]]
+
+class _Addresses(msgspec.Struct, frozen=True, kw_only=True):
+    """``directory`` is the mark of the run directory that they were written into: in a copy of it
+    they are another run's.
+    """
+
+    directory: str
+    clients: dict[str, dict[str, Address]]
 
 
 def write_addresses(run: RunDirectory, cluster: Cluster) -> None:
     """Keep the addresses by which this machine dials the nodes. Raises ``HarnessError``."""
-    clients: Clients = {node: dict(cluster.client[node]) for node in cluster.machines}
-    write_atomically(run.addresses, msgspec.json.encode(clients))
+    clients = {node: dict(cluster.client[node]) for node in cluster.machines}
+    kept = _Addresses(directory=directory_mark(run.root), clients=clients)
+    write_atomically(run.addresses, msgspec.json.encode(kept))
 
 
 def forget_addresses(run: RunDirectory) -> None:
@@ -30,12 +38,16 @@ def forget_addresses(run: RunDirectory) -> None:
 
 def read_addresses(run: RunDirectory) -> Cluster:
     """The nodes with their clients' addresses, and nothing else of a cluster. Raises
-    ``UsageError`` where there are none: the run never came up, or left no cluster.
+    ``UsageError`` where there are none: the run never came up, left no cluster, or is a copy.
     """
-    if not run.addresses.exists():
-        raise UsageError(f"run {run.root.name}: the addresses of its nodes are not known")
+    unknown = f"run {run.root.name}: the addresses of its nodes are not known"
     try:
-        clients = msgspec.json.decode(read_small(run.addresses, LIMIT_BYTES), type=Clients)
-    except (OSError, msgspec.DecodeError) as error:
+        kept = msgspec.json.decode(read_small(run.addresses, LIMIT_BYTES), type=_Addresses)
+    except FileNotFoundError as error:
+        raise UsageError(unknown) from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedHistory(str(run.addresses), "", f"no addresses: {error}") from error
+    if not same_directory(kept.directory, directory_mark(run.root)):
+        raise UsageError(f"{unknown}: it is a copy of a run, and has no nodes")
+    clients = kept.clients
     return Cluster(nodes=tuple(clients), bind={}, peer={}, client=clients, work_dir={})
