@@ -25,6 +25,8 @@ MEMORY_PER_BYTE = 64
 TIME_BASE_S = 900.0
 # Ten million transactions take some four minutes on two cores, under load four times that.
 TIME_PER_MIB_S = 5.0
+TIME_MAX_S = 24 * 3600.0  # of 17 GiB; who has more says how long it may take
+BLOCK_BYTES = 512  # the unit of ``st_blocks``
 MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
 TIME_VARIABLE = "FIREDRILL_JUDGING_S"
 
@@ -54,10 +56,11 @@ def limits_of(root: Path, asked: LimitsAsked | None = None) -> Limits:
     Raises ``UsageError``.
     """
     asked = asked or LimitsAsked()
-    size = sum(entry.st_size for entry in _files(root))
+    # Not the size alone: a hole of terabytes costs its sender nothing, and would lift the limits.
+    size = sum(min(entry.st_size, entry.st_blocks * BLOCK_BYTES) for entry in _files(root))
     wanted = MEMORY_BASE_BYTES + MEMORY_PER_BYTE * size
     memory = min(wanted, int(MEMORY_SHARE * machine_memory_bytes()))
-    seconds = TIME_BASE_S + TIME_PER_MIB_S * size / (1 << 20)
+    seconds = min(TIME_BASE_S + TIME_PER_MIB_S * size / (1 << 20), TIME_MAX_S)
     return Limits(
         memory_bytes=int(
             (asked.memory_mib or _asked(MEMORY_VARIABLE, memory / (1 << 20))) * (1 << 20)

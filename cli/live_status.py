@@ -94,5 +94,5 @@ def read_status(run: RunDirectory) -> LiveStatus | None:
     """Return what the run's command wrote last; ``None`` where it wrote nothing readable."""
     try:
         return msgspec.json.decode(read_small(run.root / FILE, MAX_BYTES), type=LiveStatus)
-    except (OSError, FiredrillError, msgspec.MsgspecError):
+    except (OSError, FiredrillError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

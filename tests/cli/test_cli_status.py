@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from cli.display import Rate
-from cli.live_status import FILE, WINDOW_S, LiveStatus
+from cli.live_status import FILE, WINDOW_S, LiveStatus, read_status
 from cli.main import execute
 from cli.status import lines
+from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
@@ -42,6 +43,15 @@ def test_a_live_run_is_told_in_five_lines() -> None:
         "errors  TX-CONFLICT 2",
         "faults  kill n1",
     ]
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"phase": "\xff"}', b'{"phase": "\\ud800"}', b"[" * 50_000, b"{}", b""]
+)
+def test_figures_that_can_not_be_read_are_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+
+    assert read_status(RunDirectory(tmp_path)) is None
 
 
 def test_a_run_that_is_over_has_its_outcome_or_why_it_has_none(

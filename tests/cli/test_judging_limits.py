@@ -250,17 +250,30 @@ def test_limits_grow_with_the_run_up_to_the_machine(
 ) -> None:
     monkeypatch.setattr(judging_limits, "machine_memory_bytes", lambda: 8 << 30)
     small = judging_limits.limits_of(tmp_path)
-    with (tmp_path / "history").open("wb") as file:
-        file.truncate(1 << 20)
+    # Of random bytes: some file systems keep no others.
+    (tmp_path / "history").write_bytes(os.urandom(1 << 20))
     larger = judging_limits.limits_of(tmp_path)
-    with (tmp_path / "history").open("wb") as file:
-        file.truncate(1 << 30)
+    (tmp_path / "history").write_bytes(os.urandom(33 << 20))
     largest = judging_limits.limits_of(tmp_path)
 
     assert small.memory_bytes == judging_limits.MEMORY_BASE_BYTES
     assert larger.memory_bytes == small.memory_bytes + (judging_limits.MEMORY_PER_BYTE << 20)
     assert largest.memory_bytes == 6 << 30
     assert small.time_s < larger.time_s < largest.time_s
+
+
+def test_a_hole_lifts_no_limit_and_no_size_lifts_it_above_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = judging_limits.limits_of(tmp_path)
+    with (tmp_path / "history").open("wb") as file:
+        file.truncate(1 << 43)
+    hole = judging_limits.limits_of(tmp_path)
+    (tmp_path / "history").write_bytes(b"whole")
+    monkeypatch.setattr(judging_limits, "TIME_PER_MIB_S", 1e12)
+
+    assert hole == small
+    assert judging_limits.limits_of(tmp_path).time_s == judging_limits.TIME_MAX_S
 
 
 def test_a_reply_travels_whole() -> None:
