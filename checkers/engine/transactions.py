@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
+from harness.clock import NS_PER_S
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.models import promises_sessions
 
@@ -100,6 +101,14 @@ def transactions_of(tables: Tables, setting: Setting) -> Transactions:
         in_session=kind < sessions,
         committed=committed(type_, tables),
     )
+
+
+def staleness_ns(tables: Tables, setting: Setting) -> Ints:
+    """Return how far in the past each transaction may read, in nanoseconds."""
+    stale = {p.kind: p.staleness_s for p in setting.declaration.promises if p.staleness_s}
+    kind = codes(tables["transactions"], "kind", tuple(stale))
+    allowed = np.asarray([round(s * NS_PER_S) for s in stale.values()] + [0], dtype=np.int64)
+    return allowed[kind]  # -1 is the last: none
 
 
 def prepared(tables: Tables, setting: Setting) -> pa.Table:

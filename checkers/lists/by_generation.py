@@ -8,12 +8,15 @@ Within one nothing is forgiven. What the lists of two generations owe each other
 and lost, from which it is judged later, over all keys, whether that was a prefix of the log.
 
 Which generation an operation is of follows from its time where that is certain. One that overlaps a
-reset is of the generation that its list fits, if it fits any.
+reset is of a generation that its list and those of all others fit, if there is one; where that
+can't be decided within bounds (``placement``), such reads are left out and the key is named in
+``resets.undecided``.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,10 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.engine.arrays import FAIL, OK, Ints, codes
+from checkers.engine.arrays import FAIL, OK, Ints
+from checkers.engine.transactions import staleness_ns
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of
+from checkers.lists.placement import TRIED_MAX, place_reads
 from checkers.lists.versions import NEVER
-from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.generations import GenerationTree, trees_of
@@ -37,7 +41,6 @@ from harness.protocols.models import (
 )
 
 SURROGATE_BITS = 48
-TRIED_MAX = 4096  # assignments of a key's reads to generations that are compared in full
 
 # One row an element that a reset left out or kept, of the elements that its parent surely had.
 # ``known_ns``: it was in the log by then; null where a read shows it only after the reset. The read
@@ -59,7 +62,8 @@ CUTS = pa.schema(
         ("missed_ns", pa.int64()),
     ]
 )
-# Lists of two generations that no reset explains; ``reader`` saw ``element``, or should have.
+# Lists of two generations that no reset explains; ``reader`` saw ``element``, or should have. Where
+# ``element`` is null, the list that ``writer`` read is of no generation.
 RESET_FINDINGS = pa.schema(
     [
         ("anomaly", pa.string()),
@@ -71,6 +75,7 @@ RESET_FINDINGS = pa.schema(
         ("reader", pa.int64()),
     ]
 )
+UNDECIDED = pa.schema([("partition", pa.int32()), ("key", pa.int64())])
 Row = dict[str, Any]
 
 
@@ -84,7 +89,7 @@ def surrogate(key: int, place: int) -> int:
 
 def with_keys(table: pa.Table, setting: Setting) -> pa.Table:
     """Return ``table`` with keys in its column ``key`` in place of surrogates."""
-    if not _cuts(setting):
+    if not cuts_keys(setting):
         return table
     place = table.column_names.index("key")
     mask = pa.scalar((1 << SURROGATE_BITS) - 1, pa.int64())
@@ -93,7 +98,7 @@ def with_keys(table: pa.Table, setting: Setting) -> pa.Table:
     return table.set_column(place, table.schema.field(place), real)
 
 
-def _cuts(setting: Setting) -> bool:
+def cuts_keys(setting: Setting) -> bool:
     """Tell whether keys are cut: partitions were reset, of a store that may lose by that."""
     return setting.declaration.may_lose and bool(setting.resets)
 
@@ -143,68 +148,92 @@ class KeyGenerations:
         self, tree: GenerationTree, reads: Sequence[ListRead], appends: Sequence[ListAppend]
     ) -> None:
         self.tree = tree
-        self.reads = reads
+        self.reads = list(reads)
         self.appends = {append.element: append for append in appends}
         self._paths = [tree.path(place) for place in range(len(tree))]
+        self.undecided = False
+        self._unfit: ListRead | None = None
         self.places = self._assign()
         self.longest = self._longest(self.places)
 
     def _assign(self) -> tuple[int, ...]:
         """Return the generation of each read: by its time, and by its list where that leaves a
-        choice.
+        choice. Where no choice could be made the reads that have one are left out.
         """
-        places = [read.last for read in self.reads]
-        free = [i for i, read in enumerate(self.reads) if read.first != read.last]
+        committed = [read for read in self.reads if read.committed]
+        free = [read for read in committed if read.first != read.last]
         if not free:
-            return tuple(places)
-        fixed = [i for i in range(len(places)) if self.reads[i].first == self.reads[i].last]
-        # Long lists first: a shorter one fits where it is a prefix of them.
-        for i in sorted(free, key=lambda i: (-len(self.reads[i].elements), i)):
-            span = range(self.reads[i].last, self.reads[i].first - 1, -1)
-            known = [*fixed, i]
-            places[i] = min(span, key=lambda place: self._misfits(_with(places, i, place), known))
-            fixed.append(i)
-        everyone = range(len(places))
-        least = self._misfits(places, everyone)
-        spans = [range(self.reads[i].first, self.reads[i].last + 1) for i in free]
-        if least and np.prod([float(len(span)) for span in spans]) <= TRIED_MAX:
-            for chosen in itertools.product(*spans):
-                tried = list(places)
-                for i, place in zip(free, chosen, strict=True):
-                    tried[i] = place
-                if (misfits := self._misfits(tried, everyone)) < least:
-                    places, least = tried, misfits
-        return tuple(places)
+            return tuple(read.last for read in self.reads)
+        certain = [append for append in self.appends.values() if not append.failed]
+        found = place_reads(committed, certain, len(self.tree))
+        if not found.decided:
+            return self._without(free)
+        if not found.fits:
+            fixed = [read for read in committed if read.first == read.last]
+            sure = [append for append in certain if append.first == append.last]
+            if place_reads(fixed, sure, len(self.tree)).fits:
+                self._unfit = max(free, key=lambda read: (len(read.elements), -read.txn))
+            return self._all(committed, found.places)
+        for element, (first, last) in found.spans.items():
+            self.appends[element] = attrs.evolve(self.appends[element], first=first, last=last)
+        for places in (found.places, *found.others):
+            every = self._all(committed, places)
+            if not self._misfits(every):
+                return every
+        return self._tried(free) or self._without(free)
 
-    def _longest(self, places: Sequence[int], known: Iterable[int] = ()) -> dict[int, ListRead]:
+    def _without(self, free: Sequence[ListRead]) -> tuple[int, ...]:
+        self.undecided = True
+        self.reads = [read for read in self.reads if read not in free]
+        return tuple(read.last for read in self.reads)
+
+    def _all(self, committed: Sequence[ListRead], places: Sequence[int]) -> tuple[int, ...]:
+        """Return the places of all reads, of which those that did not commit tell nothing."""
+        of = dict(zip((read.txn for read in committed), places, strict=True))
+        return tuple(of.get(read.txn, read.last) for read in self.reads)
+
+    def _tried(self, free: Sequence[ListRead]) -> tuple[int, ...] | None:
+        """Return the places with the fewest contradictions, of all that there are; ``None`` where
+        they are too many.
+        """
+        spans = [range(read.last, read.first - 1, -1) for read in free]
+        if math.prod(map(len, spans)) > TRIED_MAX:
+            return None
+        txns = [read.txn for read in free]
+        tried = []
+        for chosen in itertools.product(*spans):
+            of = dict(zip(txns, chosen, strict=True))
+            tried.append(tuple(of.get(read.txn, read.last) for read in self.reads))
+        return min(tried, key=self._misfits)
+
+    def _longest(self, places: Sequence[int]) -> dict[int, ListRead]:
         """Return the longest committed read of each generation, the earliest of equals."""
         longest: dict[int, ListRead] = {}
-        for i in known or range(len(places)):
-            read, place = self.reads[i], places[i]
+        for read, at in zip(self.reads, places, strict=True):
             if read.committed and (
-                place not in longest or len(read.elements) > len(longest[place].elements)
+                at not in longest or len(read.elements) > len(longest[at].elements)
             ):
-                longest[place] = read
+                longest[at] = read
         return longest
 
-    def _misfits(self, places: Sequence[int], known: Iterable[int]) -> int:
-        """Count the contradictions that the reads ``known`` show where they are of ``places``."""
-        known = [i for i in known if self.reads[i].committed]
-        current = [(self.reads[i], places[i]) for i in known if self.reads[i].current]
-        longest = self._longest(places, known) if known else {}
-        found = len(list(self._findings(longest, [(self.reads[i], places[i]) for i in known])))
+    def _misfits(self, places: Sequence[int]) -> int:
+        """Count the contradictions that the reads show where they are of ``places``."""
+        pairs = zip(self.reads, places, strict=True)
+        placed = [(read, at) for read, at in pairs if read.committed]
+        longest = self._longest(places)
+        found = len(list(self._findings(longest, placed)))
+        current = [(read, at) for read, at in placed if read.current]
         for (one, at), (other, later) in itertools.permutations(current, 2):
             # A generation is over once another has been read, and no list of it ever shrinks.
             found += at < later and other.finish_ns < one.start_ns
             shorter = len(other.elements) < len(one.elements)
             found += at == later and one.finish_ns < other.start_ns and shorter
-        for i in known:
-            read, place = self.reads[i], places[i]
-            whole = longest[place].elements
+        for read, at in placed:
+            whole = longest[at].elements
             found += read.elements != whole[: len(read.elements)]
             if read.current:
                 due = [self.appends[e] for e in whole[len(read.elements) :] if e in self.appends]
-                due += [a for a in self.appends.values() if a.first == a.last == place]
+                due += [a for a in self.appends.values() if a.first == a.last == at]
                 found += any(
                     a.acked and a.finish_ns < read.start_ns and a.element not in read.elements
                     for a in due
@@ -213,7 +242,13 @@ class KeyGenerations:
 
     def findings(self) -> list[Row]:
         """Return the rows of ``RESET_FINDINGS`` of this key, without key."""
-        return list(self._findings(self.longest, self._placed()))
+        found = list(self._findings(self.longest, self._placed()))
+        if not found and self._unfit is not None:
+            # What is of no generation for certain must not go unsaid.
+            read = self._unfit
+            row = {"element": None, "writer": read.txn, "reader": -1}
+            found = [{"anomaly": MIXED_GENERATIONS, "place": max(1, read.last), **row}]
+        return found
 
     def _placed(self) -> list[tuple[ListRead, int]]:
         pairs = zip(self.reads, self.places, strict=True)
@@ -430,27 +465,33 @@ def by_generation(ops: ListOps, tables: Tables, setting: Setting) -> Generations
     """Cut the keys of partitions that were reset; ``ops`` itself where the store may lose nothing,
     or none was.
     """
-    nothing = {"resets.cuts": CUTS.empty_table(), "resets.findings": RESET_FINDINGS.empty_table()}
-    trees = trees_of(setting.resets) if _cuts(setting) else {}
-    partition = _partitions(ops, tables)
+    nothing = {
+        "resets.cuts": CUTS.empty_table(),
+        "resets.findings": RESET_FINDINGS.empty_table(),
+        "resets.undecided": UNDECIDED.empty_table(),
+    }
+    trees = trees_of(setting.resets) if cuts_keys(setting) else {}
+    partition = partitions_of(ops, tables)
     cut = [k for k in range(len(ops.keys)) if int(partition[k]) in trees]
     if not cut:
         return Generations(ops=ops, tables=nothing)
-    past_ns = _past(tables, setting)
+    past_ns = staleness_ns(tables, setting)
     made = _Made(ops)
-    cuts, findings = list[Row](), list[Row]()
+    cuts, findings, undecided = list[Row](), list[Row](), list[Row]()
     for k in cut:
         tree = trees[int(partition[k])]
         one = _key(ops, k, tree, past_ns)
         where = {"partition": tree.partition, "key": int(ops.keys[k])}
         cuts += [where | row for row in one.cuts()]
         findings += [where | row for row in one.findings()]
+        undecided += [where] if one.undecided else []
         made.add(k, one)
     return Generations(
         ops=made.ops(cut),
         tables={
             "resets.cuts": pa.Table.from_pylist(cuts, schema=CUTS),
             "resets.findings": pa.Table.from_pylist(findings, schema=RESET_FINDINGS),
+            "resets.undecided": pa.Table.from_pylist(undecided, schema=UNDECIDED),
         },
     )
 
@@ -565,7 +606,7 @@ def _renamed(made: list[tuple[int, int]], k: Ints, cut: Sequence[int]) -> tuple[
     return np.concatenate([whole, rows[:, 0]]), np.concatenate([k[whole], rows[:, 1]])
 
 
-def _partitions(ops: ListOps, tables: Tables) -> Ints:
+def partitions_of(ops: ListOps, tables: Tables) -> Ints:
     """Return the partition of each key, -1 where it is not known."""
     found = np.full(len(ops.keys), -1, dtype=np.int64)
     micro_ops = tables["micro_ops"]
@@ -576,20 +617,6 @@ def _partitions(ops: ListOps, tables: Tables) -> Ints:
     # Any operation on a key tells its partition: the hash does not change in a run.
     found[np.searchsorted(ops.keys, key)] = partition
     return found
-
-
-def _past(tables: Tables, setting: Setting) -> Ints:
-    """Return how far in the past each transaction may read, in nanoseconds."""
-    stale = {p.kind: p.staleness_s for p in setting.declaration.promises if p.staleness_s}
-    kind = codes(tables["transactions"], "kind", tuple(stale))
-    allowed = np.asarray([round(s * NS_PER_S) for s in stale.values()] + [0], dtype=np.int64)
-    return allowed[kind]  # -1 is the last: none
-
-
-def _with(places: Sequence[int], i: int, place: int) -> list[int]:
-    changed = list(places)
-    changed[i] = place
-    return changed
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from checkers.explain.words import KeyNames, of_finding
 from checkers.lists.by_generation import by_generation, with_keys
 from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
+from checkers.lists.given_up import without_given_up
 from checkers.lists.list_ops import list_ops
 from checkers.lists.lost import lost_writes
 from checkers.lists.snapshot_reads import SNAPSHOTS, snapshots
@@ -39,12 +40,14 @@ NO_EVIDENCE = (
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen``
-    and ``.written``, ``lost-write.lost`` and ``.counts``, ``resets.cuts`` and ``.findings``.
+    and ``.written``, ``lost-write.lost`` and ``.counts``, ``resets.cuts``, ``.findings`` and
+    ``.elsewhere``.
 
     Edges, findings and snapshots of a partition that was reset have surrogates for keys.
     """
     whole = list_ops(tables, setting)
-    generations = by_generation(whole, tables, setting)
+    kept, elsewhere = without_given_up(whole, tables, setting)
+    generations = by_generation(kept, tables, setting)
     ops = generations.ops
     versions = versions_of(ops)
     seen = suspects(ops, versions)
@@ -59,6 +62,7 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         # Of whole keys: whether a reset permits a loss is asked once it is known.
         **lost_writes(whole, tables, setting),
         **generations.tables,
+        **elsewhere,
     }
 
 

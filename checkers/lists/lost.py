@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, Bools, Ints, batches, group_starts, spread
+from checkers.engine.transactions import staleness_ns
 from checkers.lists.list_ops import ListOps
-from checkers.lists.versions import CHUNK
+from checkers.lists.versions import CHUNK, NEVER
 from harness.protocols.checker import Setting, Tables
 
 # The phase of a run in which every key is read once more, after all is healed and quiet.
@@ -20,7 +21,10 @@ FINAL_READS = "final-reads"
 
 # ``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation.
 # ``seen`` is the last transaction that read the value and began after its acknowledgement; null
-# where there is none, as in every history without final reads.
+# where there is none, as in every history without final reads. ``seen_ns`` is the last moment as of
+# which a read certainly shows it: the begin of the read, less what its kind may be stale by.
+# ``followed_ns`` is when the first append was acknowledged that began after this one's
+# acknowledgement, to the same key, and is in the list that misses it.
 LOST = pa.schema(
     [
         ("key", pa.int64()),
@@ -32,6 +36,8 @@ LOST = pa.schema(
         ("read", pa.int64()),
         ("read_ns", pa.int64()),
         ("seen", pa.int64()),
+        ("seen_ns", pa.int64()),
+        ("followed_ns", pa.int64()),
     ]
 )
 
@@ -45,6 +51,29 @@ def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.
     no write and no fault is concurrent with them. A key that has final reads is judged by them
     alone.
     """
+    last, missed, unverified = _missed(ops)
+    lost, seen = _never_shown(ops, missed, last, _final_ns(setting))
+    acknowledged = int((ops.txns.type[ops.appends.txn] == OK).sum())
+    counts = pa.table({"acknowledged": [acknowledged], "unverified": [unverified]})
+    return {
+        "lost-write.lost": _table(tables, setting, ops, lost, last[ops.appends.k[lost]], seen),
+        "lost-write.counts": counts,
+    }
+
+
+def missed_writes(ops: ListOps, tables: Tables, setting: Setting) -> pa.Table:
+    """Return the acknowledged appends that the last read of their key misses, as ``LOST``, whether
+    or not another read had shown them.
+    """
+    last, missed, _ = _missed(ops)
+    none = np.full(len(missed), -1)
+    return _table(tables, setting, ops, missed, last[ops.appends.k[missed]], none)
+
+
+def _missed(ops: ListOps) -> tuple[Ints, Ints, int]:
+    """Return the last read of each key, the acknowledged appends that it misses, and how many it
+    can't tell of.
+    """
     last = _last_reads(ops)
     acked = np.flatnonzero(ops.txns.type[ops.appends.txn] == OK)
     witness = last[ops.appends.k[acked]]
@@ -53,13 +82,7 @@ def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.
     # Concurrent reads may rightly miss it: only one that began after the acknowledgement tells.
     judged = (witness >= 0) & (started > ops.txns.finish[ops.appends.txn[acked]])
     present = _present(ops, last[last >= 0])
-    missed = acked[judged & ~present[acked]]
-    lost, seen = _never_shown(ops, missed, last, _final_ns(setting))
-    counts = pa.table({"acknowledged": [len(acked)], "unverified": [int((~judged).sum())]})
-    return {
-        "lost-write.lost": _table(tables, ops, lost, last[ops.appends.k[lost]], seen),
-        "lost-write.counts": counts,
-    }
+    return last, acked[judged & ~present[acked]], int((~judged).sum())
 
 
 def _final_ns(setting: Setting) -> int | None:
@@ -72,7 +95,7 @@ def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -
     """
     if not len(missed):
         return missed, missed
-    shown = _last_shown(ops, missed)
+    shown = _last_shown(ops, missed, ops.txns.start)
     started = np.where(shown >= 0, ops.txns.start[ops.reads.txn[shown]], 0)
     # The search began at the first of the key's missed acknowledgements; this append's may be
     # later.
@@ -86,11 +109,38 @@ def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -
     return missed[lost], np.where(seen, shown, -1)[lost]
 
 
-def _last_shown(ops: ListOps, missed: Ints) -> Ints:
-    """Return for each append the ok read that shows it and was invoked last, of those that began
-    after the first acknowledgement of these appends in its key; -1 for none.
+def _last_moment(ops: ListOps, lost: Ints, moment: Ints) -> Ints:
+    """Return the last of the moments (one a transaction) as of which a read shows each append;
+    ``NEVER`` for none.
     """
-    reads, start = ops.reads, ops.txns.start
+    if not len(lost):
+        return lost
+    shown = _last_shown(ops, lost, moment)
+    return np.where(shown >= 0, moment[ops.reads.txn[shown]], NEVER)
+
+
+def _followed(ops: ListOps, lost: Ints, read: Ints) -> Ints:
+    """Return when the first append was acknowledged that began after the acknowledgement of each
+    of ``lost``, and that the read which misses it shows; ``NEVER`` for none.
+    """
+    appends, txns = ops.appends, ops.txns
+    found = np.full(len(lost), NEVER)
+    for place, (row, by) in enumerate(zip(lost.tolist(), read.tolist(), strict=True)):
+        at, length = int(ops.reads.start[by]), int(ops.reads.length[by])
+        element = ops.elements[at : at + length]
+        shown = ops.writer(np.full(length, appends.k[row]), element)
+        shown = appends.txn[shown[shown >= 0]]
+        later = txns.start[shown] > txns.finish[appends.txn[row]]
+        done = txns.finish[shown[later & (txns.type[shown] == OK)]]
+        found[place] = done.min(initial=NEVER)
+    return found
+
+
+def _last_shown(ops: ListOps, missed: Ints, start: Ints) -> Ints:
+    """Return for each append the ok read that shows it and has the latest ``start`` (one a
+    transaction), of those after the first acknowledgement of these appends in its key; -1 for none.
+    """
+    reads = ops.reads
     # Keys without a missed append stay at the maximum, so that none of their reads is expanded.
     since = np.full(len(ops.keys), np.iinfo(np.int64).max)
     np.minimum.at(since, ops.appends.k[missed], ops.txns.finish[ops.appends.txn[missed]])
@@ -139,7 +189,11 @@ def _present(ops: ListOps, read: Ints) -> Bools:
     return present
 
 
-def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints, seen: Ints) -> pa.Table:
+def _table(
+    tables: Tables, setting: Setting, ops: ListOps, lost: Ints, read: Ints, seen: Ints
+) -> pa.Table:
+    # A snapshot may show what was there before a reset, and begin after it.
+    moment = ops.txns.start - staleness_ns(tables, setting)
     writer = ops.appends.txn[lost]
     reader = ops.reads.txn[read]
     times = tables["transactions"]
@@ -153,6 +207,8 @@ def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints, seen: Ints) -> 
         "read": pa.array(reader, pa.int64()),
         "read_ns": times.column("invoke_ns").take(pa.array(reader)),
         "seen": _transaction(ops, seen),
+        "seen_ns": _or_null(_last_moment(ops, lost, moment)),
+        "followed_ns": _or_null(_followed(ops, lost, read)),
     }
     return pa.table(columns).cast(LOST)
 
@@ -160,6 +216,10 @@ def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints, seen: Ints) -> 
 def _transaction(ops: ListOps, read: Ints) -> pa.Array:
     txn = ops.reads.txn[read] if len(ops.reads.txn) else read
     return pa.array(txn, pa.int64(), mask=read < 0)
+
+
+def _or_null(at_ns: Ints) -> pa.Array:
+    return pa.array(at_ns, pa.int64(), mask=at_ns == NEVER)
 
 
 def _partitions(micro_ops: pa.Table, keys: Ints) -> pa.Array:

@@ -10,7 +10,10 @@ else:
   kept was begun is kept, too; a transaction's writes to one partition are kept or lost together;
 * then a new suffix: what is lost comes back only by a reset that restores, as a whole, and where
   nothing was acknowledged meanwhile; nothing of two generations is mixed;
-* one reset costs once: what a generation has shown is lost by another reset or by none.
+* one reset costs once: what a generation has shown is lost by another reset or by none;
+* a transaction of several partitions whose write to the reset one is lost inside the envelope may
+  be given up in another, which asks in vain for its outcome: unless that one has shown its write,
+  or let another transaction follow it before the reset.
 
 In any other mode nothing may be lost, and in SC a forced reset is a broken promise by itself; so is
 one while a majority of the partition's voters lives, in any mode. Times of resets are mapped, with
@@ -19,7 +22,6 @@ an error bound that is granted to the store.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,18 +31,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.explain.attribution import windows
-from checkers.lists.by_generation import CUTS, RESET_FINDINGS
+from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
+from checkers.lists.given_up import CUT_OFF
+from checkers.promises.permitted_loss import Envelope
 from harness.clock import NS_PER_S
+from harness.exit_codes import Outcome
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.finding import Finding
-from harness.protocols.generations import (
-    ANSWERED_WITHIN_NS,
-    GenerationTree,
-    Reset,
-    trees_of,
-)
+from harness.protocols.generations import GenerationTree, Reset, trees_of
 from harness.protocols.models import (
     MIXED_GENERATIONS,
     NOT_A_PREFIX,
@@ -65,133 +65,12 @@ or started may still be missing in the topology from which a store decides."""
 Row = Mapping[str, Any]
 
 
-class Held(enum.StrEnum):
-    """Whether a survivor of a reset held a write that the reset lost."""
-
-    BY_NONE = "by no survivor, as far as it was sampled"
-    BY_SURVIVOR = "by a survivor"
-    UNJUDGED = "not judged: the store does not tell the states of its replicas"
-
-
-@attrs.frozen(kw_only=True)
-class Loss:
-    """An acknowledged write that is lost: a read from ``read_ns`` to ``read_end_ns`` misses it. The
-    last read that shows it began at ``seen_ns``.
-    """
-
-    partition: int | None
-    key: int
-    value: int
-    writer: int
-    invoke_ns: int
-    ack_ns: int
-    read_ns: int
-    read_end_ns: int
-    seen_ns: int | None
-
-
-@attrs.frozen(kw_only=True)
-class Envelope:
-    """What the reset that began the generation ``place`` may cost."""
-
-    tree: GenerationTree
-    place: int
-    states: pa.Table
-
-    @property
-    def reset(self) -> Reset:
-        """The reset itself."""
-        return self.tree.resets[self.place - 1]
-
-    def reaches(self, loss: Loss) -> bool:
-        """Tell whether ``loss`` was acknowledged before the reset, and shown by no read since."""
-        latest_ns = self.reset.latest_ns
-        before = loss.invoke_ns <= latest_ns and loss.ack_ns <= latest_ns + ANSWERED_WITHIN_NS
-        return before and (loss.seen_ns is None or loss.seen_ns <= latest_ns)
-
-    def held(self, loss: Loss) -> Held:
-        """Tell whether a survivor had applied the lost write before the reset.
-
-        A primary that acts after the acknowledgement has the write in its log; a survivor that has
-        applied as much as that log was long has applied the write.
-        """
-        before = self.before()
-        if not before or self.reset.survivors is None:
-            return Held.UNJUDGED
-        ends = [
-            max(row["last_index"], row["commit_index"])
-            for row in before
-            if row["acting"] and row["asked_ns"] >= loss.ack_ns
-        ]
-        if not ends:
-            return Held.BY_NONE
-        applied = self.applied_by_survivors()
-        return Held.BY_SURVIVOR if max(applied.values(), default=0) >= min(ends) else Held.BY_NONE
-
-    def before(self) -> list[dict[str, Any]]:
-        """Return the states of the generation before that were certainly told before the reset."""
-        here = pc.and_(
-            pc.equal(self.states["partition"], self.tree.partition),
-            pc.and_(
-                pc.equal(self.states["generation"], self.reset.previous),
-                pc.less_equal(self.states["answered_ns"], self.reset.earliest_ns),
-            ),
-        )
-        rows: list[dict[str, Any]] = self.states.filter(here).sort_by("asked_ns").to_pylist()
-        return rows
-
-    def applied_by_survivors(self) -> dict[str, int]:
-        """Return the last entry that each survivor is known to have applied before the reset."""
-        survivors = self.reset.survivors or ()
-        # The last sample counts: a node that was wiped since has less.
-        return {
-            row["node"]: row["applied_index"] for row in self.before() if row["node"] in survivors
-        }
-
-
-@attrs.frozen(kw_only=True)
-class Permission:
-    """The envelope inside which a loss lies, and what is known of its survivors."""
-
-    envelope: Envelope
-    held: Held
-
-
-def permission(tree: GenerationTree, loss: Loss, states: pa.Table) -> Permission | None:
-    """Return the first reset that may have cost ``loss``; ``None`` where none may.
-
-    Only a reset on the way from the generation of the write to that of the read that misses it: a
-    branch that was left without telling of it permits nothing.
-    """
-    for place in _edges(tree, loss):
-        envelope = Envelope(tree=tree, place=place, states=states)
-        if not envelope.reset.restores and envelope.reaches(loss):
-            held = envelope.held(loss)
-            # What survived this reset, a later one may have cost.
-            if held is not Held.BY_SURVIVOR:
-                return Permission(envelope=envelope, held=held)
-    return None
-
-
-def _edges(tree: GenerationTree, loss: Loss) -> tuple[int, ...]:
-    """Return the generations that began on the way from the write to the read that misses it."""
-    since, until = tree.span(loss.invoke_ns, loss.ack_ns)
-    written = range(since, until + 1)
-    first, last = tree.span(loss.read_ns, loss.read_end_ns)
-    found = set[int]()
-    for end in range(first, last + 1):
-        path = tree.path(end)
-        starts = [path.index(place) for place in written if place in path]
-        found.update(path[min(starts) + 1 :] if starts else ())
-    return tuple(sorted(found))
-
-
 @attrs.frozen
 class Resets:
     """Resets that the mode or the state of the majority forbids, and lists that no reset leaves."""
 
     name: str = "resets"
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[Kernel, ...] = (CUT_OFF,)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return every breach of what resets may cost, but for single lost writes, which the
@@ -212,14 +91,23 @@ class Resets:
             *_torn_inside(trees, cuts, lookup),
         ):
             found.setdefault(name, []).append(finding)
+        undecided = tables.get("resets.undecided", UNDECIDED.empty_table())
         told = {str(p): len(tree.resets) for p, tree in trees.items()}
         return Part(
             anomalies={
                 name: Anomaly(count=len(these), examples=tuple(these[:EXAMPLES_MAX]))
                 for name, these in found.items()
             },
+            outcome=Outcome.UNKNOWN if undecided.num_rows else Outcome.VALID,
+            reasons=(_UNDECIDED.format(undecided.num_rows),) if undecided.num_rows else (),
             statistics={"resets": {"mode": setting.declaration.mode, "by_partition": told}},
         )
+
+
+_UNDECIDED = (
+    "undecided: around resets, {} keys were read in more ways than can be compared; what was read "
+    "of them then is left out"
+)
 
 
 def _forbidden(
@@ -398,6 +286,12 @@ _SENTENCES = {
     "T{writer} since",
 }
 
+_UNFIT = (
+    "mixed generations: with the list of key {key} that T{writer} read around the reset of "
+    "partition {partition} to generation {generation}, no order of reads, writes and resets "
+    "explains what was read of the key"
+)
+
 
 def _contradictions(
     trees: Mapping[int, GenerationTree], rows: pa.Table, lookup: Lookup
@@ -406,9 +300,8 @@ def _contradictions(
     for row in rows.sort_by(order).to_pylist():
         reset = trees[row["partition"]].resets[row["place"] - 1]
         reader = "" if row["reader"] < 0 else f" (T{row['reader']})"
-        text = _SENTENCES[row["anomaly"]].format(
-            **row | {"generation": reset.generation, "reader": reader}
-        )
+        sentence = _UNFIT if row["element"] is None else _SENTENCES[row["anomaly"]]
+        text = sentence.format(**row | {"generation": reset.generation, "reader": reader})
         txns = (row["writer"], *((row["reader"],) if row["reader"] >= 0 else ()))
         yield row["anomaly"], _of_writes(reset, text, txns, row, lookup)
 

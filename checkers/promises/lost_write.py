@@ -20,19 +20,22 @@ from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
 from checkers.explain.resets import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
 from checkers.lists.checker import INFERENCE
-from checkers.lists.lost import FINAL_READS
-from checkers.promises.envelope import Held, Loss, Permission, permission
+from checkers.lists.given_up import CUT_OFF_WRITES, ELSEWHERE, cut_off
+from checkers.lists.lost import FINAL_READS, LOST
+from checkers.promises.permitted_loss import Held, Loss, Permission, given_up
 from harness.exit_codes import Outcome
 from harness.history.records import MicroOp
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
-from harness.protocols.generations import trees_of
 from harness.protocols.models import LOST_BY_RESET, LOST_WRITE, TORN_BY_RESET, promises_real_time
 from harness.protocols.verdict import Anomaly
-from harness.run.state_log import STATES
 
 _SINCE = "since_ns"
-PERMISSIONS = pa.schema([("permitted_by", pa.int64()), ("held", pa.string())])
+# ``permitted_in`` is the partition that the generation ``permitted_by`` is of: another than the
+# row's where the write was given up with an outcome that the reset took.
+PERMISSIONS = pa.schema(
+    [("permitted_by", pa.int64()), ("held", pa.string()), ("permitted_in", pa.int32())]
+)
 
 
 @attrs.frozen
@@ -55,17 +58,17 @@ class LostWrite:
         lost = tables["lost-write.lost"].sort_by([("key", "ascending"), ("value", "ascending")])
         begun = tables["transactions"]["invoke_ns"].take(lost["writer"])
         lost = attribute(lost.append_column(_SINCE, begun), tables["faults"])
-        found = causes(lost, tables["faults"], tables["events"])
+        permissions = permitted(lost, tables, setting)
+        found = causes(_where_reset(lost, permissions), tables["faults"], tables["events"])
         statistics["lost"] = lost.num_rows
         if by_resets := sum(cause is not None for cause in found):
             statistics["lost_across_a_reset"] = by_resets
-        permissions = permitted(lost, tables, setting)
         each = tuple(zip(lost.to_pylist(), found, permissions, strict=True))
         anomalies = {}
         named, faults = KeyNames(tables), tables["faults"]
         for name, of_name in (
             (LOST_WRITE, [row for row in each if row[2] is None]),
-            (LOST_BY_RESET, [row for row in each if row[2] is not None]),
+            (LOST_BY_RESET, [row for row in each if row[2] and row[2].through is None]),
         ):
             if of_name:
                 shown = of_name[:EXAMPLES_MAX]
@@ -95,32 +98,45 @@ def permitted(lost: pa.Table, tables: Tables, setting: Setting) -> list[Permissi
     """Return for each row of ``lost`` the envelope inside which it lies, if it lies in one."""
     if not (setting.resets and setting.declaration.may_lose):
         return [None] * lost.num_rows
-    trees = trees_of(setting.resets)
-    states = tables.get("states", STATES.empty_table())
-    times = tables["transactions"]
-    found: list[Permission | None] = []
-    for row in lost.to_pylist():
-        tree = trees.get(row["partition"])
-        seen = None if row["seen"] is None else times["invoke_ns"][row["seen"]].as_py()
-        loss = Loss(
-            partition=row["partition"],
-            key=row["key"],
-            value=row["value"],
-            writer=row["writer"],
-            invoke_ns=row[_SINCE],
-            ack_ns=row["ack_ns"],
-            read_ns=row["read_ns"],
-            read_end_ns=times["complete_ns"][row["read"]].as_py(),
-            seen_ns=seen,
+    found = list(cut_off(lost, tables, setting, tables))
+    writes = tables.get(CUT_OFF_WRITES, LOST.empty_table())
+    by_writer: dict[int, list[tuple[Loss, Permission]]] = {}
+    for loss, why in cut_off(writes, tables, setting, tables):
+        if why is not None:
+            by_writer.setdefault(loss.writer, []).append((loss, why))
+    # A partition gives up all that a transaction wrote to it, or nothing.
+    rows = tables.get("resets.elsewhere", ELSEWHERE.empty_table()).to_pylist()
+    kept = {(row["writer"], row["partition"]) for row in rows if row["shown"]}
+    return [
+        why
+        or (
+            None
+            if (loss.writer, loss.partition) in kept
+            else given_up(loss, by_writer.get(loss.writer, ()))
         )
-        found.append(None if tree is None else permission(tree, loss, states))
-    return found
+        for loss, why in found
+    ]
+
+
+def _write(row: dict[str, Any]) -> tuple[int, int]:
+    return row["key"], row["value"]
+
+
+def _where_reset(lost: pa.Table, permissions: Sequence[Permission | None]) -> pa.Table:
+    """Return ``lost`` with the partition in which each write, or its outcome, was taken."""
+    rows = zip(lost["partition"].to_pylist(), permissions, strict=True)
+    partition = [own if why is None else why.envelope.tree.partition for own, why in rows]
+    place = lost.column_names.index("partition")
+    return lost.set_column(place, "partition", pa.array(partition, pa.int32()))
 
 
 def _by_permission(permissions: Sequence[Permission | None]) -> dict[str, int]:
-    inside = [each for each in permissions if each is not None]
+    inside = [each for each in permissions if each is not None and each.through is None]
     return {
         "lost_by_reset": len(inside),
+        "given_up_with_an_outcome": sum(
+            each is not None and each.through is not None for each in permissions
+        ),
         "of_these_survivors_unjudged": sum(each.held is Held.UNJUDGED for each in inside),
     }
 
@@ -130,7 +146,11 @@ def _permissions(permissions: Sequence[Permission | None]) -> pa.Table:
     rows = [
         {}
         if each is None
-        else {"permitted_by": each.envelope.reset.generation, "held": each.held.value}
+        else {
+            "permitted_by": each.envelope.reset.generation,
+            "held": each.held.value,
+            "permitted_in": each.envelope.tree.partition,
+        }
         for each in permissions
     ]
     return pa.Table.from_pylist(rows, schema=PERMISSIONS)
@@ -141,29 +161,33 @@ def _torn(
     tables: Tables,
     lookup: Lookup,
 ) -> Anomaly | None:
-    """Return the transactions that a reset tore: a permitted part of each is lost, another is in a
-    partition where nothing of it is lost.
+    """Return the transactions that a reset tore: a permitted part of each is lost in the partition
+    that was reset, another is in a partition where nothing of it is lost, or was given up there.
     """
-    inside = {row["writer"]: (row, cause, why) for row, cause, why in reversed(each) if why}
+    rows = list(reversed(each))
+    inside = {
+        row["writer"]: (row, cause, why) for row, cause, why in rows if why and not why.through
+    }
     if not inside:
         return None
-    lost = {(row["key"], row["value"]) for row, _, _ in each}
+    lost = {_write(row) for row, _, _ in each}
+    given = {row["writer"]: _write(row) for row, _, why in rows if why and why.through}
     written = lookup.operations(tuple(inside))
     torn = [
-        (txn, found, kept)
+        (txn, found, kept[0] if kept else None, given.get(txn))
         for txn, found in sorted(inside.items())
         if (
             kept := [
                 op for op in written[txn].ops if op.f == "append" and (op.key, op.value) not in lost
             ]
         )
+        or txn in given
     ]
     if not torn:
         return None
     examples = tuple(
-        _torn_finding(row, cause, why, kept, written[txn], tables["faults"])
-        for txn, (row, cause, why), kept in torn[:EXAMPLES_MAX]
-        if why is not None
+        _torn_finding(row, cause, why, half, gone, written[txn], tables["faults"])
+        for txn, (row, cause, why), half, gone in torn[:EXAMPLES_MAX]
     )
     return Anomaly(count=len(torn), examples=examples)
 
@@ -172,17 +196,28 @@ def _torn_finding(
     row: dict[str, Any],
     cause: Cause | None,
     why: Permission,
-    kept: Sequence[MicroOp],
+    kept: MicroOp | None,
+    given: tuple[int, int] | None,
     operation: RecordedOperation,
     faults: pa.Table,
 ) -> Finding:
-    half, explained = kept[0], explain(row, ACKNOWLEDGED, faults)
+    explained = explain(row, ACKNOWLEDGED, faults)
+    keys, parts = {row["key"]}, list[str]()
+    if given is not None:
+        keys.add(given[0])
+        parts.append(
+            f"that of {given[1]} to key {given[0]} in another partition was given up, since the "
+            "transaction's outcome was gone"
+        )
+    if kept is not None:
+        keys.add(kept.key)
+        parts.append(f"that of {kept.value} to key {kept.key} by the same transaction was not")
     return Finding(
         text=f"torn by reset: the append of {row['value']} to key {row['key']} was lost by "
-        f"generation {why.envelope.reset.generation} of partition {row['partition']}, that of "
-        f"{half.value} to key {half.key} by the same transaction was not",
+        f"generation {why.envelope.reset.generation} of partition {row['partition']}, "
+        f"{', and '.join(parts)}",
         txns=(row["writer"],),
-        keys=tuple(sorted({row["key"], half.key})),
+        keys=tuple(sorted(keys)),
         value=row["value"],
         ack_ns=row["ack_ns"],
         operations=(operation,),

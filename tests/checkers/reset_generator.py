@@ -11,6 +11,7 @@ from checker_histories import Txn
 from reset_histories import ResetEvent, ResetHistory
 
 SPAN = 400  # milliseconds
+Entry = tuple[int, list[tuple[int, int]]]  # a transaction's number, and what it appended
 
 
 def generated(seed: int) -> ResetHistory:
@@ -20,8 +21,9 @@ def generated(seed: int) -> ResetHistory:
     moments = sorted(stream.sample(range(5, SPAN, 2), stream.randint(4, 8)))
     acts = sorted([*((at, None) for at in moments), *((at, reset) for at, reset in resets)],
                   key=lambda act: (act[0], act[1] is not None))  # fmt: skip
-    logs: dict[int, list[list[tuple[int, int]]]] = {0: [], 1: []}
-    ended: dict[int, dict[int, list[list[tuple[int, int]]]]] = {0: {}, 1: {}}
+    logs: dict[int, list[Entry]] = {0: [], 1: []}
+    ended: dict[int, dict[int, list[Entry]]] = {0: {}, 1: {}}
+    shown: set[tuple[int, int]] = set()
     now = {0: 0, 1: 0}
     txns, element = [], 0
     for at, reset in acts:
@@ -33,13 +35,16 @@ def generated(seed: int) -> ResetHistory:
             else:
                 # Seldom at the end: most resets are to cost something.
                 keep = stream.randint(max(0, len(logs[p]) - 2), len(logs[p]))
+                cut = {number for number, _ in logs[p][keep:]}
                 logs[p] = logs[p][:keep]
+                if stream.random() < 0.6:
+                    logs[1 - p] = _without(logs[1 - p], cut, shown)
             now[p] = reset.generation
             continue
         ops = []
         own: dict[int, list[tuple[int, int]]] = {}
         for _ in range(stream.choice((1, 1, 2))):
-            key = stream.choice((1, 1, 1, 3, 2))
+            key = stream.choice((1, 1, 1, 3, 2, 2))
             # One key of a partition: what a transaction's operations on two of them imply together
             # about its generation is not asked.
             if any(k % 2 == key % 2 for _, k, _ in ops):
@@ -49,10 +54,11 @@ def generated(seed: int) -> ResetHistory:
                 ops.append(("append", key, element))
                 own.setdefault(key % 2, []).append((key, element))
             else:
-                held = tuple(e for entry in logs[key % 2] for k, e in entry if k == key)
+                held = tuple(e for _, entry in logs[key % 2] for k, e in entry if k == key)
+                shown |= {(key, e) for e in held}
                 ops.append(("r", key, held))
         for p, entry in own.items():
-            logs[p].append(entry)
+            logs[p].append((len(txns), entry))
         kind = "info" if stream.random() < 0.1 else "ok"
         start, finish = at - stream.randint(1, 25), at + stream.randint(1, 25)
         if kind == "info":
@@ -60,6 +66,17 @@ def generated(seed: int) -> ResetHistory:
         txns.append(Txn(kind, ops, process=len(txns), start=max(0, start), finish=finish))
     history = ResetHistory(txns=tuple(txns), resets=tuple(reset for _, reset in resets))
     return _defect(history, stream) if seed % 2 else history
+
+
+def _without(log: list[Entry], cut: set[int], shown: set[tuple[int, int]]) -> list[Entry]:
+    """The log without what its partition gives up with the outcomes of the transactions ``cut``."""
+    kept = [*log]
+    for place, (number, entry) in reversed([*enumerate(log)]):
+        keys = {key for key, _ in entry}
+        followed = any(k in keys for _, later in kept[place + 1 :] for k, _ in later)
+        if number in cut and not followed and not shown & set(entry):
+            del kept[place]
+    return kept
 
 
 def _resets(stream: random.Random) -> list[tuple[int, ResetEvent]]:

@@ -141,6 +141,28 @@ CASES: dict[str, tuple[ResetHistory, str | None]] = {
     "torn where nothing was reset": (
         of(ok(a(1, 1), a(2, 2), start=0, finish=9), reset(), s(80, (1, (1,)), (2, ()))),
         "lost-write"),
+    "given up with the outcome that a reset took": (
+        of(ok(a(1, 1), a(2, 2), start=0, finish=9), reset(), s(80, (1, ()), (2, ()))),
+        "torn-by-reset"),
+    "given up in one of two other keys": (
+        of(ok(a(1, 1), a(2, 2), a(4, 3), start=0, finish=9), reset(),
+           s(80, (1, ()), (2, ()), (4, (3,)))), "lost-write"),
+    "given up though it was read": (
+        of(ok(a(1, 1), a(2, 2), start=0, finish=9), s(20, (2, (2,))), reset(),
+           s(80, (1, ()), (2, ()))), "lost-write"),
+    "given up though another followed": (
+        of(ok(a(1, 1), a(2, 2), start=0, finish=9), w(2, 3, 20), reset(),
+           s(80, (1, ()), (2, (3,)))), "lost-write"),
+    "given up, and another follows later": (
+        of(ok(a(1, 1), a(2, 2), start=0, finish=9), reset(), w(2, 3, 70),
+           s(80, (1, ()), (2, (3,)))), "torn-by-reset"),
+    "given up before there was a reset": (
+        of(ok(a(1, 1), a(2, 2), start=0, finish=9), s(20, (2, ())), reset(), s(80, (1, ()))),
+        "lost-write"),
+    "given up with a write that nobody lost": (
+        of(w(1, 1, 0), w(2, 2, 10), reset(), s(80, (1, ()), (2, ()))), "lost-write"),
+    "missed before the reset": (
+        of(w(1, 1, 0), s(20, (1, ())), reset(), s(80, (1, ()))), "G-single-item-realtime"),
     # A write that depends on what is lost.
     "dependent in another partition": (
         of(w(1, 1, 0), ok(r(1, 1), a(2, 2), start=10, finish=15), reset(),

@@ -1,0 +1,179 @@
+"""The envelope of a forced reset, as values: which lost write it may have cost, and which one may
+have been given up with an outcome that it took. What an envelope is says ``envelope``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.protocols.generations import ANSWERED_WITHIN_NS, GenerationTree, Reset
+
+
+class Held(enum.StrEnum):
+    """Whether a survivor of a reset held a write that the reset lost."""
+
+    BY_NONE = "by no survivor, as far as it was sampled"
+    BY_SURVIVOR = "by a survivor"
+    UNJUDGED = "not judged: the store does not tell the states of its replicas"
+
+
+@attrs.frozen(kw_only=True)
+class Loss:
+    """An acknowledged write that is lost: a read from ``read_ns`` to ``read_end_ns`` misses it. The
+    last read that shows it shows what was there at ``seen_ns``. An append that began after the
+    acknowledgement, to the same key, was acknowledged at ``followed_ns``, and is in the read.
+    """
+
+    partition: int | None
+    key: int
+    value: int
+    writer: int
+    invoke_ns: int
+    ack_ns: int
+    read_ns: int
+    read_end_ns: int
+    seen_ns: int | None
+    followed_ns: int | None = None
+
+
+def losses_of(lost: pa.Table, transactions: pa.Table) -> list[Loss]:
+    """Return the rows of ``lost`` (``checkers.lists.lost.LOST``) as values."""
+    invoked, completed = (transactions[name] for name in ("invoke_ns", "complete_ns"))
+    return [
+        Loss(
+            partition=row["partition"],
+            key=row["key"],
+            value=row["value"],
+            writer=row["writer"],
+            invoke_ns=invoked[row["writer"]].as_py(),
+            ack_ns=row["ack_ns"],
+            read_ns=row["read_ns"],
+            read_end_ns=completed[row["read"]].as_py(),
+            seen_ns=row["seen_ns"],
+            followed_ns=row["followed_ns"],
+        )
+        for row in lost.to_pylist()
+    ]
+
+
+@attrs.frozen(kw_only=True)
+class Envelope:
+    """What the reset that began the generation ``place`` may cost."""
+
+    tree: GenerationTree
+    place: int
+    states: pa.Table
+
+    @property
+    def reset(self) -> Reset:
+        """The reset itself."""
+        return self.tree.resets[self.place - 1]
+
+    def reaches(self, loss: Loss) -> bool:
+        """Tell whether ``loss`` was acknowledged before the reset, and shown by no read since."""
+        latest_ns = self.reset.latest_ns
+        before = loss.invoke_ns <= latest_ns and loss.ack_ns <= latest_ns + ANSWERED_WITHIN_NS
+        return before and (loss.seen_ns is None or loss.seen_ns <= latest_ns)
+
+    def held(self, loss: Loss) -> Held:
+        """Tell whether a survivor had applied the lost write before the reset.
+
+        A primary that acts after the acknowledgement has the write in its log; a survivor that has
+        applied as much as that log was long has applied the write.
+        """
+        before = self.before()
+        if not before or self.reset.survivors is None:
+            return Held.UNJUDGED
+        ends = [
+            max(row["last_index"], row["commit_index"])
+            for row in before
+            if row["acting"] and row["asked_ns"] >= loss.ack_ns
+        ]
+        if not ends:
+            return Held.BY_NONE
+        applied = self.applied_by_survivors()
+        return Held.BY_SURVIVOR if max(applied.values(), default=0) >= min(ends) else Held.BY_NONE
+
+    def before(self) -> list[dict[str, Any]]:
+        """Return the states of the generation before that were certainly told before the reset."""
+        here = pc.and_(
+            pc.equal(self.states["partition"], self.tree.partition),
+            pc.and_(
+                pc.equal(self.states["generation"], self.reset.previous),
+                pc.less_equal(self.states["answered_ns"], self.reset.earliest_ns),
+            ),
+        )
+        rows: list[dict[str, Any]] = self.states.filter(here).sort_by("asked_ns").to_pylist()
+        return rows
+
+    def applied_by_survivors(self) -> dict[str, int]:
+        """Return the last entry that each survivor is known to have applied before the reset."""
+        survivors = self.reset.survivors or ()
+        # The last sample counts: a node that was wiped since has less.
+        return {
+            row["node"]: row["applied_index"] for row in self.before() if row["node"] in survivors
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Permission:
+    """The envelope inside which a loss lies, and what is known of its survivors. ``through`` is the
+    transaction's loss in the partition that was reset, where the loss itself is in another.
+    """
+
+    envelope: Envelope
+    held: Held
+    through: Loss | None = None
+
+
+def permission(tree: GenerationTree, loss: Loss, states: pa.Table) -> Permission | None:
+    """Return the first reset that may have cost ``loss``; ``None`` where none may.
+
+    Only a reset on the way from the generation of the write to that of the read that misses it: a
+    branch that was left without telling of it permits nothing.
+    """
+    for place in _edges(tree, loss):
+        envelope = Envelope(tree=tree, place=place, states=states)
+        if not envelope.reset.restores and envelope.reaches(loss):
+            held = envelope.held(loss)
+            # What survived this reset, a later one may have cost.
+            if held is not Held.BY_SURVIVOR:
+                return Permission(envelope=envelope, held=held)
+    return None
+
+
+def given_up(loss: Loss, others: Iterable[tuple[Loss, Permission]]) -> Permission | None:
+    """Return the permission of ``loss`` by one of the ``others`` of its transaction, each with its
+    own: the reset that took its write to another partition may have taken its outcome, too.
+
+    A partition that has shown the write, or had let another transaction follow it before the reset,
+    knew the outcome by then.
+    """
+    for other, why in others:
+        reset = why.envelope.reset
+        apart = None not in (loss.partition, other.partition) and loss.partition != other.partition
+        unknown = loss.seen_ns is None and (
+            loss.followed_ns is None or loss.followed_ns >= reset.earliest_ns
+        )
+        if apart and unknown and why.through is None and loss.read_end_ns >= reset.earliest_ns:
+            return attrs.evolve(why, through=other)
+    return None
+
+
+def _edges(tree: GenerationTree, loss: Loss) -> tuple[int, ...]:
+    """Return the generations that began on the way from the write to the read that misses it."""
+    since, until = tree.span(loss.invoke_ns, loss.ack_ns)
+    written = range(since, until + 1)
+    first, last = tree.span(loss.read_ns, loss.read_end_ns)
+    found = set[int]()
+    for end in range(first, last + 1):
+        path = tree.path(end)
+        starts = [path.index(place) for place in written if place in path]
+        found.update(path[min(starts) + 1 :] if starts else ())
+    return tuple(sorted(found))
