@@ -14,7 +14,8 @@ is found by the checker of the workload; here it is counted. A limit that is onl
 that too few transactions test, decides nothing; one that the plan gives leaves the run
 inconclusive. A restart that was broken off is judged by the resets during its steps alone. Only
 what is certain counts: silences are known to steps of 50 ms and rounded down, and need several
-tries that follow one another.
+tries that follow one another. What happened while another fault was in force, or within the time
+that the store has to recover from it, is not the restart's, and counts for nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import OK, Ints, ints
+from checkers.explain.attribution import FOREVER_NS
 from checkers.promises import controller, liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from checkers.promises.served import Served, Stretch, served
@@ -59,6 +62,7 @@ from harness.text import seconds
 
 MIN_SAMPLES = 100  # below this the 99th percentile is the slowest transaction of all
 BEFORE_NS = 10 * NS_PER_S
+SETTLED_NS = 5 * NS_PER_S  # of a store that declares no bound for its recovery
 LOST = "lost-write.lost"
 
 
@@ -73,6 +77,22 @@ class Restart:
     calm_ns: int
     steps: tuple[NodeStep, ...]
     nodes: int
+    others: tuple[tuple[int, int], ...] = ()
+    """When other faults may have shown, of its own time."""
+
+    def alone(self, start_ns: int, end_ns: int) -> bool:
+        """Tell whether no other fault may have shown from ``start_ns`` to ``end_ns``."""
+        return all(end_ns < start or start_ns > end for start, end in self.others)
+
+    @property
+    def shared_ns(self) -> int:
+        """How long other faults may have shown, of its time."""
+        total_ns, until_ns = 0, self.start_ns
+        for start, end in sorted(self.others):
+            begin_ns, over_ns = max(start, until_ns), min(end, self.end_ns)
+            total_ns += max(0, over_ns - begin_ns)
+            until_ns = max(until_ns, over_ns)
+        return total_ns
 
     @property
     def complete(self) -> bool:
@@ -115,12 +135,14 @@ class RollingRestarts:
         found: dict[str, list[tuple[Restart, Breach]]] = {}
         doubts, remarks = list[str](), list[str]()
         for restart in _restarts(tables, setting, got):
-            measured = _measured(restart, got, tables)
+            own = got.without(restart.others)
+            measured = _measured(restart, own, tables)
             figures[restart.name] = measured
             doubts += _untested(restart, measured)
+            remarks += _shared(restart)
             if restart.complete:
                 remarks += _usual_untested(restart, measured)
-                for breach in _breaches(restart, measured, got):
+                for breach in _breaches(restart, measured, own):
                     found.setdefault(breach.name, []).append((restart, breach))
             else:
                 doubts.append(f"{restart.name} was broken off, and is judged by none of its limits")
@@ -162,6 +184,33 @@ def _restarts(tables: Tables, setting: Setting, got: Served) -> Iterator[Restart
             calm_ns=_calm_since(got, start_ns),
             steps=node_steps(rows, window["nodes"] or (), start_ns, end_ns),
             nodes=len(window["nodes"] or ()),
+            others=tuple(_others(got, number, start_ns, end_ns, _settled_ns(setting))),
+        )
+
+
+def _settled_ns(setting: Setting) -> int:
+    """How long after a heal its fault may still show: the bound that the store declares."""
+    bound_s = setting.declaration.liveness_s
+    return SETTLED_NS if isinstance(bound_s, msgspec.UnsetType) else round(bound_s * NS_PER_S)
+
+
+def _others(
+    got: Served, fault: int, start_ns: int, end_ns: int, settled_ns: int
+) -> Iterator[tuple[int, int]]:
+    for window in got.windows:
+        healed_ns = window["end_ns"]
+        over_ns = FOREVER_NS if healed_ns is None else int(healed_ns) + settled_ns
+        if window["fault"] != fault and window["start_ns"] <= end_ns and over_ns >= start_ns:
+            yield int(window["start_ns"]), over_ns
+
+
+def _shared(restart: Restart) -> Iterator[str]:
+    """Yield a remark where other faults may have shown during the restart."""
+    if restart.shared_ns:
+        yield (
+            f"{restart.name}: {seconds(restart.shared_ns)} of its "
+            f"{seconds(restart.end_ns - restart.start_ns)} lay under other faults, or soon after "
+            "one, and count for nothing"
         )
 
 
@@ -204,6 +253,8 @@ def _measured(restart: Restart, got: Served, tables: Tables) -> dict[str, Any]:
         partition, from_ns, to_ns = silent
         figures["silence_s"] = round((to_ns - from_ns) / NS_PER_S, 3)
         figures |= {"silent_partition": partition, "silent_from_s": round(from_ns / NS_PER_S, 3)}
+    if restart.shared_ns:
+        figures["shared_s"] = round(restart.shared_ns / NS_PER_S, 3)
     figures["resets"] = _resets(restart, tables["events"])
     if LOST in tables:
         figures["lost"] = _within(ints(tables[LOST], "ack_ns"), restart)
@@ -211,7 +262,8 @@ def _measured(restart: Restart, got: Served, tables: Tables) -> dict[str, Any]:
 
 
 def _within(at_ns: Ints, restart: Restart) -> int:
-    return int(((at_ns >= restart.start_ns) & (at_ns <= restart.end_ns)).sum())
+    inside = at_ns[(at_ns >= restart.start_ns) & (at_ns <= restart.end_ns)].tolist()
+    return sum(restart.alone(at, at) for at in inside)
 
 
 def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | None:
@@ -227,6 +279,7 @@ def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | No
         for start_ns, end_ns in silences(
             tries, during, got.drive.end_ns, allowed_ns, least=MIN_TRIES
         )
+        if restart.alone(start_ns, end_ns)
     ]
     return max(found, key=lambda silence: silence[2] - silence[1], default=None)
 
@@ -241,7 +294,10 @@ def _resets(restart: Restart, events: pa.Table) -> int:
         row["at_ns"] for row in rows if row["kind"] == EventKind.RESET and row["partition"] is None
     ]
     spans = tuple(_spans(restart))
-    return sum(any(start <= at_ns <= end for start, end in spans) for at_ns in times)
+    return sum(
+        restart.alone(at_ns, at_ns) and any(start <= at_ns <= end for start, end in spans)
+        for at_ns in times
+    )
 
 
 def _spans(restart: Restart) -> Iterator[tuple[int, int]]:

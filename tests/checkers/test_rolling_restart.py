@@ -48,6 +48,7 @@ def verdict(
     resets: tuple[float, ...] = (),
     late_s: float = 0.0,
     over: tuple[tuple[str, float], ...] | None = None,
+    other: tuple[float, float] | None = None,
     **options: Any,
 ) -> Verdict:
     rows = [
@@ -75,6 +76,14 @@ def verdict(
         "healed_ns": round(OVER_S * S),
         "state": "healed",
     }
+    faults = [fault]
+    if other is not None:
+        faults.append(
+            fault
+            | {"fault": 1, "kind": "kill", "target": "one", "nodes": ["n3"]}
+            | {"injecting_ns": round(other[0] * S), "effective_ns": round(other[0] * S) + 1}
+            | {"healed_ns": round(other[1] * S)}
+        )
     told = [(EventKind.STEP_BEGUN, node, at_s) for node, at_s in (("n1", 10.0), ("n2", 15.0))]
     over = (("n1", 14.0), ("n2", 19.0)) if over is None else over
     told += [(EventKind.STEP_OVER, node, at_s) for node, at_s in over]
@@ -99,7 +108,7 @@ def verdict(
             schedule=(planned,),
         ),
         checkers=(CHECKER,),
-        faults=pa.Table.from_pylist([fault], schema=schema.FAULTS),
+        faults=pa.Table.from_pylist(faults, schema=schema.FAULTS),
         events=pa.Table.from_pylist(events, schema=schema.EVENTS),
         beside={"controller": pa.Table.from_pylist([load], schema=empty.schema)},
     ).verdict
@@ -205,3 +214,29 @@ def test_a_restart_that_was_broken_off_is_judged_by_the_resets_during_its_steps(
         found = verdict(CALM, resets=(at_s,), over=broken_off)
         assert list(found.anomalies) == [RESTART_RESET]
     assert verdict(CALM, resets=(14.0,), over=broken_off).anomalies == {}
+
+
+@pytest.mark.parametrize(
+    ("ops", "resets", "name"),
+    [
+        (SILENT, (), RESTART_SILENCE),
+        (CALM, (12.0,), RESTART_RESET),
+        (FAILING, (), RESTART_FAILURES),
+        (steady(0, 10.5) + steady(10.5, 14.5, took_s=0.2) + steady(14.5, 40), (), RESTART_LATENCY),
+    ],
+)
+def test_what_another_fault_may_have_done_is_not_the_restarts(
+    ops: list[Op], resets: tuple[float, ...], name: str
+) -> None:
+    """The store declares that it serves 5 s after a heal: what the other fault may have done ends
+    there.
+    """
+    alone = verdict(ops, resets=resets)
+    during = verdict(ops, resets=resets, other=(10.2, 13.5))
+    long_before = verdict(ops, resets=resets, other=(3.0, 4.0))
+
+    assert list(alone.anomalies) == [name]
+    assert during.anomalies == {}
+    assert any("lay under other faults" in reason for reason in during.reasons)
+    assert figures(during)["shared_s"] == pytest.approx(8.3)
+    assert list(long_before.anomalies) == [name]
