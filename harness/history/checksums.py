@@ -134,8 +134,16 @@ def require_checksum(path: Path, expected: str) -> None:
 
 
 def sum_logs(run: RunDirectory) -> dict[str, LogSum]:
-    """The sums of every collected log, by its name. Raises ``OSError``."""
-    return {name: _sum(path, path.stat().st_size) for _, name, path in _present(run)}
+    """The sums of every collected log, by its name, once their contents and names are durable: a
+    crash of the machine must not make them differ. Raises ``OSError``.
+    """
+    found = list(_present(run))
+    for _, _, path in found:
+        files.sync_file(path)
+    for directory in sorted({above for _, _, path in found for above in path.parents}):
+        if directory == run.root or run.root in directory.parents:
+            files.sync_directory(directory)
+    return {name: _sum(path, path.stat().st_size) for _, name, path in found}
 
 
 def require_logs(run: RunDirectory, manifest: Manifest) -> NodeLogs:

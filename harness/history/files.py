@@ -56,6 +56,13 @@ def _free(path: Path) -> str:
     return ""
 
 
+def sync_file(path: Path) -> None:
+    """Make the contents of a regular file durable. Raises ``OSError`` as ``regular`` does."""
+    with open_regular(path) as stream:
+        # A handle for reading will do: what is synced is the file, with what any handle wrote.
+        os.fsync(stream.fileno())
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in ``directory`` durable."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -175,9 +182,7 @@ def publish(unfinished: Path, path: Path) -> None:
     """Rename the finished file of ``begin(path)`` to ``path``: contents first, then the name, both
     durable. Raises ``OSError``.
     """
-    with open_regular(unfinished) as stream:
-        # A handle for reading will do: what is synced is the file, with what any handle wrote.
-        os.fsync(stream.fileno())
+    sync_file(unfinished)
     unfinished.replace(path)
     sync_directory(path.parent)
 

@@ -95,6 +95,54 @@ class ParquetSink:
                 path.unlink()
 
 
+class SideTable:
+    """A table of a run beside its history, written piece by piece under a name that readers ignore,
+    and then published whole and durable under its own.
+    """
+
+    def __init__(self, root: Path, name: str, columns: pa.Schema, missing: str) -> None:
+        """Begin ``root / name``. ``missing`` is what the run lacks without it, for errors. Raises
+        ``HarnessError``.
+        """
+        self._path, self._missing = root / name, missing
+        try:
+            self._unfinished = files.begin(self._path)
+        except OSError as error:
+            raise files.disk_failure("write", self._path, error, missing) from error
+        with self._writing():
+            self._writer = _writer(self._unfinished, columns)
+
+    def add(self, piece: pa.Table) -> None:
+        """Append rows. Raises ``HarnessError``."""
+        with self._writing():
+            self._writer.write_table(piece)
+
+    def publish(self) -> dict[str, str]:
+        """Give the table its name; returns its checksum by name. Raises ``HarnessError``."""
+        with self._writing():
+            self._writer.close()
+            files.publish(self._unfinished, self._path)
+            return {self._path.name: files.sha256(self._path)}
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._unfinished.unlink(missing_ok=True)
+            raise files.disk_failure("write", self._path, error, self._missing) from error
+
+
+def write_side_table(root: Path, name: str, table: pa.Table, missing: str) -> dict[str, str]:
+    """Make ``table`` the file ``name`` of the run in ``root``, whole and durable, or leave it as it
+    was; returns its checksum by name. Raises ``HarnessError``, which says what is ``missing``.
+    """
+    side = SideTable(root, name, table.schema, missing)
+    side.add(table)
+    return side.publish()
+
+
 def _writer(path: Path, like: pa.Schema) -> pq.ParquetWriter:
     return pq.ParquetWriter(str(path), like, compression="zstd")
 
@@ -185,7 +233,7 @@ def read_summed(
         if name in checksums:
             require_checksum(path, checksums[name])
             columns = require_plausible(path)
-            if not any(columns.equals(like) for like in (schema, without_later(path.stem, schema))):
+            if not columns.equals(without_later(path.stem, schema, columns.names)):
                 reason = f"expected the columns {schema.names}, found {columns.names}"
                 if columns.names == schema.names:
                     reason = "expected the types of the columns here, found others"

@@ -14,7 +14,7 @@ and drop the lower 32 bits of the product.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -128,15 +128,17 @@ LATER: Mapping[str, Mapping[str, int | None]] = {
     "events": dict.fromkeys(
         ("generation", "previous_generation", "base_index", "base_term", "survivors")
     ),
+    "controller": dict.fromkeys(("cpu_share", "resident_bytes")),
     "states": {"generation": 0},
     "logs": {"generation": 0},
 }
 """Columns that tables of older runs lack, and what stands for them there."""
 
 
-def without_later(name: str, columns: pa.Schema) -> pa.Schema:
-    """``columns`` of table ``name`` as its first runs had them."""
-    first = [column for column in columns if column.name not in LATER.get(name, {})]
+def without_later(name: str, columns: pa.Schema, found: Collection[str] = ()) -> pa.Schema:
+    """``columns`` of table ``name`` as its first runs had them, and the later ones in ``found``."""
+    later = LATER.get(name, {})
+    first = [column for column in columns if column.name in found or column.name not in later]
     return pa.schema(first, metadata=columns.metadata)
 
 

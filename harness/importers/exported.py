@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from harness.errors import MalformedHistory, UsageError
@@ -29,7 +28,7 @@ from harness.history.checksums import sizes
 from harness.history.layout import EVENTS, FAULTS, KEYS, KEYS_FILE, NOTES
 from harness.history.load import History, load
 from harness.history.manifest import PREFIX, SEALED, write_manifest
-from harness.history.parquet import ParquetSink
+from harness.history.parquet import ParquetSink, write_side_table
 from harness.history.records import Complete, Invoke, MicroOp, OpType, Phase
 from harness.history.seal import no_search_for_cycles
 from harness.history.tables import BATCH_ROWS, Contradiction, Tabulator
@@ -286,9 +285,8 @@ class _Restored:
         self._sink = None
         for name, (file, _) in SIDE_TABLES.items():
             if made[name].num_rows:
-                target = self._run.root / file
-                pq.write_table(made[name], target, compression="zstd")
-                checksums[file] = files.sha256(target)
+                missing = "the run is not imported"
+                checksums |= write_side_table(self._run.root, file, made[name], missing)
         if self._plan is not None:
             files.write_atomically(self._run.plan, self._plan.encode())
             checksums[self._run.plan.name] = files.sha256(self._run.plan)

@@ -12,11 +12,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.clock import RunClock
-from harness.history.files import disk_failure, sha256
-from harness.history.parquet import read_summed
+from harness.history.parquet import read_summed, write_side_table
 from harness.protocols.changes import (
     OF_LEADERS,
     AssignmentChange,
@@ -136,13 +134,8 @@ class ChangeLog:
         if not rows:
             return {}
         rows.sort(key=lambda row: (row.revision, row.at_ns))
-        path = self._run.root / name
         table = pa.Table.from_pylist([msgspec.to_builtins(row) for row in rows], schema=schema)
-        try:
-            pq.write_table(table, path, compression="zstd")
-            return {name: sha256(path)}
-        except OSError as error:
-            raise disk_failure("write", path, error, "rebalances were not judged") from error
+        return write_side_table(self._run.root, name, table, "rebalances were not judged")
 
 
 def read_changes(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:

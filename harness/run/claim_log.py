@@ -9,11 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.clock import RunClock
-from harness.history.files import disk_failure, sha256
-from harness.history.parquet import read_summed
+from harness.history.parquet import read_summed, write_side_table
 from harness.protocols.claims import ClaimsReport
 
 CLAIMS_FILE = "claims.parquet"
@@ -46,14 +44,10 @@ def write_claims(root: Path, report: ClaimsReport, clock: RunClock) -> dict[str,
         {"claim": claim.value, "judged": count, "broken": report.broken.get(claim, 0)}
         for claim, count in report.judged.items()
     ]
-    sums = {}
+    sums: dict[str, str] = {}
     for name, rows, schema in ((CLAIMS_FILE, broken, CLAIMS), (JUDGED_FILE, judged, JUDGED)):
-        path = root / name
-        try:
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="zstd")
-            sums[name] = sha256(path)
-        except OSError as error:
-            raise disk_failure("write", path, error, "claims were not judged") from error
+        table = pa.Table.from_pylist(rows, schema=schema)
+        sums |= write_side_table(root, name, table, "claims were not judged")
     return sums
 
 

@@ -14,12 +14,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.clock import NS_PER_S, RunClock, resident_bytes
-from harness.history.checksums import require_checksum
-from harness.history.files import disk_failure, regular, sha256
-from harness.history.parquet import require_plausible
+from harness.history.parquet import read_summed, write_side_table
+from harness.history.schema import with_later
 from harness.run.directory import RunDirectory
 
 BEAT_S = 0.05
@@ -120,27 +118,17 @@ class ControllerHealth:
 
     def close(self, run: RunDirectory) -> dict[str, str]:
         """Write ``run.controller``; returns its checksum by name. Raises ``HarnessError``."""
-        path = run.controller
-        try:
-            table = pa.Table.from_pylist(self._rows, schema=SCHEMA)
-            pq.write_table(table, path, compression="zstd")
-            return {path.name: sha256(path)}
-        except OSError as error:
-            missing = "nobody can say whether the controller kept up"
-            raise disk_failure("write", path, error, missing) from error
+        table = pa.Table.from_pylist(self._rows, schema=SCHEMA)
+        missing = "whether the controller kept up is not known"
+        return write_side_table(run.root, run.controller.name, table, missing)
 
 
 def read_controller_health(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
     """The table ``run.controller``; empty where the run's manifest names none.
 
     Columns that an older version did not measure are null. Raises ``MalformedHistory`` for a file
-    that the manifest names and that is missing or differs.
+    that the manifest names and that is missing or differs, or has other columns.
     """
     path = run.controller
-    expected = checksums.get(path.name)
-    if expected is None:
-        return SCHEMA.empty_table()
-    require_checksum(path, expected)
-    require_plausible(path)
-    table = pq.read_table(regular(path))
-    return pa.concat_tables([SCHEMA.empty_table(), table], promote_options="default")
+    table = read_summed(run.root, checksums, {path.name: SCHEMA})[path.stem]
+    return with_later(path.stem, table, SCHEMA).select(SCHEMA.names)

@@ -11,12 +11,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.clock import RunClock
 from harness.errors import HarnessError
-from harness.history.files import disk_failure, sha256
-from harness.history.parquet import read_summed
+from harness.history.parquet import read_summed, write_side_table
 from harness.protocols.cluster import Cluster
 from harness.protocols.usage import NodeUsage, TellsUsage
 from harness.run.directory import RunDirectory
@@ -71,13 +69,8 @@ class UsageLog:
         """Write the samples; returns the checksum of the file. Raises ``HarnessError``."""
         if not self._rows:
             return {}
-        path = self._run.root / USAGE_FILE
-        try:
-            table = pa.Table.from_pylist(self._rows, schema=USAGE)
-            pq.write_table(table, path, compression="zstd")
-            return {path.name: sha256(path)}
-        except OSError as error:
-            raise disk_failure("write", path, error, "what nodes used is missing") from error
+        table = pa.Table.from_pylist(self._rows, schema=USAGE)
+        return write_side_table(self._run.root, USAGE_FILE, table, "what nodes used is missing")
 
 
 def read_usage(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:

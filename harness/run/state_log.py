@@ -14,11 +14,9 @@ from typing import Any
 import attrs
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.clock import RunClock
-from harness.history.files import disk_failure, sha256
-from harness.history.parquet import read_summed
+from harness.history.parquet import SideTable, read_summed, write_side_table
 from harness.history.schema import with_later
 from harness.protocols.cluster import Cluster
 from harness.protocols.states import ReplicaState, TellsStates
@@ -90,7 +88,8 @@ class StateLog:
 
     def __init__(self, run: RunDirectory, system: TellsStates, clock: RunClock) -> None:
         self._run, self._system, self._clock = run, system, clock
-        self._writer: pq.ParquetWriter | None = None
+        self._states: SideTable | None = None
+        self._logs: dict[str, str] = {}
         self._rows: list[dict[str, Any]] = []
         self._due_ns = 0
 
@@ -118,24 +117,14 @@ class StateLog:
                     break
             await asyncio.sleep(QUIET_POLL_S)
         self._keep(told, final=True)
-        path = self._run.root / LOGS_FILE
-        try:
-            pq.write_table(_logs(told), path, compression="zstd")
-        except OSError as error:
-            raise disk_failure("write", path, error, "logs were not compared") from error
+        missing = "logs were not compared"
+        self._logs = write_side_table(self._run.root, LOGS_FILE, _logs(told), missing)
 
     def close(self) -> dict[str, str]:
         """Write the remaining rows; returns the checksums of the files. Raises ``HarnessError``."""
         self._flush()
-        path = self._run.root / STATES_FILE
-        try:
-            if self._writer is not None:
-                self._writer.close()
-            files = [path, self._run.root / LOGS_FILE]
-            # A run that was cut short may have come to neither.
-            return {file.name: sha256(file) for file in files if file.exists()}
-        except OSError as error:
-            raise disk_failure("write", path, error, "states were not compared") from error
+        # A run that was cut short may have come to neither.
+        return self._logs | (self._states.publish() if self._states is not None else {})
 
     async def _ask(self, cluster: Cluster, *, whole: bool) -> tuple[StateAnswer, ...]:
         async def one(node: str) -> StateAnswer | None:
@@ -159,13 +148,10 @@ class StateLog:
         rows, self._rows = self._rows, []
         if not rows:
             return
-        path = self._run.root / STATES_FILE
-        try:
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(str(path), STATES, compression="zstd")
-            self._writer.write_table(pa.Table.from_pylist(rows, schema=STATES))
-        except OSError as error:
-            raise disk_failure("write", path, error, "states were not compared") from error
+        if self._states is None:
+            missing = "states were not compared"
+            self._states = SideTable(self._run.root, STATES_FILE, STATES, missing)
+        self._states.add(pa.Table.from_pylist(rows, schema=STATES))
 
 
 def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
