@@ -335,9 +335,10 @@ class LeasesFaults(Protocol):
     controller.
     """
 
-    def lapsed(self) -> tuple[str, ...]:
-        """Return the leases that expired although the controller lives, a sentence each. Such a
-        fault healed before its time, and the run is inconclusive.
+    async def lapsed(self) -> tuple[str, ...]:
+        """Ask the machines for the leases that expired up to now although the controller lives;
+        return a sentence each. Such a fault healed before its time, and the run is inconclusive.
+        Raises ``HarnessError`` where a machine that can be reached does not tell.
         """
 
 

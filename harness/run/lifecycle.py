@@ -103,6 +103,7 @@ POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
 HEAL_LIMIT_S = 90.0
 COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
+LAPSES_LIMIT_S = 60.0
 TEARDOWN_LIMIT_S = 60.0
 KEEP_LIMIT_S = 30.0
 
@@ -247,7 +248,8 @@ class Life:
                     self.guard.release()
         finally:
             if not self.ended:
-                self.run.kept.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the cluster goes all the same
+                    self.run.kept.unlink(missing_ok=True)
                 await self._tear_down()
             for text in self.trouble[known:]:  # the manifest is written
                 self.progress.note(text)
@@ -345,8 +347,12 @@ class Life:
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             if isinstance(self.provider, LeasesFaults):
                 # Asked at the end: a lease may run out at any time, and nothing else would tell.
-                self.trouble.extend(self.provider.lapsed())
+                asking = self._ask_for_lapses(self.provider)
+                await self._attempt("asking for leases that ran out", LAPSES_LIMIT_S, asking)
             await self._collect(membership.cluster)
+
+    async def _ask_for_lapses(self, provider: LeasesFaults) -> None:
+        self.trouble.extend(await provider.lapsed())
 
     def _load(self, cluster: Cluster) -> Load:
         """The load: this process, or the number of driver processes that the plan asks for."""

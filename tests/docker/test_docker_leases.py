@@ -16,6 +16,7 @@ from harness.protocols.cluster import LeasesFaults
 NEVER_S = 1000.0
 LIMIT_S = 20.0
 CUT = (("n1", "n2"),)
+RULES = "iptables -N FIREDRILL; iptables -A FIREDRILL -s 198.18.0.9/32 -j DROP"
 
 
 def drops(client: docker.APIClient, run_id: str, node: str) -> bool:
@@ -40,8 +41,9 @@ def test_a_controller_that_starves_for_ten_seconds_keeps_its_faults_and_a_dead_o
 
 @pytest.mark.docker
 @pytest.mark.slow
-def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_comes_back_hears_it(
-    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("session_lost", [False, True])
+def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_asks_hears_it(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch, session_lost: bool
 ) -> None:
     monkeypatch.setattr(fault_lease, "LEASE_S", 3)
     monkeypatch.setattr(fault_lease, "RENEW_S", NEVER_S)
@@ -54,13 +56,12 @@ def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_comes_back_
             await until(lambda: not drops(docker_daemon, run_id, "n2"))
 
             assert isinstance(run.provider, LeasesFaults)
-            assert run.provider.lapsed() == ()
+            if session_lost:
+                await asyncio.to_thread(run.provider._nodes["n2"].session.drop)
+            told = await run.provider.lapsed()
             await run.provider.cut(CUT)  # the rules can be made anew
             assert drops(docker_daemon, run_id, "n2")
-            lease = run.provider._nodes["n2"].lease
-            await asyncio.to_thread(lease.take)  # as after a session that was lost
-            await until(lambda: lease._renew() or bool(lease.lapses))
-            return run.provider.lapsed()
+            return told
 
     [told] = asyncio.run(story())
     assert told.startswith("n2: the controller was not heard of for 3 s")
@@ -84,9 +85,46 @@ def test_a_machine_that_was_frozen_for_longer_than_the_lease_keeps_its_cut(
             await run.provider.thaw("n2")
             await asyncio.sleep(2)
             assert drops(docker_daemon, run_id, "n2")
-            return run.provider.lapsed()
+            return await run.provider.lapsed()
 
     assert asyncio.run(story()) == ()
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trouble", "over"),
+    [
+        ("mv /usr/sbin/tc /usr/sbin/iptables /tmp", "mv /tmp/tc /tmp/iptables /usr/sbin"),
+        ("mkdir /run/firedrill/lapsed", "true"),
+    ],
+    ids=["its commands fail for a while", "it can write nothing down"],
+)
+def test_a_watchdog_whose_controller_is_gone_outlives_its_own_troubles(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch, trouble: str, over: str
+) -> None:
+    monkeypatch.setattr(fault_lease, "LEASE_S", 1)
+    monkeypatch.setattr(fault_lease, "RENEW_S", NEVER_S)
+    run_id = named("troubled")
+
+    def on_n2(command: str) -> None:
+        made = docker_daemon.exec_create(docker_name(run_id, "n2"), ["sh", "-c", command])
+        docker_daemon.exec_start(made["Id"])
+        assert docker_daemon.exec_inspect(made["Id"])["ExitCode"] == 0
+
+    async def story() -> None:
+        async with running(run_id, ("n1", "n2")) as run:
+            await asyncio.to_thread(on_n2, trouble)
+            await asyncio.to_thread(on_n2, f"PATH=$PATH:/tmp; {RULES}")
+            await asyncio.to_thread(run.provider._nodes["n2"].session.drop)
+            await asyncio.sleep(4)  # several turns without a lease: its troubles are what is tried
+            await asyncio.to_thread(on_n2, over)
+            await asyncio.to_thread(on_n2, RULES)
+            await until(lambda: not drops(docker_daemon, run_id, "n2"))
+            # A controller that comes back hears of what could be written down.
+            assert bool(await run.provider.lapsed()) is (over != "true")
+
+    asyncio.run(story())
 
 
 @pytest.mark.docker

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ def test_a_lease_of_faults_that_ran_out_meanwhile_is_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = ("n2: its lease ran out",)
-    monkeypatch.setattr(SimProvider, "lapsed", lambda _: told, raising=False)
+
+    async def lapsed(_: SimProvider) -> tuple[str, ...]:
+        return told
+
+    monkeypatch.setattr(SimProvider, "lapsed", lapsed, raising=False)
 
     _, manifest = drill(PLAN, tmp_path / "run")
 
@@ -135,6 +140,29 @@ def test_a_run_that_is_cancelled_half_way_says_so(
     assert read_manifest(RunDirectory(tmp_path / "run")).trouble == (
         "the run broke off: CancelledError",
     )
+
+
+def test_a_mark_of_a_kept_cluster_that_can_not_be_removed_keeps_no_cluster_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    teardown = SimProvider.teardown
+
+    async def counted(provider: SimProvider) -> None:
+        ended.append("the cluster")
+        await teardown(provider)
+
+    async def not_kept(broke_off: bool) -> bool:
+        return False
+
+    monkeypatch.setattr(SimProvider, "teardown", counted)
+    monkeypatch.setattr(sim_lab, "Parts", partial(sim_lab.Parts, keep=not_kept))
+    refusing = property(lambda run: run.root / "plan.toml" / "kept")
+    monkeypatch.setattr(RunDirectory, "kept", refusing)
+
+    _, manifest = drill(PLAN, tmp_path / "run")
+
+    assert (manifest.state, ended) == ("sealed", ["the cluster"])
 
 
 def test_a_nemesis_that_does_not_end_is_trouble(

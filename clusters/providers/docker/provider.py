@@ -428,9 +428,14 @@ class DockerProvider:
         self._ours.close()
         await self._let_go()
 
-    def lapsed(self) -> tuple[str, ...]:
+    async def lapsed(self) -> tuple[str, ...]:
         """See ``harness.protocols.cluster.LeasesFaults``."""
-        return tuple(text for node in self._every for text in node.lease.lapses)
+        limit_s = fault_lease.ASK_LIMIT_S + 5
+        told = await together(
+            node.lane.call("asking its watchdog", limit_s, node.lease.lapses)
+            for node in self._every
+        )
+        return tuple(text for lapses in told for text in lapses)
 
     async def _let_go(self) -> None:
         """Close the sessions of all machines."""

@@ -13,6 +13,7 @@ that was frozen, or that starved, wakes up with the lease that it had.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from clusters.providers.remote.packet_rules import CHAIN
@@ -27,6 +28,7 @@ END_S = 300.0  # since the last renewal: then the machine itself ends
 TURN_S = 1.0
 TURN_MAX_S = 2.0  # what a turn counts, however long it took: a crowded machine doubles it
 OPEN_LIMIT_S = 10.0
+ASK_LIMIT_S = 3 * OPEN_LIMIT_S  # asked twice, one opened in between
 LAPSES_MAX = 20  # sentences that are kept of one machine
 
 # The newest watchdog is the one whose number stands in the file: one whose
@@ -38,11 +40,19 @@ lease, end, turn, turn_max = map(float, sys.argv[1:5])
 chain = sys.argv[5]
 place = "/run/firedrill"
 mine, ended = place + "/watchdog", place + "/lapsed"
+unwritten = []  # kinds of faults that were ended, while no file can be written
 os.makedirs(place, exist_ok=True)
 os.setsid() if os.getpgrp() != os.getpid() else None
 with open(mine + ".new", "w") as file:
     file.write(str(os.getpid()))
 os.replace(mine + ".new", mine)
+
+# Its reader may be gone, and the machine's disk full: neither may end the watchdog.
+def report(*words):
+    try:
+        print(*words, flush=True)
+    except OSError:
+        pass
 
 def run(*argv):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
@@ -87,11 +97,16 @@ def end_faults():
         try:
             if act():
                 gone.append(kind)
-        except (OSError, subprocess.SubprocessError) as error:
-            print("could not end", kind, error, file=sys.stderr)
-    if gone:
-        with open(ended, "a") as file:
-            file.write(", ".join(gone) + "\\n")
+        except Exception:  # the next turn tries again
+            pass
+    unwritten.extend(gone)
+    try:
+        if unwritten:
+            with open(ended, "a") as file:
+                file.write(", ".join(unwritten) + "\\n")
+            unwritten.clear()
+    except OSError:
+        pass
 
 def tell():
     try:
@@ -103,14 +118,20 @@ def tell():
     except OSError:
         pass
 
-print("watching", flush=True)
+def mine_still():
+    try:
+        with open(mine) as file:
+            return file.read() == str(os.getpid())
+    except OSError:
+        return True
+
+report("watching")
 tell()
 gone, seen, hears = 0.0, time.monotonic(), True
 while True:
     ready = select.select([0] if hears else [], [], [], turn)[0]
-    with open(mine) as file:
-        if file.read() != str(os.getpid()):
-            break
+    if not mine_still():
+        break
     last, seen = seen, time.monotonic()
     gone += min(seen - last, turn_max)
     if ready:
@@ -121,12 +142,18 @@ while True:
         if said:
             gone = 0.0
             tell()
+        if b"?" in said:
+            if unwritten:
+                report(", ".join(unwritten))
+                unwritten.clear()
+            report("answered")
     else:
         if gone >= lease:  # each turn: on a crowded machine a command may fail, or come too late
             end_faults()
         if gone >= end:
             os.kill(1, signal.SIGTERM)
 """
+_ANSWERED = "answered"
 
 
 class Lease:
@@ -155,10 +182,32 @@ class Lease:
                 self._thread = threading.Thread(target=self._renew_on, name=name, daemon=True)
                 self._thread.start()
 
-    @property
     def lapses(self) -> tuple[str, ...]:
-        """The faults that the watchdog ended while this controller lived, a sentence each."""
-        return tuple(self._lapses)
+        """The faults that the watchdog ended while this controller lived, a sentence each, up to
+        now: the watchdog is asked. Of a machine that can't be reached, those that are known.
+        Blocking, up to ``ASK_LIMIT_S``. Raises ``HarnessError`` where it does not answer.
+        """
+        with self._opening:
+            if self._reachable() and not self._over.is_set():
+                self._ask()
+            return tuple(self._lapses)
+
+    def _ask(self) -> None:
+        """Read the watchdog's lines up to its answer; of another one where this one is gone."""
+        for _ in range(2):
+            watchdog = self._watchdog or self._open()
+            if watchdog.send(b"?"):
+                ends_s = time.monotonic() + OPEN_LIMIT_S
+                while (left_s := ends_s - time.monotonic()) > 0 and (line := watchdog.line(left_s)):
+                    if line == _ANSWERED:
+                        return
+                    self._note((line,))
+            # Also one that is late: its answer must not be taken for that to a later question.
+            self._watchdog = None
+        raise HarnessError(
+            f"{self._session.node}: the watchdog of its faults does not answer, so whether their"
+            " lease ran out is not known"
+        )
 
     def let_go(self) -> None:
         """Stop renewing, and tell the watchdog to end: nothing is in force. Never waits for it."""
@@ -168,7 +217,7 @@ class Lease:
         if watchdog is not None:
             watchdog.send(b"q")
 
-    def _open(self) -> None:
+    def _open(self) -> Attached:
         """Start a watchdog; it takes the place of any other. Raises ``HarnessError``."""
         numbers = map(str, (LEASE_S, END_S, TURN_S, TURN_MAX_S))
         argv = ("python3", "-I", "-S", "-c", _WATCH, *numbers, CHAIN)
@@ -177,6 +226,7 @@ class Lease:
         if first != "watching":
             raise HarnessError(f"{self._session.node}: the watchdog of its faults said {first!r}")
         self._watchdog = watchdog
+        return watchdog
 
     def _renew_on(self) -> None:
         while not self._over.wait(RENEW_S):
