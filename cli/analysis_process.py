@@ -79,6 +79,9 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     if request.report:
         judged = request.judge is not None
         tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))
+    if request.judge is not None:
+        # Last: whatever it comes to, verdict and report are there.
+        judging.measure_here(run, note)
 
 
 def _import(history: Foreign, run: RunDirectory) -> str:

@@ -100,6 +100,7 @@ def simulate(
     A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
     that is refused before it starts.
     """
+    from cli.judging import measure_here
     from cli.wiring import run_plan
     from results.store.store import RunStore
 
@@ -118,7 +119,8 @@ def simulate(
         result = msgspec.structs.replace(result, coverage=coverage.encoded())
     if result.outcome is Outcome.VALID and not keep:
         RunStore(runs_dir).remove(run)
-        result = msgspec.structs.replace(result, run="")
+        return msgspec.structs.replace(result, run="")
+    measure_here(run)
     return result
 
 

@@ -233,6 +233,22 @@ def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bo
     return True
 
 
+def measure_here(run: RunDirectory, say: Callable[[str], None] = say) -> None:
+    """Write the figures of the judged ``run`` beside its verdict, for comparisons and trends. A
+    failure touches nothing else: it is reported, and a run without figures is measured later.
+    """
+    from results.compare.measure import keep_figures
+
+    if not run.verdict.is_file():
+        return
+    try:
+        keep_figures(run)
+    except NotStored:
+        return  # the verdict, on the same disk, was refused and reported
+    except Exception as error:  # tables that no run of ours wrote hold anything
+        say(f"no figures were kept: {type(error).__name__}: {error}")
+
+
 def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:
     """Print the findings on stdout; the last line is outcome, meaning and path: ``path`` where it
     is given, for a directory that is removed afterwards.

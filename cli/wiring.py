@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from cli.calibrator import calibrate
 from cli.environment import SIMULATED, prepare
 from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
@@ -74,9 +75,12 @@ Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
 
 @attrs.frozen(kw_only=True)
 class ResolvedPlan:
-    """A plan that names its provider and every fault; ``provider_reason`` is why that provider."""
+    """A plan that names its provider and every fault; ``provider_reason`` is why that provider,
+    ``mix`` are the kinds that its faults were drawn from.
+    """
 
     plan: Plan
+    mix: tuple[str, ...] = ()
     provider_reason: str
     system: System
     faults: Mapping[str, Fault]
@@ -141,6 +145,7 @@ def run_plan(
                 trace=trace,
                 mutation=mutation,
                 coverage=coverage,
+                mix=ready.mix,
             )
         except FiredrillError:
             store.forget(run)  # where nothing was written
@@ -155,6 +160,7 @@ def resolve(plan: Plan) -> ResolvedPlan:
     ``UsageError``.
     """
     plan, why = with_provider(plan)
+    mix = plan.nemesis.mix
     _check_provider_options(plan)
     system = build_system(plan)
     # So that wrong options, and checkers that are not there, are refused before anything starts.
@@ -162,7 +168,7 @@ def resolve(plan: Plan) -> ResolvedPlan:
     faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
     plan = resolved(plan, materialised(plan, system, faults))
     refuse_untestable(plan)
-    return ResolvedPlan(plan=plan, provider_reason=why, system=system, faults=faults)
+    return ResolvedPlan(plan=plan, mix=mix, provider_reason=why, system=system, faults=faults)
 
 
 def refuse_untestable(plan: Plan) -> None:
@@ -253,14 +259,16 @@ def _run(
     trace: bool,
     mutation: Mutation | None,
     coverage: CoverageLog | None,
+    mix: tuple[str, ...],
 ) -> None:
     from nemesis.runner import Nemesis
 
     ground = prepare(plan, run, trace=trace, coverage=coverage)
     # Again, with what the environment gives it: the first one was built to refuse wrong options.
     system = build_system(plan, ground.system_extras)
+    simulated = plan.cluster.provider == SIMULATED
     altered = None
-    if mutation and plan.cluster.provider != SIMULATED:
+    if mutation and not simulated:
         altered = partial(mutation.altered, scratch=run.root / MUTANT)
 
     async def main(guard: Guard | None) -> None:
@@ -279,7 +287,7 @@ def _run(
             versions={"firedrill": plugins.own_version()}
             | {name: version(name) for name in LIBRARIES}
             | (mutation.versions if mutation else {}),
-            machine=machine(),
+            machine=machine() if simulated else machine() | {"calibrator": _calibrated(run.root)},
             wall_ns=ground.wall_ns,
             open_history=ground.open_history,
             keep=partial(keep, run) if keep else None,
@@ -287,11 +295,12 @@ def _run(
             driver_command=DRIVER_COMMAND,
             altered=altered,
             arsenal=recorded((build_fault(name).kind for name in plugins.names("faults")), able),
+            mix=mix,
         )
         progress.note(f"run directory {run.root}")
         await execute(plan, run, parts, progress, stop)
 
-    if plan.cluster.provider == SIMULATED:
+    if simulated:
         with ending_in_time(stop):
             ground.run(main(None))
         return
@@ -547,6 +556,16 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_mib": memory_bytes >> 20,
     }
+
+
+def _calibrated(directory: Path) -> dict[str, float]:
+    """Measure how fast this machine is now: times of another one, or of the same one when it was
+    busier, are no times to compare with.
+    """
+    try:
+        return attrs.asdict(calibrate(directory))
+    except OSError:
+        return {}  # a disk that refuses will be reported by what needs it
 
 
 def named(path: str, group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own)

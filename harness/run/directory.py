@@ -65,7 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     inconclusive. ``out_of_room`` is set where the disk of the run was full: writes of any file on
     it, also of a node's data and logs, may have failed for that reason alone. ``origin`` is unset
     for a history recorded here, ``arsenal`` (the faults that were possible) for one recorded
-    elsewhere. ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
+    elsewhere. ``mix`` are the kinds that the faults were drawn from, where they were drawn.
+    ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
     nodes' logs to their sums; these and ``sizes`` are unset in runs of versions that did not record
     them.
     ``logs_left_out`` counts the bytes before the beginning of a log that were not collected, by the
@@ -92,6 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     # Not ``None``: an unset field is not written, so that the digests of older manifests hold.
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
     arsenal: tuple[RecordedFaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
+    mix: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
     streams: int | msgspec.UnsetType = msgspec.UNSET
     logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET

@@ -77,7 +77,8 @@ class Parts:
     run's stream of records in a directory. ``keep``, where it is given, is asked once the history
     is sealed whether the cluster is to be left up; its argument is ``True`` where the run broke
     off. ``guard`` is released when the cluster was taken down, or left up on purpose. ``arsenal``
-    lists the faults that were possible here. ``driver_command`` starts a driver process
+    lists the faults that were possible here, ``mix`` the kinds that the plan's were drawn from.
+    ``driver_command`` starts a driver process
     (``harness.driving.protocol``), for plans that ask for several. ``altered``, where it is given,
     is what becomes of a node's program before it is installed.
     """
@@ -94,6 +95,7 @@ class Parts:
     guard: Guard | None = None
     driver_command: tuple[str, ...] = ()
     arsenal: tuple[RecordedFaultKind, ...] = ()
+    mix: tuple[str, ...] = ()
     altered: Callable[[Program], Program] | None = None
 
 
@@ -644,5 +646,6 @@ def _first_manifest(plan: Plan, run: RunDirectory, parts: Parts) -> Manifest:
         # A verdict depends on the plan (how much is enough): it is vouched for like a table.
         checksums={run.plan.name: sha256(run.plan)},
         arsenal=parts.arsenal,
+        mix=parts.mix or msgspec.UNSET,
         streams=1 + drivers if drivers > 1 else 1,
     )

@@ -14,7 +14,8 @@ rule of ``harness.protocols.recovery``, which says how long such a time is; time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import msgspec
@@ -27,6 +28,7 @@ from harness.clock import NS_PER_S
 from harness.history.records import OpType
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.recovery import BEFORE_NS, MIN_CALM_NS, SHARE, counting_ns
+from harness.run.directory import Manifest
 from results.report.run_data import RunData
 
 AROUND_S = BEFORE_NS / NS_PER_S
@@ -85,20 +87,35 @@ def recoveries(material: RunData) -> tuple[Recovery, ...]:
     """Return the figures of each fault that began in the drive phase, in the order of their begin;
     nothing of a history without times.
     """
-    marks = dict(material.manifest.phases)
-    spans = fault_spans(material.faults)
-    if not material.scale.timed or not spans or not material.transactions.num_rows:
+    if not material.scale.timed:
         return ()
-    start_ns = marks.get("drive", int(pc.min(material.transactions["invoke_ns"]).as_py()))
-    end_ns = marks.get("heal", material.last_ns)
-    done = _Completions.of(material.transactions, conflicts_of(material))
+    return recoveries_in(material.manifest, material.transactions, material.faults)
+
+
+def recoveries_in(
+    manifest: Manifest, transactions: pa.Table, faults: Sequence[Mapping[str, Any]]
+) -> tuple[Recovery, ...]:
+    """Return what ``recoveries`` does of a run with times of its own, from its tables alone."""
+    marks = dict(manifest.phases)
+    spans = fault_spans(faults)
+    if not spans or not transactions.num_rows:
+        return ()
+    last_ns = int(pc.max(transactions["complete_ns"]).as_py() or 0)
+    start_ns = marks.get("drive", int(pc.min(transactions["invoke_ns"]).as_py()))
+    end_ns = marks.get("heal", max([last_ns, *marks.values()]))
+    done = _Completions.of(transactions, declared_conflicts(manifest))
     driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
     return tuple(_recovery(span, spans, done, start_ns, end_ns) for span in driven[:FAULTS_MAX])
 
 
 def conflicts_of(material: RunData) -> tuple[str, ...]:
     """Return the error codes of transactions that gave way to another, as the system declares."""
-    declared = material.manifest.declaration.conflicts
+    return declared_conflicts(material.manifest)
+
+
+def declared_conflicts(manifest: Manifest) -> tuple[str, ...]:
+    """Return the same of a manifest."""
+    declared = manifest.declaration.conflicts
     return () if isinstance(declared, msgspec.UnsetType) else declared
 
 

@@ -25,11 +25,12 @@ from harness.history.files import is_regular
 from harness.plan.planfile import nearest
 from harness.run.directory import RunDirectory, directory_mark
 from results.store.run_entry import RunEntry, entry_of
+from results.store.run_figures import figures_path
 from results.store.store import RunStore
 
 INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
 MARK_CHARS = 16
-VERSION = 2  # of the tables, and of what a row holds
+VERSION = 3  # of the tables, and of what a row holds
 BUSY_S = 30.0  # for another command that refreshes the same index
 BATCH = 500  # rows of one commit: an interrupted refresh goes on where it was
 _COLUMNS = {
@@ -305,7 +306,8 @@ def _column(value: object) -> object:
 def _stamp(run: RunDirectory) -> str:
     """Return what changes whenever a file that an entry is read from does."""
     parts = []
-    for path in (run.root, run.plan, run.manifest, run.verdict, run.tags, run.report):
+    files = (run.plan, run.manifest, run.verdict, figures_path(run), run.tags, run.report)
+    for path in (run.root, *files):
         try:
             found = os.lstat(path)
         except OSError:

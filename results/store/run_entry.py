@@ -19,29 +19,30 @@ from harness.errors import MalformedHistory, PlanError
 from harness.history.manifest import read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_DURATION_S, MAX_SEED
+from harness.protocols.models import meaning_of
 from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
-from harness.run.directory import RunDirectory, require_plain
+from harness.run.directory import Manifest, RunDirectory, require_plain
 from harness.run.disk_budget import used_bytes
 from harness.text import inert
+from results.store.fingerprint import NO_FAULT, fingerprint
 from results.store.retention import begun_at
+from results.store.run_figures import Host, RunFigures, host_of, read_figures
 from results.store.run_tags import read_tags, split_tag
 
-NO_FAULT = "no fault"
-"""Stands for the fault of a finding that none explains."""
+SETTING_CHARS = 8
+KINDS_MAX = 100  # of a mix that a stranger's run gives
 TEXT_CHARS = 200  # of a name that a stranger's run gives
-FINGERPRINT_CHARS = (
-    12  # 48 bits: of a thousand findings two are alike once in half a billion stores
-)
 
 
 class RecordedFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of finding of a run: the ``anomaly``, the kind of fault that explains its first
-    examples and the role of that fault's target, and how often the anomaly was counted.
-    ``fingerprint`` stands for (anomaly, fault, role, system): findings of two runs that share it
-    are one finding. ``example`` is the text of the first.
+    """One kind of finding of a run: the ``promise`` that the ``anomaly`` breaks, the kind of fault
+    that explains its first examples and the role of that fault's target, and how often the anomaly
+    was counted. ``fingerprint`` stands for all of these but the count, and the system: findings of
+    two runs that share it are one finding. ``example`` is the text of the first.
     """
 
     fingerprint: str
+    promise: str = ""
     anomaly: str
     fault: str
     role: str
@@ -55,9 +56,10 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``state`` is ``running``, ``sealed``, ``prefix``, or empty without a history; ``outcome`` is
     unset where it was not judged. ``faults`` are the kinds that were planned, in order, once each;
     ``ok``, ``fail`` and ``info`` count transactions. ``release``, ``commit`` and ``branch`` are the
-    tags of these names, the release otherwise that of the system. ``refused`` says why a directory
-    that has a manifest can't be read. What can't be read is ``None``,
-    or empty.
+    tags of these names, the release otherwise that of the system. ``mix`` are the kinds that the
+    schedule was drawn from, where it was drawn; ``setting`` stands for the load and the way that
+    faults are drawn: runs with another one are not compared. ``refused`` says why a directory
+    that has a manifest can't be read. What can't be read is ``None``, or empty.
     """
 
     run: str
@@ -73,6 +75,8 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     provider: str = ""
     faults: tuple[str, ...] = ()
+    mix: tuple[str, ...] = ()
+    setting: str = ""
     planned_faults: int | None = None
     tags: tuple[str, ...] = ()
     seed: int | None = None
@@ -83,14 +87,10 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     info: int | None = None
     longest_gap_s: float | None = None
     findings: tuple[RecordedFinding, ...] = ()
+    figures: RunFigures | None = None
+    host: Host = Host()
     size_bytes: int = 0
     refused: str = ""
-
-
-def fingerprint(anomaly: str, fault: str, role: str, system: str) -> str:
-    """Return what stands for a finding over all runs: equal fingerprints are one finding."""
-    text = "\0".join((anomaly, fault, role, system))
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:FINGERPRINT_CHARS]
 
 
 def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
@@ -124,6 +124,8 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         workload=_text(manifest.workload) if manifest else "",
         provider=_text(_at(plan, "cluster", "provider")),
         faults=_kinds(schedule),
+        mix=_mix_of(manifest),
+        setting=_setting_of(plan),
         planned_faults=len(schedule) if isinstance(schedule, list) else None,
         tags=tags,
         seed=_whole(plan.get("seed"), MAX_SEED),
@@ -134,6 +136,8 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         info=_count(verdict, "info"),
         longest_gap_s=_longest_gap_s(verdict),
         findings=_findings_of(verdict, system),
+        figures=read_figures(run),
+        host=host_of(manifest.machine) if manifest else Host(),
         size_bytes=used_bytes(run.root) if sized else 0,
         refused=refused,
     )
@@ -197,6 +201,30 @@ def _kinds(schedule: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for kind in kinds if kind))
 
 
+def _setting_of(plan: Mapping[str, Any]) -> str:
+    """Return a digest of what clients do and how faults are drawn: not of the system, whose builds
+    are compared, nor of what follows from the seed.
+    """
+    nemesis = plan.get("nemesis")
+    drawn = nemesis if isinstance(nemesis, dict) else {}
+    parts = {
+        "drive": plan.get("drive"),
+        "workload": plan.get("workload"),
+        "nemesis": {k: v for k, v in drawn.items() if k not in ("mix", "schedule")},
+    }
+    try:
+        text = msgspec.json.encode(parts, order="sorted")
+    except (TypeError, ValueError, RecursionError):
+        return ""  # a stranger's plan may hold anything
+    return hashlib.sha256(text).hexdigest()[:SETTING_CHARS]
+
+
+def _mix_of(manifest: Manifest | None) -> tuple[str, ...]:
+    if manifest is None or isinstance(manifest.mix, msgspec.UnsetType):
+        return ()
+    return tuple(dict.fromkeys(_text(kind) for kind in manifest.mix[:KINDS_MAX]))
+
+
 def _nodes_of(run: RunDirectory) -> int | None:
     return sum(path.is_dir() for path in run.node("any").parent.glob("*")) or None
 
@@ -219,11 +247,11 @@ def _findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding,
     return tuple(
         finding
         for name, anomaly in sorted(verdict.anomalies.items())
-        for finding in _by_cause(name, anomaly, system)
+        for finding in _by_cause(name, anomaly, system, verdict.model)
     )
 
 
-def _by_cause(name: str, anomaly: Anomaly, system: str) -> list[RecordedFinding]:
+def _by_cause(name: str, anomaly: Anomaly, system: str, model: str) -> list[RecordedFinding]:
     """Return a finding for each cause that the examples of ``anomaly`` name. Only a few examples
     are kept of many: the first cause has the whole count.
     """
@@ -235,9 +263,13 @@ def _by_cause(name: str, anomaly: Anomaly, system: str) -> list[RecordedFinding]
         causes.setdefault((_text(fault), _text(role)), example.text)
     if not causes:
         causes[NO_FAULT, ""] = ""
+    promise = meaning_of(name).promise or _text(model)
     return [
         RecordedFinding(
-            fingerprint=fingerprint(name, fault, role, system),
+            fingerprint=fingerprint(
+                promise=promise, anomaly=name, fault=fault, role=role, system=system
+            ),
+            promise=promise,
             anomaly=_text(name),
             fault=fault,
             role=role,

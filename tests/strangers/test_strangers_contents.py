@@ -283,6 +283,17 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
         ),
         JUDGED,
     ),
+    "deep figures": (text("analysis/figures.json", "[" * DEEP), JUDGED),
+    "figures of 3 GB": (sparse("analysis/figures.json", 3 << 30), JUDGED),
+    "figures that steer and overflow": (
+        text(
+            "analysis/figures.json",
+            msgspec.json.encode(
+                {"version": 1, "ok_per_s": 1e308, "faults": {ESCAPES: {"planned": -1}}}
+            ),
+        ),
+        JUDGED,
+    ),
     "a verdict that is no UTF-8": (text("analysis/verdict.json", b'{"outcome":"\xff"}'), JUDGED),
     "a verdict with an outcome that steers": (verdict(outcome=ESCAPES), JUDGED),
     "a verdict with reasons that steer": (verdict(reasons=[ESCAPES] * 100), JUDGED),

@@ -57,6 +57,8 @@ FILES = (
     "chunks/reserve-0",
     "analysis/verdict.json",
     "analysis/.verdict.json.partial",
+    "analysis/figures.json",
+    "analysis/.figures.json.partial",
     "analysis/cycles.parquet",
     "analysis/.cycles.parquet",
     "undo/processes.json",

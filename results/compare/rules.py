@@ -1,0 +1,128 @@
+"""What is compared, and what counts as worse: the figures, and the smallest effects that matter."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import attrs
+
+from harness.errors import UsageError
+from harness.plan.planfile import nearest
+
+LEVEL = 0.05
+"""The chance that a comparison of two equal builds calls anything at all, before effects count."""
+
+
+class Scale(enum.Enum):
+    """How two values of a figure are compared: a time or a rate by its ratio; what may be zero by
+    its difference.
+    """
+
+    RATIO = "ratio"
+    DIFFERENCE = "difference"
+
+
+@attrs.frozen(kw_only=True)
+class Figure:
+    """A figure of runs, by its field of ``RunFigures``. ``more_is_worse``: a rise is no gain.
+
+    A change matters from ``relative`` of the base on (a share), and, of a difference, from
+    ``absolute`` on, in the figure's unit.
+    """
+
+    name: str
+    words: str
+    unit: str
+    scale: Scale
+    relative: float
+    absolute: float = 0.0
+    more_is_worse: bool = True
+
+
+FIGURES = (
+    Figure(
+        name="ok_per_s",
+        words="throughput",
+        unit="1/s",
+        scale=Scale.RATIO,
+        relative=0.05,
+        more_is_worse=False,
+    ),
+    Figure(name="p50_ms", words="latency p50", unit="ms", scale=Scale.RATIO, relative=0.05),
+    Figure(name="p99_ms", words="latency p99", unit="ms", scale=Scale.RATIO, relative=0.15),
+    Figure(
+        name="unavailable_s",
+        words="unavailable",
+        unit="s",
+        scale=Scale.DIFFERENCE,
+        relative=0.2,
+        absolute=0.3,
+    ),
+    Figure(
+        name="recover_s",
+        words="time to recover",
+        unit="s",
+        scale=Scale.DIFFERENCE,
+        relative=0.2,
+        absolute=0.3,
+    ),
+    Figure(
+        name="takeover_s",
+        words="time to take over",
+        unit="s",
+        scale=Scale.DIFFERENCE,
+        relative=0.2,
+        absolute=0.3,
+    ),
+    Figure(
+        name="indefinite_share",
+        words="indefinite share",
+        unit="",
+        scale=Scale.DIFFERENCE,
+        relative=0.2,
+        absolute=0.005,
+    ),
+    Figure(
+        name="lost_inside",
+        words="writes lost inside an envelope",
+        unit="",
+        scale=Scale.DIFFERENCE,
+        relative=0.2,
+        absolute=1.0,
+    ),
+)
+BY_NAME: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in FIGURES})
+
+
+@attrs.frozen(kw_only=True)
+class Rules:
+    """The rules of a comparison: ``level`` bounds the chance of any false call; ``across`` names
+    what cells of the two sides may differ in (``system``, ``mode``, ``provider`` ...).
+    """
+
+    figures: tuple[Figure, ...] = FIGURES
+    level: float = LEVEL
+    across: frozenset[str] = frozenset()
+
+
+def with_effects(given: Iterable[str]) -> tuple[Figure, ...]:
+    """Return the figures with smallest effects as ``given``, each ``NAME=SHARE``: ``p50_ms=0.1``.
+    Raises ``UsageError``.
+    """
+    found = dict(BY_NAME)
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in found:
+            hint = nearest(name, tuple(found))
+            known = ", ".join(found)
+            raise UsageError(f"effect {text!r}: expected one of {known}{hint}")
+        try:
+            share = float(value)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < 100:
+            raise UsageError(f"effect {text!r}: expected a share, as in {name}=0.1")
+        found[name] = attrs.evolve(found[name], relative=share)
+    return tuple(found.values())

@@ -1,0 +1,315 @@
+"""Two sets of runs compared: what is new, what is worse, and what a comparison can't tell."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from statistics import NormalDist
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from harness.exit_codes import Outcome
+from results.compare.comparison import Comparison, compare
+from results.compare.rules import FIGURES, Rules, with_effects
+from results.compare.significance import holm, rank_sum, sign_flip
+from results.store.fingerprint import fingerprint
+from results.store.run_entry import RecordedFinding, RunEntry
+from results.store.run_figures import VERSION, FaultCount, Host, RunFigures
+
+BEGUN = datetime(2026, 11, 1, 2, tzinfo=UTC)
+HERE = Host(
+    system="Linux", architecture="x86_64", cores=4, memory_mib=8000, cpu_ms=3.0, fsync_us=900.0
+)
+
+
+def figures(stream: random.Random, **change: float) -> RunFigures:
+    """Figures as a store under kills has them; ``change`` are factors, or what is added."""
+    noise = lambda spread: stream.lognormvariate(0.0, spread)  # noqa: E731
+    return RunFigures(
+        version=VERSION,
+        ok_per_s=100.0 * noise(0.02) * change.get("ok_per_s", 1.0),
+        p50_ms=5.0 * noise(0.02) * change.get("p50_ms", 1.0),
+        p99_ms=80.0 * noise(0.2) * change.get("p99_ms", 1.0),
+        unavailable_s=2.0 * noise(0.2) + change.get("unavailable_s", 0.0),
+        recover_s=1.5 * noise(0.2) + change.get("recover_s", 0.0),
+        indefinite_share=0.01 * noise(0.3),
+        faults={"kill": FaultCount(planned=2, effective=2)},
+    )
+
+
+def entry(number: int, seed: int, measured: RunFigures | None, **fields: Any) -> RunEntry:
+    usual: dict[str, Any] = {
+        "state": "sealed",
+        "outcome": "valid",
+        "system": "reference",
+        "workload": "list-append",
+        "provider": "sim",
+        "faults": ("kill",),
+        "nodes": 3,
+        "duration_s": 20.0,
+        "host": HERE,
+    }
+    begun = BEGUN + timedelta(minutes=number)
+    run = f"{begun:%Y%m%d-%H%M%S}-night-{number:04x}"
+    return RunEntry(run=run, begun=begun, seed=seed, figures=measured, **usual | fields)
+
+
+def side(
+    name: str, seeds: Sequence[int], change: dict[str, float], **fields: Any
+) -> list[RunEntry]:
+    stream = random.Random(f"{name} {sorted(fields)}")
+    return [entry(n, seed, figures(stream, **change), **fields) for n, seed in enumerate(seeds)]
+
+
+def finding(
+    anomaly: str = "lost-write", fault: str = "kill", role: str = "leader"
+) -> RecordedFinding:
+    print_ = fingerprint(
+        promise="strict-serializable", anomaly=anomaly, fault=fault, role=role, system="reference"
+    )
+    return RecordedFinding(
+        fingerprint=print_,
+        promise="strict-serializable",
+        anomaly=anomaly,
+        fault=fault,
+        role=role,
+        count=1,
+        example="lost write: 31",
+    )
+
+
+def found_in(entries: Sequence[RunEntry], every: int, *what: RecordedFinding) -> list[RunEntry]:
+    return [
+        msgspec.structs.replace(e, findings=what, outcome="violation") if n % every == 0 else e
+        for n, e in enumerate(entries)
+    ]
+
+
+def worse(found: Comparison) -> set[str]:
+    return {each.figure for each in found.figures if each.worse}
+
+
+SEEDS = range(10)
+
+
+def test_equal_sides_are_valid_and_every_figure_is_told() -> None:
+    found = compare(side("a", SEEDS, {}), side("b", SEEDS, {}))
+
+    assert (found.outcome, found.reasons) == (Outcome.VALID, ())
+    assert {each.figure for each in found.figures} == {
+        "ok_per_s", "p50_ms", "p99_ms", "unavailable_s", "recover_s", "indefinite_share"
+    }  # fmt: skip
+    assert all(each.pairs == len(SEEDS) for each in found.figures)
+
+
+@pytest.mark.parametrize("seeds", [SEEDS, range(100, 110)], ids=["paired", "not paired"])
+@pytest.mark.parametrize(
+    "change",
+    [{"p50_ms": 1.1}, {"ok_per_s": 0.9}, {"recover_s": 1.0, "unavailable_s": 1.0}],
+    ids=lambda change: "+".join(change),
+)
+def test_what_is_worse_is_named_and_nothing_else(seeds: range, change: dict[str, float]) -> None:
+    found = compare(side("a", seeds, change), side("b", SEEDS, {}))
+
+    assert worse(found) == set(change)
+    assert found.outcome is Outcome.REGRESSION
+    assert len(found.reasons) == len(change)
+    assert worse(compare(side("b", SEEDS, {}), side("a", seeds, change))) == set()
+
+
+def test_an_effect_that_matters_to_nobody_is_no_regression() -> None:
+    slower = side("a", SEEDS, {"p50_ms": 1.1})
+
+    found = compare(slower, side("b", SEEDS, {}), rules=Rules(figures=with_effects(["p50_ms=0.2"])))
+
+    assert found.outcome is Outcome.VALID
+    (p50,) = [each for each in found.figures if each.figure == "p50_ms"]
+    assert p50.corrected < 0.05
+    assert p50.change == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_change_in_one_cell_is_told_of_that_cell() -> None:
+    def cells(change: dict[str, float]) -> list[RunEntry]:
+        return [
+            *side("a", SEEDS, change, workload="bank"),
+            *side("b", SEEDS, {}, workload="register"),
+        ]
+
+    found = compare(cells({"p50_ms": 1.3}), cells({}))
+
+    assert [e.cell for e in found.figures if e.worse and e.cell != "all cells"] == [
+        "reference bank kill sim 3 nodes 20 s"
+    ]
+
+
+def test_a_new_finding_is_a_violation_and_a_known_one_is_not() -> None:
+    base = found_in(side("b", SEEDS, {}), 2, finding())
+    same = found_in(side("a", SEEDS, {}), 3, finding())
+    more = found_in(same, 5, finding(), finding("G1c"))
+
+    found = compare(same, base)
+    assert (found.outcome, found.findings_new) == (Outcome.VALID, ())
+    assert [(e.new, e.of_new, e.base) for e in found.findings_known] == [(4, 10, 5)]
+
+    found = compare(more, base)
+    assert found.outcome is Outcome.VIOLATION
+    assert [e.anomaly for e in found.findings_new] == ["G1c"]
+    assert found.reasons[0].startswith("new finding: G1c (strict-serializable), kill of leader")
+
+
+def test_the_same_anomaly_under_another_fault_is_new_and_says_what_is_known() -> None:
+    base = found_in(side("b", SEEDS, {}), 2, finding())
+    new = found_in(side("a", SEEDS, {}), 2, finding(fault="pause", role="other voter"))
+
+    (found,) = compare(new, base).findings_new
+
+    assert found.note == "the base has this anomaly under kill of leader"
+
+
+def test_a_finding_is_gone_only_where_its_cell_was_run() -> None:
+    base = found_in(side("b", SEEDS, {}), 2, finding())
+    elsewhere = side("a", SEEDS, {}, workload="bank")
+
+    assert [e.anomaly for e in compare(side("a", SEEDS, {}), base).findings_gone] == ["lost-write"]
+    found = compare(elsewhere, base)
+    assert (found.findings_gone, len(found.findings_untried)) == ((), 1)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "no cell" in found.reasons[0]
+
+
+def test_a_known_finding_that_is_met_much_more_often_is_a_regression() -> None:
+    many = range(20)
+    found = compare(
+        found_in(side("a", many, {}), 1, finding()), found_in(side("b", many, {}), 10, finding())
+    )
+
+    assert found.outcome is Outcome.REGRESSION
+    assert [e.new for e in found.findings_changed] == [20]
+
+
+@pytest.mark.parametrize("effective", [0, 1])
+def test_a_fault_that_takes_effect_no_longer_is_never_green(effective: int) -> None:
+    blunt = {"kill": FaultCount(planned=2, effective=effective)}
+    new = [
+        msgspec.structs.replace(e, figures=msgspec.structs.replace(e.figures, faults=blunt))
+        for e in side("a", SEEDS, {})
+    ]
+
+    found = compare(new, side("b", SEEDS, {}))
+
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reasons == (
+        f"kill no longer takes effect: {10 * effective} of 20 faults, 20 of 20 in the base "
+        "(reference list-append kill sim 3 nodes 20 s)",
+    )
+    assert compare(side("b", SEEDS, {}), new).outcome is Outcome.VALID
+
+
+def test_runs_that_show_nothing_are_no_pass() -> None:
+    vain = [msgspec.structs.replace(e, outcome="unknown") for e in side("a", SEEDS, {})]
+
+    found = compare(vain, side("b", SEEDS, {}))
+
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reasons == ("10 of 10 runs show nothing, 0 of 10 in the base",)
+    assert compare(vain[:1] + side("a", SEEDS, {}), side("b", SEEDS, {})).outcome is Outcome.VALID
+
+
+def test_of_too_few_runs_nothing_is_told() -> None:
+    found = compare(side("a", range(3), {}), side("b", range(3), {}))
+
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reasons[0].startswith("too few runs")
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"cpu_ms": 4.5}, "the calibrator's CPU: 4.5 and 3 (ms)"),
+        ({"fsync_us": 9000.0}, "the calibrator's fsync: 9000 and 900 (us)"),
+        ({"cores": 2}, "cores: 2 and 4"),
+        ({"cpu_ms": None}, "a side has no calibrator's figures"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_another_machine_is_no_regression(other: dict[str, Any], why: str) -> None:
+    slow = msgspec.structs.replace(HERE, **other)
+    new = side("a", SEEDS, {"p50_ms": 2.0}, provider="process", host=slow)
+    base = side("b", SEEDS, {}, provider="process")
+
+    found = compare(new, base)
+
+    assert found.outcome is Outcome.VALID
+    assert [e.untested for e in found.figures if e.figure == "p50_ms"] == ["the hosts differ"]
+    assert any(why in note for note in found.notes)
+    found = compare(side("a", SEEDS, {"p50_ms": 2.0}, provider="process"), base)
+    assert found.outcome is Outcome.REGRESSION
+    # Virtual time is the same on any machine.
+    found = compare(side("a", SEEDS, {"p50_ms": 2.0}, host=slow), side("b", SEEDS, {}))
+    assert found.outcome is Outcome.REGRESSION
+
+
+def test_cells_may_differ_in_what_is_asked_for() -> None:
+    sc, ha = side("a", SEEDS, {}, mode="SC"), side("b", SEEDS, {}, mode="HA")
+
+    assert compare(sc, ha).outcome is Outcome.UNKNOWN
+    assert compare(sc, ha, rules=Rules(across=frozenset({"mode"}))).outcome is Outcome.VALID
+
+
+@pytest.mark.parametrize("text", ["p50=0.1", "p50_ms", "p50_ms=x", "p50_ms=-1", "p50_ms=nan"])
+def test_an_effect_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="effect"):
+        with_effects([text])
+
+
+def test_a_comparison_is_json_and_equal_for_equal_runs() -> None:
+    new, base = side("a", SEEDS, {"p50_ms": 1.2}), side("b", SEEDS, {})
+    text = msgspec.json.encode(compare(new, base))
+
+    assert msgspec.json.encode(compare(new[::-1], base[::-1])) == text
+    assert msgspec.json.decode(text, type=Comparison) == compare(new, base)
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=8))
+def test_the_sign_flip_is_what_all_signs_say(differences: list[int]) -> None:
+    every = list(product((-1, 1), repeat=len(differences)))
+    as_large = sum(
+        sum(s * d for s, d in zip(signs, differences, strict=True)) >= sum(differences)
+        for signs in every
+    )
+
+    assert sign_flip(differences) == pytest.approx(as_large / len(every))
+
+
+def test_many_pairs_and_several_cells_agree_with_what_is_exact() -> None:
+    stream = random.Random(3)
+    shifted = [stream.gauss(0.35, 1.0) for _ in range(40)]
+    # Of so many the sum over random signs is close to normal.
+    normal = NormalDist(0.0, math.sqrt(sum(d * d for d in shifted)))
+    assert sign_flip(shifted) == pytest.approx(1 - normal.cdf(sum(shifted)), abs=0.02)
+    assert sign_flip([-d for d in shifted]) == pytest.approx(normal.cdf(sum(shifted)), abs=0.02)
+    one, other = [3.0, 5.0, 7.0, 9.0, 11.0], [2.0, 4.0, 6.0, 8.0, 1.0]
+    assert rank_sum([(one, other), (one, other)]) < rank_sum([(one, other)]) < 0.12
+    assert rank_sum([(other, one), (other, one)]) > 0.9
+
+
+def test_the_correction_is_holms() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
+    assert holm([]) == []
+
+
+def test_fingerprints_never_change() -> None:
+    assert finding().fingerprint == "77980b200c84"
+    assert len({finding(fault=f, role=r).fingerprint for f in "ab" for r in "cd"}) == 4
+
+
+def test_every_figure_is_a_field_of_runs() -> None:
+    assert {figure.name for figure in FIGURES} <= set(RunFigures.__struct_fields__)
