@@ -69,6 +69,8 @@ def test_an_installed_store_is_drilled_like_any_other(
 ) -> None:
     words = ("run", "--system", "pebble", "--provider", "process", "--nodes", "2")
     drive = ("--duration", "8", "--executor", "local", "--schedule", "2:kill:n1:2")
+    # How much it serves is the machine's: with many tests beside it a busy one has fewer than 100.
+    drive += ("--set", "check.min_ok=20")
 
     code, said = firedrill(installed, tmp_path, *words, *drive, "--no-report")
 
