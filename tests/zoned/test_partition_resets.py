@@ -21,6 +21,7 @@ SYSTEM_ALONE = {"system_nodes": ("a",)}
 STABLE = "SELECT NODES FROM SYSTEM.ASSIGNMENTS WHERE KIND = 'stable'"
 KINDS = "SELECT KIND FROM SYSTEM.ASSIGNMENTS"
 ACK_LIMIT_S = 1.0
+HA = "CONSISTENCY_MODE = HIGH_AVAILABILITY, PARTITION_DISTRIBUTION_RESET_TIMEOUT = 1"
 
 
 @attrs.define
@@ -146,10 +147,12 @@ async def cluster(
     replicas: int,
     *,
     phase2: bool = False,
+    rebalance: str = "base",
     settings: Mapping[str, object] | None = None,
 ) -> None:
     """Node a with metastorage alone, and ``nodes`` with one partition of ``replicas``."""
-    await lab.provision({**SYSTEM_ALONE, "phase2": phase2}, {"a": {"profiles": ()}}, settings)
+    common = {**SYSTEM_ALONE, "phase2": phase2, "rebalance": rebalance}
+    await lab.provision(common, {"a": {"profiles": ()}}, settings)
     await lab.start("a", *nodes)
     names = {("a",), *((node,) for node in nodes)}
     await lab.until_rows("SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY", names)
@@ -250,5 +253,25 @@ def test_the_use_case_of_the_seed_step_by_step() -> None:
         await lab.start("b", "c")
         assert await read(lab) == (2,)
         assert not [e for n in "bcd" for e in await lab.events(n, PARTITION_RESET)]
+
+    simulate(story())
+
+
+@pytest.mark.parametrize("rebalance", ["base", "lock", "cancel"])
+def test_all_that_are_left_have_the_partition_again_in_each_variant(rebalance: str) -> None:
+    async def story() -> None:
+        lab = Lab(8, ("a", *"bcdefg"))
+        await cluster(
+            lab, "bcdefg", f"{HA}, DATA_NODES_AUTO_ADJUST_SCALE_UP = OFF", 6, rebalance=rebalance
+        )
+        await append(lab, 1)
+        await kill(lab, "defg")
+        await lab.until_rows(STABLE, {("b,c",)})
+        await append(lab, 2)
+        assert await read(lab) == (1, 2)
+        (event,) = [e for n in "bc" for e in await lab.events(n, PARTITION_RESET)]
+        assert event.reset is not None
+        assert event.reset.survivors == ("b", "c")
+        assert {row[0] for row in await lab.done(KINDS)} == {"stable"}
 
     simulate(story())

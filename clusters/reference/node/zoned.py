@@ -124,6 +124,7 @@ class ZonedParts:
             clock=clock,
             leases=leases,
             topology=lambda: logical.topology(view),
+            connected=links.reachable,
             settled=lambda: self._topology.settled,
             event_log=event_log,
             phase2=zoned.phase2,

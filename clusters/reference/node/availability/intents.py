@@ -8,7 +8,7 @@ restart of a node, of metastorage's leader, or of the whole cluster.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -22,8 +22,8 @@ replace = msgspec.structs.replace
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """Look for lost majorities of the topology of ``revision``, in which ``alive`` were left; the
-    timer runs since ``since`` (physical time).
+    """Look for lost majorities of the topology of ``revision``, in which ``alive`` were left or are
+    waited for; the timer runs since ``since`` (physical time).
     """
 
     revision: int
@@ -32,13 +32,15 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZoneResets(msgspec.Struct, frozen=True, array_like=True):
-    """The topology that was handled last, and the names in it of which a leave counts; and the
-    timer, where it runs.
+    """The topology that was handled last, and the names in it of which a leave counts; the timer,
+    where it runs; and the nodes that were there when the whole cluster went down and are not back
+    yet, with their starts of before.
     """
 
     revision: int
     names: tuple[str, ...]
     intent: Intent | None = None
+    awaited: tuple[tuple[str, str], ...] = ()
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -61,27 +63,37 @@ def created(revision: int, names: Collection[str], physical: int, *, lacking: bo
 
 
 def topology_changed(
-    state: ZoneResets, revision: int, names: Collection[str], physical: int
+    state: ZoneResets, revision: int, starts: Mapping[str, str], physical: int
 ) -> ZoneResets:
-    """The state after the topology of ``revision`` with ``names`` took the place of the one before,
-    by however many events.
+    """The state after the topology of ``revision``, of the nodes with these ``starts``, took the
+    place of the one before, by however many events.
     """
     if revision <= state.revision:
         return state
-    there = tuple(sorted(names))
+    # A start of before is in the topology until its lease is missed: that is no leave, and the node
+    # not one that is back.
+    awaited = tuple(
+        (name, start) for name, start in state.awaited if starts.get(name, start) == start
+    )
+    waited = {name for name, _ in awaited}
+    there = tuple(sorted(name for name in starts if name not in waited))
     intent = state.intent
-    if any(name not in names for name in state.names):
+    if any(name not in starts for name in state.names):
         if intent is not None:
             reached("reset timer started anew with a newer revision")
-        intent = Intent(revision, physical, there)
-    return ZoneResets(revision, there, intent)
+        intent = Intent(revision, physical, tuple(sorted({*starts, *waited})))
+    return ZoneResets(revision, there, intent, awaited)
 
 
-def restarted(state: ZoneResets, names: Collection[str]) -> ZoneResets:
-    """The state when the whole cluster has started again with ``names``: of the others none has
-    left since then, and they are waited for.
+def restarted(state: ZoneResets, names: Collection[str], starts: Mapping[str, str]) -> ZoneResets:
+    """The state when the whole cluster has started again with ``names``: of the others that were in
+    the topology, with ``starts``, none has left since then, and they are waited for.
     """
-    return replace(state, names=tuple(name for name in state.names if name in names))
+    # What had left before went unnoticed so far: that is no part of the restart.
+    kept = tuple(name for name in state.names if name in names or name not in starts)
+    before = {**dict(state.awaited), **starts}
+    awaited = tuple((name, before[name]) for name in sorted(before) if name not in names)
+    return replace(state, names=kept, awaited=awaited)
 
 
 def due_at(state: ZoneResets, timeout_s: int) -> int | None:

@@ -15,6 +15,7 @@ from clusters.reference.node.catalog.options import Zone
 from clusters.reference.node.metastorage.metastorage import Invoke, Operation, View, unchanged
 from clusters.reference.node.rebalance import keys, transitions
 from clusters.reference.node.rebalance.keys import PartitionId, PartitionState
+from clusters.reference.node.topology.logical import logical
 from clusters.reference.node.zones.data_nodes import Topology
 
 
@@ -23,6 +24,7 @@ def step(view: View, catalog: Catalog, topology: Topology, physical: int) -> tup
     of zones that were altered; none where all are.
     """
     names = tuple(node.name for node in topology.nodes)
+    starts = {member.name: member.origin for member in logical(view)}
     invokes: list[Invoke] = []
     there = {zone.id: zone for zone in catalog.zones.values() if _resets(zone)}
     for key in view.prefixed(INTENT):
@@ -34,7 +36,7 @@ def step(view: View, catalog: Catalog, topology: Topology, physical: int) -> tup
             lacking = any(lost(view, catalog, zone, names))
             after = intents.created(topology.revision, names, physical, lacking=lacking)
         else:
-            after = intents.topology_changed(before, topology.revision, names, physical)
+            after = intents.topology_changed(before, topology.revision, starts, physical)
         if after != before:
             invokes.append(replaced(view, zone.id, after))
         if zone.highly_available:
@@ -49,10 +51,11 @@ def step(view: View, catalog: Catalog, topology: Topology, physical: int) -> tup
 def restart(view: View, names: Collection[str]) -> tuple[Invoke, ...]:
     """The invokes after the whole cluster has started again with ``names``."""
     invokes = []
+    starts = {member.name: member.origin for member in logical(view)}
     for key in view.prefixed(INTENT):
         zone = int(key.removeprefix(INTENT))
         before = intents.read(view, zone)
-        after = None if before is None else intents.restarted(before, names)
+        after = None if before is None else intents.restarted(before, names, starts)
         if after is not None and after != before:
             invokes.append(replaced(view, zone, after))
     return tuple(invokes)

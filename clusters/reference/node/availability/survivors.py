@@ -17,6 +17,17 @@ def holders(state: PartitionState, alive: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(node for node in nodes if node in alive))
 
 
+def members(
+    state: PartitionState, alive: Collection[str], whole: Collection[str]
+) -> tuple[str, ...]:
+    """The nodes ``alive`` that are to have the partition behind a reset, sorted: those of stable,
+    whatever has become of their copies, and of pending the holders of ``whole`` ones. To no other
+    node data is sent before a scale timer fires.
+    """
+    stable = () if state.stable is None else state.stable.nodes
+    return tuple(sorted({*(node for node in stable if node in alive), *whole}))
+
+
 def chosen(logs: Iterable[tuple[str, LogReply]]) -> str | None:
     """The node whose log is the most advanced: by generation, last term and last index; of equal
     ones the first by name. The index alone would prefer what an old leader could not commit. A

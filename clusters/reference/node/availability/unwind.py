@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from clusters.reference.node.rebalance.keys import Chain
+from clusters.reference.node.rebalance.keys import Chain, PartitionState
 from clusters.reference.node.wire.messages import StartReply
 
 
@@ -39,6 +39,30 @@ def nodes_of(chain: Chain, place: int) -> tuple[str, ...]:
 def has_user_inputs(chain: Chain, place: int, reply: StartReply) -> bool:
     """Whether the copy of ``reply`` holds what clients wrote since the reset of the link."""
     return reply.user_index > 0 and reply.user_generation >= chain.links[place].generation
+
+
+def is_alive(state: PartitionState, reply: StartReply) -> bool:
+    """Whether the copy of ``reply`` lives: its replica runs as a voter, and is not of before the
+    stable assignments.
+    """
+    link = state.chain.links[-1] if state.chain is not None and state.chain.links else None
+    behind = link is not None and (reply.generation, reply.index) < (link.generation, link.index)
+    return reply.alive and not behind
+
+
+def living(
+    state: PartitionState, replies: Mapping[str, StartReply], here: str | None = None
+) -> tuple[str, ...] | None:
+    """The nodes of stable, or of pending, where one of them lives and a majority of that set is
+    there, with ``here``, the node that asks, if it is of it: the partition goes on by them.
+    """
+    for held in (state.stable, state.pending):
+        nodes = () if held is None else held.nodes
+        told = [replies[node] for node in nodes if node in replies]
+        there = len(told) + (here in nodes)
+        if any(is_alive(state, reply) for reply in told) and there >= 1 + len(nodes) // 2:
+            return nodes
+    return None
 
 
 def found(chain: Chain, replies: Mapping[str, StartReply]) -> Start | None:

@@ -23,7 +23,7 @@ import msgspec
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.metastorage.metastorage import Change, Versioned
+from clusters.reference.node.metastorage.metastorage import Change, Condition, Versioned
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 
 LEASE = "lease/"
@@ -239,6 +239,34 @@ class LeaseTable:
         so the earlier one has ended.
         """
         return origin in self._superseded.get(node, ())
+
+
+def released(grant: Grant) -> Grant:
+    """``grant``, marked as released."""
+    return Grant(grant.node, grant.origin, grant.epoch, True, grant.generation)
+
+
+def superseding(
+    leases: LeaseTable, partition: int, held: Grant | None, *, own: str | None = None
+) -> tuple[Condition, ...]:
+    """What must be so when metastorage takes the grant ``held`` of ``partition`` from its primary,
+    for another one or for none, so that nothing acts under it any more: it is the last grant, and
+    its lease, which must have expired here, has not been renewed. ``own``: this node, whose grant
+    needs no lease to be over.
+    """
+    key = f"{PRIMARY}{partition}"
+    if held is None:
+        return (Condition(key, "absent"),)
+    last = Condition(key, "value", value=encode(held))
+    if held.node == own or held.released or leases.superseded(held.node, held.origin):
+        return (last,)
+    lease, seen = f"{LEASE}{held.node}", leases.seen.get(held.node)
+    renewed = (
+        Condition(lease, "absent")
+        if seen is None
+        else Condition(lease, "revision", revision=seen.revision)
+    )
+    return last, renewed
 
 
 def origin_of(node: str, boot: str) -> str:

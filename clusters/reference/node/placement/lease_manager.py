@@ -15,6 +15,8 @@ from clusters.reference.node.placement.lease_expiry import (
     Grant,
     LeaseTable,
     encode,
+    released,
+    superseding,
 )
 from clusters.reference.node.runtime.tasks import Spawn, all_of
 from clusters.reference.node.tx.primary import Primary
@@ -211,31 +213,13 @@ class LeaseManager:
         """Replace a grant, on condition that it still is ``held``, and of ``fence``. The result
         shows when it is applied.
         """
-        key = f"{PRIMARY}{partition}"
-        conditions = [
-            Condition(key, "absent")
-            if held is None
-            else Condition(key, "value", value=encode(held)),
-            *fence,
-        ]
+        conditions = superseding(self._leases, partition, held, own=self._node)
         if held is not None and held.node != self._node:
             reached("grant taken from another node")
             seen = self._leases.seen.get(held.node)
             if seen is not None:
                 self._leases.observe_predecessor(seen.lease)
-            if not held.released and not self._leases.superseded(held.node, held.origin):
-                # The holder may have renewed meanwhile, and then still acts (``lease_expiry``).
-                lease = f"{LEASE}{held.node}"
+            if len(conditions) > 1:
                 reached("grant taken on condition of the last renewal")
-                conditions.append(
-                    Condition(lease, "absent")
-                    if seen is None
-                    else Condition(lease, "revision", revision=seen.revision)
-                )
-        invoke = Invoke(tuple(conditions), (Operation(key, encode(grant)),))
-        await self._metastorage.invoke(invoke)
-
-
-def released(grant: Grant) -> Grant:
-    """``grant``, marked as released."""
-    return Grant(grant.node, grant.origin, grant.epoch, True, grant.generation)
+        operation = Operation(f"{PRIMARY}{partition}", encode(grant))
+        await self._metastorage.invoke(Invoke((*conditions, *fence), (operation,)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Protocol
 
 from clusters.reference.node import events
+from clusters.reference.node.availability.copies import Copies
 from clusters.reference.node.availability.majority import Standing, standing
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.groups.group import Group
@@ -44,6 +45,7 @@ from clusters.reference.node.rebalance.decisions import CancelChange, ChangePeer
 from clusters.reference.node.rebalance.driver import Numbers
 from clusters.reference.node.rebalance.failover import Next, ReconfigurationError, Retries
 from clusters.reference.node.rebalance.keys import (
+    CHAIN,
     FOUNDERS,
     PENDING,
     STABLE,
@@ -59,21 +61,17 @@ from clusters.reference.node.topology.logical import LOGICAL, logical
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire.messages import (
     AskMember,
-    AskStart,
     Failed,
     InvokeReply,
     MemberReply,
-    StartReply,
 )
-from clusters.reference.node.wire.reports import ResetReport
 
-WATCHED = (STABLE, PENDING, FOUNDERS)
+WATCHED = (STABLE, PENDING, FOUNDERS, CHAIN)
 MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
 # Each asks the leader of metastorage, which a dropped table must not keep from renewing leases. A
 # read takes a tick there: all replicas of 1024 partitions are gone in some 2 s.
 MAX_REMOVALS = 64
 TIDY_EVERY_S = 0.5  # at most, in one partition
-ASK_EVERY_S = 0.5  # whether a partition is alive, of a copy whose start is not decided
 MEMBER_TIMEOUT_S = 0.5  # for a node to name its member; then the change is tried again
 _STAGES = {
     RaftStage.CATCHING_UP: Stage.CATCHING_UP,
@@ -163,12 +161,18 @@ class PartitionDriver:
         self._held: dict[PartitionId, None] = {}  # that were assigned, until ``_is_current``
         self._newest: int | None = None  # revision of metastorage after this node's start
         self._asking_newest = False
-        self._phase2 = phase2
-        self._copies: dict[int, None] | None = None  # on the disk when this node started
-        self._waiting: dict[int, PartitionId] = {}  # copies of which the start is not decided
-        self._asked_s: dict[int, float] = {}
-        self._diverged: dict[int, Diverged] = {}
-        self._forced: dict[int, PartitionId] = {}  # that a reset has given to this node alone
+        self._copies = Copies(
+            node=node,
+            phase2=phase2,
+            view=view,
+            lives=lives,
+            host=host,
+            replicas=replicas,
+            ask=ask,
+            event_log=event_log,
+            begin=self._begin_unless_busy,
+            place=self._place,
+        )
         self._left: dict[int, None] | None = None  # on the disk since before this node's start
 
     # -- which replicas run
@@ -227,7 +231,7 @@ class PartitionDriver:
             self._assignments[number] = assignment
         else:
             self._assignments.pop(number, None)
-        if self._undecided(number, partition, state):
+        if self._copies.undecided(number, partition, state):
             self._wanted.pop(number, None)
         elif self._node in decisions.wanted(state):
             self._wanted[number] = assignment
@@ -235,10 +239,7 @@ class PartitionDriver:
             self._found(number, assignment)
         else:
             self._wanted.pop(number, None)
-        if state.pending is not None and state.pending.force and self._node in state.pending.nodes:
-            self._forced[number] = partition
-        else:
-            self._forced.pop(number, None)
+        self._copies.placed(number, partition, state)
         return before is None or before.members != assignment.members
 
     def _found(self, number: int, assignment: Assignment) -> None:
@@ -272,9 +273,9 @@ class PartitionDriver:
                 break
             if partition is None or number in self._acting:
                 continue
-            state = keys.read(self._view, partition)
-            if number in self._waiting:
+            if self._copies.waits(number):
                 continue
+            state = keys.read(self._view, partition)
             if self._node in decisions.kept(state):
                 # Outside a forced set it must not go on, but its data is still asked for.
                 if number in running:
@@ -284,117 +285,12 @@ class PartitionDriver:
                 self._removing[number] = None
                 self._begin(number, self._remove(number, partition))
 
-    def _undecided(self, number: int, partition: PartitionId, state: PartitionState) -> bool:
-        """Whether the copy here is from before this node's start, and other copies may be better:
-        until that is known it neither starts nor goes.
-        """
-        if self._copies is None:
-            self._copies = dict.fromkeys(self._replicas.left_behind())
-        several = state.chain is not None and len(state.chain.links) > 1
-        if not self._phase2 or number not in self._copies:
-            return False
-        # A reset has decided for the nodes that it gave the partition to.
-        pending = state.pending
-        given = pending is not None and pending.force and self._node in pending.nodes
-        if several and not given:
-            self._waiting[number] = partition
-            return True
-        del self._copies[number]
-        waited = self._waiting.pop(number, None) is not None
-        # This node may be told of the chain only once it was unwound.
-        before = self._replicas.start_of(number).generation < state.generation
-        single = state.chain is not None and not several
-        if single and state.stable is not None and (waited or before):
-            self._unwound(number, state)
-        return False
-
-    def _unwound(self, number: int, state: PartitionState) -> None:
-        """The chain was unwound to one link: the copy here is of it, or goes."""
-        nodes = () if state.stable is None else state.stable.nodes
-        # One that a change leads to may have a vote in it by now.
-        here = self._node in decisions.wanted(state) | frozenset(nodes)
-        reason = f"the last link with user inputs is {' '.join(nodes)}"
-        text = f"{'starts' if here else 'erases'} its replica: {reason}"
-        self._events.add(events.START_DECISION, text, partition=number, generation=state.generation)
-        if not here and number not in self._acting:
-            reached("copy of a later link erased")
-            self._begin(number, self._replicas.erase(number))
-
-    async def _ask_aliveness(self, number: int, partition: PartitionId) -> None:
-        """Start as usual if one of stable or of pending lives and a majority of that set is there:
-        it has what counts.
-        """
-        state = keys.read(self._view, partition)
-
-        async def one(node: str) -> object:
-            return await self._ask(node, AskStart(number), MEMBER_TIMEOUT_S)
-
-        for held in (state.stable, state.pending):
-            nodes = () if held is None else held.nodes
-            others = [node for node in nodes if node != self._node and node in self._lives()]
-            answers = await all_of(one(node) for node in others)
-            told = [a for a in answers if isinstance(a, StartReply)]
-            # Once one lives the group goes on, and was not restarted: all that are there start as
-            # usual, this one too. The leader of metastorage counts alike, and unwinds nothing.
-            there = len(told) + (self._node in nodes)
-            alive = any(answer.alive for answer in told)
-            if alive and there >= 1 + len(nodes) // 2 and number in self._waiting:
-                reached("start of a copy as usual")
-                del self._waiting[number]
-                if self._copies is not None:
-                    self._copies.pop(number, None)
-                text = f"starts as usual: a majority of {' '.join(nodes)} lives"
-                self._events.add(events.START_DECISION, text, partition=number)
-                self._place(number, partition)
-                return
-
     def _serves(self, state: PartitionState) -> bool:
         """Whether the partition goes on without the copies that stable does not have: where it does
         not, one of them may be the last.
         """
         alive = [member.name for member in logical(self._view)]
         return standing(state, alive) is Standing.MAJORITY
-
-    def _begin_forced(self, number: int, partition: PartitionId) -> None:
-        """Begin the generation that a reset has given to this node alone."""
-        replica, state = self._replicas.replicas.get(number), keys.read(self._view, partition)
-        pending = state.pending
-        if replica is None or pending is None or state.generation <= replica.group.generation:
-            return
-        group = replica.group
-        try:
-            begun = self._host.begin_generation(group, state.generation)
-        except ChangeRefused as error:
-            # Tried again with the next tick, until the reset is another one's.
-            reached("forced generation to be tried again")
-            log.debug("partition %d: not now: %s", number, error)
-            return
-        survivors = tuple(sorted({*pending.nodes, *(state.planned or pending).nodes}))
-        text = f"generation {begun.number} begins behind entry {begun.base_index}"
-        self._events.add(
-            events.PARTITION_RESET,
-            f"{text}, with {' '.join(survivors)}",
-            partition=number,
-            term=group.raft.term,
-            generation=begun.number,
-            reset=ResetReport(
-                begun.number, begun.previous, begun.base_index, begun.base_term, survivors
-            ),
-        )
-
-    async def _erase_diverged(self, number: int, diverged: Diverged) -> None:
-        """Erase a replica whose data is not of the group's log: it begins anew, as another
-        member.
-        """
-        reached("diverged replica erased")
-        await self._replicas.erase(number)
-        text = (
-            f"erases its replica: entries {diverged.shared_index + 1} to {diverged.applied_index} "
-            f"are not of generation {diverged.generation}"
-        )
-        self._events.add(
-            events.START_DECISION, text, partition=number, generation=diverged.generation
-        )
 
     async def _remove(self, number: int, partition: PartitionId) -> None:
         """Stop and erase a replica, if metastorage itself says that it is redundant: this node may
@@ -427,13 +323,7 @@ class PartitionDriver:
             reached("assignments of a start are up to date")
             self._place_held()
         self._reconcile()
-        now_s = asyncio.get_running_loop().time()
-        for number, waits in list(self._waiting.items()):
-            if number not in self._acting and now_s >= self._asked_s.get(number, 0.0):
-                self._asked_s[number] = now_s + ASK_EVERY_S
-                self._begin(number, self._ask_aliveness(number, waits))
-        for number, forced in list(self._forced.items()):
-            self._begin_forced(number, forced)
+        self._copies.tick()
         given = self._numbers()
         for number, replica in list(self._replicas.replicas.items()):
             partition = given.partition(number)
@@ -441,10 +331,7 @@ class PartitionDriver:
                 continue
             self._note_events(number, partition, replica.group)
             busy = number in self._acting or len(self._acting) >= MAX_ACTS
-            if number in self._diverged and number not in self._acting:
-                self._begin(number, self._erase_diverged(number, self._diverged.pop(number)))
-                continue
-            if replica.group.serving and not busy:
+            if replica.group.serving and not busy and number not in self._acting:
                 if replica.primary.drained:
                     self._begin(number, self._withdraw(number, partition))
                 else:
@@ -469,7 +356,7 @@ class PartitionDriver:
         for event in group.take_events():
             led = self._led.get(number)
             if isinstance(event, Diverged):
-                self._diverged[number] = event
+                self._copies.diverged(number, event)
             elif isinstance(event, LeaderElected):
                 self._elected(number, event.term)
             elif isinstance(event, ChangeFailed) and led is not None and led.term == event.term:
@@ -626,6 +513,15 @@ class PartitionDriver:
         if (silent or config.learners) and now_s >= led.tidy_at_s and led.may_try(act.revision):
             led.tidy_at_s = now_s + TIDY_EVERY_S
             self._begin(number, self._change(number, led, group, act, confirm=False))
+
+    def _begin_unless_busy(
+        self, number: int, act: Callable[[], Coroutine[None, None, object]]
+    ) -> bool:
+        """Whether ``act`` has begun."""
+        if number in self._acting:
+            return False
+        self._begin(number, act())
+        return True
 
     def _begin(self, number: int, act: Coroutine[None, None, object]) -> None:
         self._acting[number] = None

@@ -219,12 +219,14 @@ def reset(
     *,
     chosen: str,
     survivors: Sequence[str],
+    members: Sequence[str],
     conditions: Conditions = (),
     operations: Operations = (),
 ) -> Transition:
-    """Begin the next generation at ``chosen`` alone, without a majority; then, as planned, at
-    all ``survivors`` (IEP-131, resetPartition). It overwrites what was pending, planned and locked.
-    ``CHANGED``: ``state`` is not what there is, or one of ``conditions`` does not hold.
+    """Begin the next generation at ``chosen`` alone, without a majority, of the copies on
+    ``survivors``; then, as planned, at all ``members`` (IEP-131, resetPartition). It overwrites
+    what was pending, planned and locked. ``CHANGED``: ``state`` is not what there is, or one of
+    ``conditions`` does not hold.
     """
     keys = _Keys(state.partition)
     generation = encode_number(state.generation)
@@ -239,12 +241,13 @@ def reset(
         keys.unchanged(PENDING, state.pending_revision),
         *conditions,
     )
-    alone = tuple(survivors) == (chosen,)
-    planned = Assignments(tuple(sorted(survivors)), from_reset=True)
+    alone = tuple(members) == (chosen,)
+    forced = Assignments((chosen,), force=True, survivors=tuple(sorted(survivors)))
+    planned = Assignments(tuple(sorted(members)), from_reset=True)
     # Under the lock no other target takes the place of a forced one before it is stable.
     held = keys.put(LOCK, Lock((chosen,), 0)) if variant is Variant.LOCK else keys.remove(LOCK)
     written = (
-        keys.put(PENDING, Assignments((chosen,), force=True)),
+        keys.put(PENDING, forced),
         keys.remove(PLANNED) if alone else keys.put(PLANNED, planned),
         keys.number(GENERATION, encode_number(state.generation + 1)),
         held,
@@ -259,12 +262,14 @@ def unwound(
     *,
     chosen: str,
     nodes: Sequence[str],
-    everybody: Sequence[str],
+    survivors: Sequence[str],
+    members: Sequence[str],
     conditions: Conditions,
     operations: Operations,
 ) -> Transition:
     """Start from the copies of ``nodes``, which become stable and the chain's only link, at
-    ``chosen``; then at ``everybody`` (IEP-131, "Chain unwind").
+    ``chosen`` of the ``survivors``, those of them that are there; then at all ``members`` (IEP-131,
+    "Chain unwind").
     """
     keys = _Keys(state.partition)
     stable = Assignments(tuple(sorted(nodes)))
@@ -274,7 +279,8 @@ def unwound(
         variant,
         state,
         chosen=chosen,
-        survivors=tuple(sorted(everybody)),
+        survivors=survivors,
+        members=members,
         conditions=(same, *conditions),
         operations=(keys.put(STABLE, stable), keys.put(CHAIN, chain), *operations),
     )
@@ -378,6 +384,9 @@ def catch_up_finished(state: PartitionState, nodes: Assignments, term: int) -> T
     """
     keys = _Keys(state.partition)
     own = Lock(nodes.nodes, term)
+    # As it stands there: a set that follows a reset is marked as that.
+    if state.pending is not None and state.pending.nodes == nodes.nodes:
+        nodes = state.pending
     # A set that came back is another one: its nodes may have erased their replicas meanwhile.
     ours = (keys.equal(PENDING, nodes), keys.unchanged(PENDING, state.pending_revision))
     take = (keys.put(LOCK, own),)

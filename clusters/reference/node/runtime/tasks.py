@@ -50,6 +50,19 @@ async def all_of(
         await asyncio.gather(*work, return_exceptions=True)
 
 
+async def side_by_side(
+    acts: Iterable[Callable[[], Coroutine[None, None, T]]], limit: int
+) -> list[T]:
+    """Call ``acts`` and wait for them, at most ``limit`` at once; their results, in their order."""
+    gate = asyncio.Semaphore(limit)
+
+    async def one(act: Callable[[], Coroutine[None, None, T]]) -> T:
+        async with gate:
+            return await act()
+
+    return await all_of([one(act) for act in acts])
+
+
 async def within(limit_s: float, answer: asyncio.Future[T], late: T) -> T:
     """The result of ``answer`` within ``limit_s``; after that ``answer`` is set to ``late``. A
     timer and no more: ``asyncio.timeout`` also has to be able to cancel the awaited call.
