@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 from checkers.engine import output
 from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
+from checkers.explain.attribution_table import by_examples, table
 from checkers.explain.words import KEY_NAMES
 from checkers.promises import always_on
 from checkers.promises.assignments import CHECKER as ASSIGNMENTS
 from checkers.promises.claims import CHECKER as CLAIMS
 from checkers.promises.data_nodes import CHECKER as DATA_NODES
 from checkers.promises.envelope import CHECKER as RESETS
+from checkers.promises.lost_write import ATTRIBUTION
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
 from harness import plugins
@@ -353,6 +355,8 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
         tables |= part.tables
         statistics |= part.statistics
         node_logs |= part.node_logs
+    if examples := table(setting.declaration.mode, by_examples(found)):
+        statistics[ATTRIBUTION] = [*statistics.get(ATTRIBUTION, ()), *examples]
     meanings = _meanings(parts)
     deciding = {
         name: a for name, a in sorted(found.items()) if decides(name, setting.model, meanings)

@@ -27,6 +27,15 @@ NEAR_NS = 5_000_000_000
 FOREVER_NS = 2**62
 ACKNOWLEDGED, BEGAN = "acknowledged", "began to show"
 _VERBS = {ACKNOWLEDGED: "was acknowledged", BEGAN: "began to show"}
+BEFORE, INJECT, HOLD, HEAL, AFTER = PHASES = ("before", "inject", "hold", "heal", "after")
+"""The phases of a fault, between the steps of its life (``harness.protocols.fault_spans``)."""
+_DURING = (INJECT, HOLD, HEAL)
+_STEPS = {
+    "start_ns": "injection",
+    "effective_ns": "effect",
+    "healing_ns": "healing",
+    "end_ns": "heal",
+}
 ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
 
 _EXPLANATION = pa.schema(
@@ -39,6 +48,8 @@ _EXPLANATION = pa.schema(
         ("fault_start_ns", pa.int64()),
         ("fault_end_ns", pa.int64()),
         ("phase", pa.string()),
+        ("boundary", pa.string()),
+        ("distance_ns", pa.int64()),
     ]
 )
 
@@ -56,13 +67,14 @@ _OPERATIONS = pa.schema(
 
 def windows(faults: pa.Table) -> list[dict[str, Any]]:
     """Return the faults that were injected: (fault, kind, target, nodes, roles, state, start_ns,
-    end_ns), in the order of their start; ``end_ns`` is ``None`` where the fault was never seen to
-    heal.
+    effective_ns, healing_ns, end_ns), in the order of their start; a time but the first is ``None``
+    where that step was never seen.
     """
     rows = {row["fault"]: row for row in faults.to_pylist()}
     return [
         {name: rows[span.fault][name] for name in _KEPT}
-        | {"start_ns": span.begin_ns, "end_ns": span.healed_ns}
+        | {"start_ns": span.begin_ns, "effective_ns": span.effective_ns}
+        | {"healing_ns": span.healing_ns, "end_ns": span.healed_ns}
         for span in fault_spans(rows.values())
     ]
 
@@ -71,8 +83,9 @@ def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
     """Return ``lost`` (``since_ns``, ``ack_ns``, ``read_ns``, ``partition``) with the fault that
     explains each row.
 
-    ``phase`` is the acknowledgement's: ``before``, ``during`` or ``after`` the fault; all columns
-    are null where no fault was in force from ``since_ns`` to ``read_ns``.
+    ``phase`` is the acknowledgement's (``PHASES``), ``boundary`` the step of the fault that it is
+    nearest to, and ``distance_ns`` how long after that it came, negative before it. All columns are
+    null where no fault was in force from ``since_ns`` to ``read_ns``.
     """
     known = windows(faults)
     chosen = [_explaining(row, known) for row in lost.to_pylist()]
@@ -101,6 +114,7 @@ def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, 
         "fault_start_ns": window["start_ns"],
         "fault_end_ns": window["end_ns"],
         "phase": _phase(loss["ack_ns"], window),
+        **_nearest(loss["ack_ns"], window),
     }
 
 
@@ -114,11 +128,21 @@ def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]
 
 
 def _phase(at_ns: int, window: dict[str, Any]) -> str:
-    if at_ns < window["start_ns"]:
-        return "before"
-    if window["end_ns"] is None or at_ns <= window["end_ns"]:
-        return "during"
-    return "after"
+    """Place a moment in the life of a fault; a step that was never seen bounds nothing."""
+    steps = ("end_ns", "healing_ns", "effective_ns", "start_ns")
+    phases = dict(zip(steps, reversed(PHASES), strict=False))
+    for step, phase in phases.items():
+        last = step == "end_ns"  # at the very moment of the heal it is not over
+        begun_ns = window[step]
+        if begun_ns is not None and (at_ns > begun_ns if last else at_ns >= begun_ns):
+            return phase
+    return BEFORE
+
+
+def _nearest(at_ns: int, window: dict[str, Any]) -> dict[str, Any]:
+    known = [(name, window[step]) for step, name in _STEPS.items() if window[step] is not None]
+    name, nearest_ns = min(known, key=lambda step: abs(at_ns - step[1]))
+    return {"boundary": name, "distance_ns": at_ns - nearest_ns}
 
 
 def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | None:
@@ -130,6 +154,7 @@ def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | 
         return _unexplained(row, event, windows(faults))
     who = _who(row["fault_nodes"], row["fault_roles"], row["fault_target"], row.get("partition"))
     since = f"from {seconds(row['fault_start_ns'])}"
+    when = "during" if row["phase"] in _DURING else row["phase"]
     until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
     return Explanation(
         fault=row["fault"],
@@ -138,9 +163,18 @@ def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | 
         nodes=tuple(row["fault_nodes"] or ()),
         roles=tuple(row["fault_roles"] or ()),
         phase=row["phase"],
-        text=f"{event} at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
-        f"of {who}, in force {since}{until}",
+        boundary=row["boundary"],
+        distance_ns=row["distance_ns"],
+        text=f"{event} at {seconds(row['ack_ns'])}, {when} {row['fault_kind']} of {who}, in force "
+        f"{since}{until} ({_distance(row)})",
     )
+
+
+def _distance(row: dict[str, Any]) -> str:
+    away_ns = row["distance_ns"]
+    side = "after" if away_ns >= 0 else "before"
+    phase = f"{row['phase']}: " if row["phase"] in _DURING else ""
+    return f"{phase}{abs(away_ns) / NS_PER_S:.3f} s {side} its {row['boundary']}"
 
 
 def _unexplained(

@@ -30,7 +30,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.explain.attribution import windows
+from checkers.explain.attribution import explain_operations, windows
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
 from checkers.lists.given_up import CUT_OFF
 from checkers.promises.permitted_loss import Envelope
@@ -90,7 +90,7 @@ class Resets:
             *_served_after(trees, cuts, lookup),
             *_torn_inside(trees, cuts, lookup),
         ):
-            found.setdefault(name, []).append(finding)
+            found.setdefault(name, []).append(_attributed(finding, tables["faults"]))
         undecided = tables.get("resets.undecided", UNDECIDED.empty_table())
         told = {str(p): len(tree.resets) for p, tree in trees.items()}
         return Part(
@@ -108,6 +108,14 @@ _UNDECIDED = (
     "undecided: around resets, {} keys were read in more ways than can be compared; what was read "
     "of them then is left out"
 )
+
+
+def _attributed(finding: Finding, faults: pa.Table) -> Finding:
+    """Return a finding about writes with the fault that is nearest."""
+    if not finding.operations:
+        return finding
+    why = explain_operations(finding.operations, faults)
+    return msgspec.structs.replace(finding, explained_by=why)
 
 
 def _forbidden(

@@ -9,7 +9,7 @@ real time are no evidence of a loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
+from checkers.explain.attribution_table import LOST as LOST_UNSEEN
+from checkers.explain.attribution_table import REVERTED, Attributed, table
 from checkers.explain.resets import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
 from checkers.lists.checker import INFERENCE
@@ -31,6 +33,7 @@ from harness.protocols.models import LOST_BY_RESET, LOST_WRITE, TORN_BY_RESET, p
 from harness.protocols.verdict import Anomaly
 
 _SINCE = "since_ns"
+ATTRIBUTION = "attribution"
 # ``permitted_in`` is the partition that the generation ``permitted_by`` is of: another than the
 # row's where the write was given up with an outcome that the reset took.
 PERMISSIONS = pa.schema(
@@ -80,18 +83,32 @@ class LostWrite:
             anomalies[TORN_BY_RESET] = torn
         if setting.resets and setting.declaration.may_lose:
             statistics |= _by_permission(permissions)
+        whole: dict[str, Any] = {"lost_writes": statistics}
+        if each:
+            whole[ATTRIBUTION] = table(setting.declaration.mode, _attributed(each, faults))
         doubts = _doubts(statistics["unverified"], setting)
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=anomalies,
             reasons=doubts,
-            statistics={"lost_writes": statistics},
+            statistics=whole,
             tables={
                 "lost_writes": _beside(
                     _beside(lost.drop_columns(_SINCE), columns(found)), _permissions(permissions)
                 )
             },
         )
+
+
+def _attributed(
+    each: Iterable[tuple[dict[str, Any], Cause | None, Permission | None]], faults: pa.Table
+) -> Iterator[Attributed]:
+    for row, cause, _ in each:
+        explained = explain(row, ACKNOWLEDGED, faults)
+        if cause is not None:
+            explained = cause.told(explained, row["ack_ns"])
+        write = LOST_UNSEEN if row["seen"] is None else REVERTED
+        yield Attributed(write=write, explained=explained, partition=row["partition"])
 
 
 def permitted(lost: pa.Table, tables: Tables, setting: Setting) -> list[Permission | None]:

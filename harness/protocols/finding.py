@@ -56,7 +56,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The fault that explains a finding, and the forced resets where there were any: ``reset``
     discarded a write, ``under_reset`` is the last one before its acknowledgement.
 
-    ``phase`` places the finding ``before``, ``during`` or ``after`` the fault. ``no_fault``: none
+    ``phase`` places the finding in the fault's life: ``before``, ``inject``, ``hold``, ``heal`` or
+    ``after`` (verdicts of before: ``during``); ``boundary`` is the step of the fault that it is
+    nearest to, ``distance_ns`` how long after it, negative before. ``no_fault``: none
     was in force while the finding's operations went on, and ``text`` says so.
     """
 
@@ -67,6 +69,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     nodes: tuple[str, ...] | None = None
     roles: tuple[str, ...] | None = None
     phase: str | None = None
+    boundary: str | None = None
+    distance_ns: int | None = None
     no_fault: bool = False
     reset: ResetCause | None = None
     under_reset: ResetCause | None = None

@@ -62,6 +62,11 @@ def compared(runs: Sequence[ModeRun]) -> Comparison:
                 rows=_across(map(_faults, runs)),
             ),
             Grid(title="loss", columns=columns, rows=_across(map(_loss, runs))),
+            Grid(
+                title="writes by fault, role of its target, and phase",
+                columns=columns,
+                rows=_across(map(_attributed, runs)),
+            ),
         ),
     )
 
@@ -166,6 +171,19 @@ def _loss(one: ModeRun) -> dict[str, str]:
         for name, anomaly in sorted(anomalies.items()):
             found[f"{name} ({meaning})"] = f"{anomaly.count:,}"
     return found
+
+
+def _attributed(one: ModeRun) -> dict[str, str]:
+    """What became of writes, by what explains it."""
+    rows = one.verdict.statistics.get("attribution", [])
+    found: dict[str, int] = {}
+    for row in rows if isinstance(rows, list) else []:
+        fault = row["kind"] if row["fault"] is None else f"{row['fault']} {row['kind']}"
+        phase = "" if row["phase"] is None else f", {row['phase']}"
+        reset = ", a reset" if row["reset"] else ""
+        name = f"{row['write']}: {fault} of {row['role']}{phase}{reset}"
+        found[name] = found.get(name, 0) + row["count"]
+    return {name: f"{count:,}" for name, count in found.items()}
 
 
 def _resets(run: RunDirectory) -> int:

@@ -65,7 +65,7 @@ def test_a_lost_write_names_the_fault_that_explains_it(tmp_path: Path) -> None:
     )
     assert example.txns == (1, 2)
     assert example.explained_by.kind == "kill"
-    assert example.explained_by.phase == "during"
+    assert example.explained_by.phase == "hold"
     assert example.operations[0].ops == (MicroOp("append", 1, 2),)
     table = pq.read_table(run.analysis / "lost_writes.parquet")
     assert table.column("value").to_pylist() == [2]
@@ -79,7 +79,7 @@ def test_a_stale_read_names_the_fault_too(tmp_path: Path) -> None:
     assert example.explained_by.kind == "kill"
     assert example.explained_by.text == (
         "began to show at 0.030 s, during kill of n2 (leader of partition 1), in force "
-        "from 0.025 s to 0.060 s"
+        "from 0.025 s to 0.060 s (hold: 0.005 s after its injection)"
     )
 
 

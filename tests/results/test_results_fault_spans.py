@@ -79,7 +79,10 @@ def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_
 
     assert explained is not None
     told = explained.text
-    assert told == ("acknowledged at 3.100 s, during kill of n1, in force from 3.000 s to 7.500 s")
+    assert told == (
+        "acknowledged at 3.100 s, during kill of n1, in force from 3.000 s to 7.500 s "
+        "(inject: 0.100 s after its injection)"
+    )
     assert [(s.start_s, s.end_s, s.state, s.unsure) for s in lane.stretches] == [
         (3.0, 4.2, DOWN, True),
         (4.2, 7.0, DOWN, False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from synthetic_run import build, valid, violation, write_verdict
 
@@ -11,10 +12,19 @@ from harness.protocols.verdict import Verdict
 from results.report.modes import Comparison, ModeRun, compared, lines, write_comparison
 from results.report.tabulate import DASH
 
+LOSS = {"write": "lost", "fault": 1, "kind": "kill", "role": "primary", "phase": "inject"}
+ATTRIBUTED = {
+    "SC": [],
+    "HA": [LOSS | {"reset": True, "count": 2}, LOSS | {"reset": False, "count": 1}],
+}
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModeRun, ...]:
     def made(mode: str, verdict: Verdict) -> ModeRun:
+        verdict = msgspec.structs.replace(
+            verdict, statistics={**verdict.statistics, "attribution": ATTRIBUTED[mode]}
+        )
         run = build(tmp_path_factory.mktemp("runs") / mode)
         write_verdict(run, verdict)
         return ModeRun(mode=mode, run=run, verdict=verdict)
@@ -41,6 +51,13 @@ def test_price_benefit_and_loss_of_each_mode_stand_side_by_side(found: Compariso
     assert loss["lost-write (violation)"] == (DASH, "3")
     assert loss["G1c (permitted, or observed)"] == (DASH, "1")
     assert len(rows(found, "faults")) > 0
+
+
+def test_writes_are_attributed_to_fault_role_and_phase_by_mode(found: Comparison) -> None:
+    assert rows(found, "writes by fault") == {
+        "lost: 1 kill of primary, inject, a reset": (DASH, "2"),
+        "lost: 1 kill of primary, inject": (DASH, "1"),
+    }
 
 
 def test_the_page_links_the_reports_and_is_inert(
