@@ -62,16 +62,23 @@ def new(kind: str, name: str, into: Path) -> int:
     for path in written:
         click.echo(path)
     python = _shown(sys.executable)
+    tools = [] if importlib.util.find_spec("pytest") else [f"  {python} -m pip install pytest"]
     for line in (
         "next:",
         # Of another registry's package with the name of ours, nothing must be fetched for it.
-        f"  {python} -m pip install --no-deps --no-build-isolation {target}",
+        f"  {python} -m pip install --no-deps --no-build-isolation {_as_path(target)}",
+        *tools,
         f"  {python} -m pytest {target}/tests",
         f"  firedrill {example.run.replace(example.word, name)}",
         "firedrill doctor shows it; install it again after a change",
     ):
         click.echo(line)
     return 0
+
+
+def _as_path(target: Path) -> str:
+    """``target`` as pip takes it for a directory: a bare name would be looked for in a registry."""
+    return f"{target}" if len(target.parts) > 1 else f"./{target}"
 
 
 def _check(example: Example, name: str, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -112,3 +113,30 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert execute(["new", "fault", "mine", "--into", str(tmp_path)]) == 254
     assert "nothing is written over" in capsys.readouterr().err
+
+
+def test_what_is_said_next_installs_what_was_written_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["new", "fault", "mine"]) == 0
+    said = capsys.readouterr().out
+    install = next(line for line in said.splitlines() if " pip install " in line)
+
+    aside = ["--quiet", "--target", str(tmp_path / "installed")]
+    subprocess.run([*install.split(), *aside], check=True, timeout=INSTALL_LIMIT_S)
+
+    assert (tmp_path / "installed" / "mine" / "fault.py").is_file()
+
+
+def test_what_tests_need_is_said_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "pytest" else found(name)
+    )
+
+    assert execute(["new", "fault", "mine", "--into", str(tmp_path)]) == 0
+
+    assert " -m pip install pytest\n" in capsys.readouterr().out
