@@ -1,10 +1,15 @@
 # `make drill` and `make test` do all the set-up that they need.
-.PHONY: drill drill-ignite test lint format plan-reference sbom set-up clean
+.PHONY: drill drill-quick drill-ignite test lint format plan-reference sbom set-up clean
 
 PLAN ?= scenarios/reference/drill.toml
 WORKERS ?= 2
 
 drill:
+	@scripts/set-up run
+	@scripts/prepare-containers
+	@.venv/bin/firedrill run scenarios/reference/mission.toml --modes sc,ha
+
+drill-quick:
 	@scripts/set-up run
 	@scripts/prepare-containers
 	@.venv/bin/firedrill run $(PLAN)
