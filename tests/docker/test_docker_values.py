@@ -6,17 +6,20 @@ import io
 import tarfile
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusters.providers.docker import daemon_tasks, images, machines, subnets
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
+from clusters.providers.docker.machines import usage_of
 from clusters.providers.docker.provider import build
 from clusters.providers.remote import delays, install, links, packet_rules, program, ssh_session
 from clusters.providers.remote.requirements import Interpreter
 from harness.errors import PlanError, UsageError
 from harness.protocols.cluster import LinkShape, PortSpec, PythonTree
+from harness.protocols.usage import NodeUsage
 
 ADDRESSES = {"n1": "198.18.7.10", "n2": "198.18.7.11", "n3": "198.18.7.12"}
 STAT = "24 (a) b) {state} 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 {ticks} 100 5"
@@ -280,3 +283,21 @@ def test_only_the_controller_dials_from_the_bridge() -> None:
 
     assert {at["peer"].source for at in cluster.client.values()} == {"198.18.7.1"}
     assert {at["peer"].source for at in (*cluster.bind.values(), *cluster.peer.values())} == {""}
+
+
+def test_a_disk_that_the_kernel_does_not_count_is_not_told() -> None:
+    stats: dict[str, Any] = {
+        "cpu_stats": {"cpu_usage": {"total_usage": 2_000_000_000}},
+        "memory_stats": {"usage": 300, "stats": {"inactive_file": 100}},
+        "networks": {"eth0": {"rx_bytes": 5, "tx_bytes": 7}},
+        "blkio_stats": {"io_service_bytes_recursive": []},
+    }
+    rows = [{"op": "Read", "value": 1}, {"op": "Write", "value": 2}, {"op": "write", "value": 3}]
+
+    untold = usage_of(stats)
+    told = usage_of(stats | {"blkio_stats": {"io_service_bytes_recursive": rows}})
+
+    assert untold == NodeUsage(cpu_s=2.0, memory_bytes=200, received_bytes=5, sent_bytes=7)
+    assert told is not None
+    assert (told.read_bytes, told.written_bytes) == (1, 5)
+    assert usage_of({"cpu_stats": {}}) is None

@@ -105,6 +105,31 @@ class MachineState:
     text: str = ""
 
 
+def usage_of(stats: dict[str, Any]) -> NodeUsage | None:
+    """What the daemon's ``stats`` of a container tell; ``None`` where it does not run."""
+    used = stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
+    if not used:
+        return None
+    # Empty where the kernel counts no container's disk, whatever it has written.
+    disk = stats.get("blkio_stats", {}).get("io_service_bytes_recursive")
+    links = (stats.get("networks") or {}).values()
+    memory = stats.get("memory_stats", {})
+    # What could be given back at once is no use of the program's.
+    cache = memory.get("stats", {}).get("inactive_file", 0)
+
+    def moved(way: str) -> int | None:
+        return sum(row["value"] for row in disk if row["op"].lower() == way) if disk else None
+
+    return NodeUsage(
+        cpu_s=used / NS_PER_S,
+        memory_bytes=max(0, memory.get("usage", 0) - cache),
+        read_bytes=moved("read"),
+        written_bytes=moved("write"),
+        received_bytes=sum(link["rx_bytes"] for link in links),
+        sent_bytes=sum(link["tx_bytes"] for link in links),
+    )
+
+
 class Machines:
     """The containers and the network of one run."""
 
@@ -138,26 +163,7 @@ class Machines:
         """
         with doing(f"measuring {node}"):
             told = self._client.stats(self.name(node), stream=False, one_shot=True)
-        used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
-        if not used:
-            return None
-        disk = told.get("blkio_stats", {}).get("io_service_bytes_recursive") or ()
-        links = (told.get("networks") or {}).values()
-        memory = told.get("memory_stats", {})
-        # What could be given back at once is no use of the program's.
-        cache = memory.get("stats", {}).get("inactive_file", 0)
-
-        def moved(way: str) -> int:
-            return sum(row["value"] for row in disk if row["op"].lower() == way)
-
-        return NodeUsage(
-            cpu_s=used / NS_PER_S,
-            memory_bytes=max(0, memory.get("usage", 0) - cache),
-            read_bytes=moved("read"),
-            written_bytes=moved("write"),
-            received_bytes=sum(link["rx_bytes"] for link in links),
-            sent_bytes=sum(link["tx_bytes"] for link in links),
-        )
+        return usage_of(told)
 
     def settle(self, limit_s: float) -> bool:
         """Wait until nothing is being made any more; whether that came within ``limit_s``. To be
