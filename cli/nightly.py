@@ -22,6 +22,7 @@ from cli.campaign import CAMPAIGNS, TABLE, Conducted, conduct, past_by_axes, wri
 from cli.cells import code_digest
 from cli.run_pages import refresh_index
 from cli.run_summary import held_by
+from cli.runs import export_store
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.campaigns.ledger import RESULTS_FILE, past_results
@@ -117,6 +118,13 @@ _OF_CI = {
     help="Give COMMAND the summary as JSON on its stdin; no shell reads it.",
 )
 @click.option(
+    "--export",
+    "tables",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Add the runs of the store to the tables there, before old ones go (docs/analysis.md).",
+)
+@click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -137,6 +145,7 @@ def nightly(
     budget_s: float | None,
     tags: tuple[str, ...],
     notify: str | None,
+    tables: Path | None,
     output: Path | None,
     store: RunStore,
 ) -> int:
@@ -169,7 +178,14 @@ def nightly(
     )
     said = [*tags, *_ci_tags(), f"campaign={asked.name}", f"night={night}"]
     closing = Closing(
-        store=store, asked=asked, file=file, night=night, before=before, done=done, tags=said
+        store=store,
+        asked=asked,
+        file=file,
+        night=night,
+        before=before,
+        done=done,
+        tags=said,
+        tables=tables,
     )
     summary = closing.close(begun, whole=shard is None)
     if output is not None:
@@ -196,6 +212,7 @@ class Closing:
     before: Sequence[tuple[date, Path]]
     done: Conducted
     tags: Sequence[str]
+    tables: Path | None = None
     trouble: list[str] = attrs.field(factory=list)
     _entries: dict[Path, RunEntry] = attrs.field(init=False, factory=dict)
 
@@ -208,6 +225,7 @@ class Closing:
         earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
         base = earlier[-1] if earlier and whole else None
         findings = findings_of(self.night, self._judged(), earlier)
+        self._export()
         removed = self._retain() if whole and done.finished else 0
         summary = NightSummary(
             campaign=self.asked.name,
@@ -368,6 +386,15 @@ class Closing:
                 continue
             packed.append(f"{ARTIFACTS}/{target.name}")
         return tuple(packed)
+
+    def _export(self) -> None:
+        from results.store.index import Query
+
+        if self.tables is not None:
+            try:
+                export_store(self.store, self.tables, Query())
+            except FiredrillError as error:
+                self.trouble.append(str(error))
 
     def _retain(self) -> int:
         """Remove the runs of earlier nights that are too old, and their files; return how many."""

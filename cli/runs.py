@@ -12,9 +12,10 @@ from cli.quantities import seconds, size_bytes
 from cli.run_pages import refresh_index
 from cli.run_summary import Summary, held_by, summarized
 from cli.session import runs_option, say
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
-from harness.run.directory import RunDirectory
+from harness.protocols.verdict import Verdict, read_verdict
+from harness.run.directory import RunDirectory, require_plain
 from harness.run.disk_budget import MIB, used_bytes
 from harness.text import inert, inert_json
 from results.store.archive import SUFFIX, archive, require_whole, restore
@@ -127,6 +128,50 @@ def restore_runs(store: RunStore, files: tuple[Path, ...]) -> int:
         click.echo(restore(file, store).root)
     refresh_index(store)
     return 0
+
+
+@runs.command(name="export")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--csv", "as_csv", is_flag=True, help="Each table also as one CSV file.")
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Those alone, as of the list; what else is in the export stays.",
+)
+@runs_option
+def export_runs(store: RunStore, directory: Path, as_csv: bool, conditions: tuple[str, ...]) -> int:
+    """Write runs and their verdicts as tables into DIRECTORY: Parquet, by month and system.
+
+    An export is added to: runs that are gone from the store stay in it.
+    """
+    query = Query(conditions=tuple(map(Condition.parse, conditions)))
+    count, changed = export_store(store, directory, query, as_csv=as_csv)
+    click.echo(f"{count} runs, {changed} files written: {inert(str(directory), 4096)}")
+    return 0
+
+
+def export_store(
+    store: RunStore, directory: Path, query: Query, *, as_csv: bool = False
+) -> tuple[int, int]:
+    """Export the runs that ``query`` asks for; return how many they are, and how many files
+    changed. Raises ``UsageError`` and ``HarnessError``.
+    """
+    from results.export.run_tables import export
+
+    with opened(store) as index:
+        found = index.entries(query)
+    told = ((each, _verdict_of(RunDirectory(store.root / each.run))) for each in found)
+    return len(found), export(told, directory, as_csv=as_csv)
+
+
+def _verdict_of(run: RunDirectory) -> Verdict | None:
+    try:
+        require_plain(run)
+        return read_verdict(run)
+    except MalformedHistory:
+        return None
 
 
 @runs.command()
