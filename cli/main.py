@@ -58,6 +58,7 @@ COMMANDS = {
     "logs": "cli.attach:logs",
     "sql": "cli.sql:sql",
     "runs": "cli.runs:runs",
+    "serve": "cli.serve:serve",
     "status": "cli.status:status",
     "cleanup": "cli.cleanup:cleanup",
 }

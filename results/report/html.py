@@ -26,7 +26,26 @@ MARKS = {
 
 def rendered(template: str, **content: object) -> str:
     """Render one of our templates with our style sheet, our script, and the policy for them."""
-    environment = Environment(
+    style, script = (own_text(f"report.{kind}") for kind in ("css", "js"))
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:"
+    )
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            **content,
+            style=Markup(style),  # noqa: S704 (our own file)
+            script=Markup(script),  # noqa: S704 (likewise)
+            policy=policy,
+        )
+    )
+
+
+def environment() -> Environment:
+    """Return what renders our templates: every text in them is escaped and inert."""
+    return Environment(
         loader=PackageLoader("results"),
         autoescape=True,
         # A misspelt field fails, instead of leaving a gap in the page.
@@ -35,20 +54,10 @@ def rendered(template: str, **content: object) -> str:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    style, script = (_own(f"report.{kind}") for kind in ("css", "js"))
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:"
-    )
-    return environment.get_template(template).render(
-        **content,
-        style=Markup(style),  # noqa: S704 (our own file)
-        script=Markup(script),  # noqa: S704 (likewise)
-        policy=policy,
-    )
 
 
-def _own(name: str) -> str:
+def own_text(name: str) -> str:
+    """Return our template, style sheet or script ``name`` as it stands."""
     return resources.files("results").joinpath("templates", name).read_text("utf-8")
 
 

@@ -30,7 +30,7 @@ from results.store.store import RunStore
 
 INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
 MARK_CHARS = 16
-VERSION = 3  # of the tables, and of what a row holds
+VERSION = 4  # of the tables, and of what a row holds
 BUSY_S = 30.0  # for another command that refreshes the same index
 BATCH = 500  # rows of one commit: an interrupted refresh goes on where it was
 _COLUMNS = {
@@ -59,6 +59,18 @@ _SEVERAL = {"fault": "fault", "tag": "tag", "finding": "fingerprint", "anomaly":
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 FILTERS = (*_COLUMNS, *_SEVERAL)
 """Names that a filter may give: columns, and what a run may have several of."""
+SEARCHED = (
+    "run",
+    "outcome",
+    "system",
+    "release",
+    "commit",
+    "branch",
+    "mode",
+    "workload",
+    "provider",
+)
+"""Columns that a word is searched in, beside the tags."""
 ORDERS = tuple(_COLUMNS)
 """Names that a list may be sorted by."""
 OPERATORS = {"!=": "IS NOT", "<=": "<=", ">=": ">=", "=": "IS", "<": "<", ">": ">"}
@@ -120,11 +132,13 @@ class Condition:
 
 @attrs.frozen(kw_only=True)
 class Query:
-    """The runs that meet all ``conditions``, sorted by the column ``order`` (oldest first where it
+    """The runs that meet all ``conditions`` and have each of the ``words`` in one of the columns
+    ``SEARCHED``, sorted by the column ``order`` (oldest first where it
     is ``run``), at most ``limit`` of them after ``offset``.
     """
 
     conditions: tuple[Condition, ...] = ()
+    words: tuple[str, ...] = ()
     order: str = "run"
     descending: bool = False
     limit: int | None = None
@@ -146,7 +160,7 @@ class RunIndex:
         if query.order not in ORDERS:
             hint = nearest(query.order, ORDERS)
             raise UsageError(f"order {query.order!r}: expected one of {', '.join(ORDERS)}{hint}")
-        where, values = _where(query.conditions)
+        where, values = _where(query.conditions, query.words)
         direction = "DESC" if query.descending else "ASC"
         limit = -1 if query.limit is None else query.limit
         # The run last: rows that are equal in what is sorted by stay in one order.
@@ -155,11 +169,25 @@ class RunIndex:
         rows = self._database.execute(text, (*values, limit, query.offset))
         return [_decoder.decode(row[0]) for row in rows]
 
-    def count(self, conditions: Sequence[Condition] = ()) -> int:
-        """Return how many runs meet ``conditions``."""
-        where, values = _where(conditions)
+    def count(self, conditions: Sequence[Condition] = (), words: Sequence[str] = ()) -> int:
+        """Return how many runs meet ``conditions`` and have the ``words``."""
+        where, values = _where(conditions, words)
         found = self._database.execute(f"SELECT count(*) FROM runs{where}", values).fetchone()
         return int(found[0])
+
+    def outcomes(
+        self, conditions: Sequence[Condition] = (), words: Sequence[str] = ()
+    ) -> dict[str, int]:
+        """Return how many of these runs came to which outcome; those without one under ``""``."""
+        where, values = _where(conditions, words)
+        text = f"SELECT coalesce(outcome, ''), count(*) FROM runs{where} GROUP BY 1 ORDER BY 1"
+        return dict(self._database.execute(text, values).fetchall())
+
+    def in_memory(self) -> RunIndex:
+        """Return a copy as it is now, in memory: any thread may read it, one at a time."""
+        copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._database.backup(copy)
+        return RunIndex(copy)
 
 
 def index_path(store: RunStore) -> Path:
@@ -255,7 +283,7 @@ def _make_tables(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE findings (run TEXT, fingerprint TEXT, anomaly TEXT)")
     for table in ("faults", "tags", "findings"):
         database.execute(f"CREATE INDEX {table}_run ON {table} (run)")
-    database.execute("CREATE INDEX findings_fingerprint ON findings (fingerprint)")
+    database.execute("CREATE INDEX findings_fingerprint ON findings (fingerprint, run)")
     database.execute(f"PRAGMA user_version = {VERSION}")
     database.execute("COMMIT")
 
@@ -317,11 +345,21 @@ def _stamp(run: RunDirectory) -> str:
     return " ".join(parts)
 
 
-def _where(conditions: Sequence[Condition]) -> tuple[str, tuple[object, ...]]:
-    if not conditions:
+def _where(
+    conditions: Sequence[Condition], words: Sequence[str] = ()
+) -> tuple[str, tuple[object, ...]]:
+    asked = [*(condition.sql() for condition in conditions), *map(_containing, words)]
+    if not asked:
         return "", ()
-    texts, values = zip(*(condition.sql() for condition in conditions), strict=True)
+    texts, values = zip(*asked, strict=True)
     return " WHERE " + " AND ".join(texts), tuple(value for some in values for value in some)
+
+
+def _containing(word: str) -> tuple[str, tuple[object, ...]]:
+    """Return the condition that a searched column, or a tag, has ``word`` in it."""
+    columns = " OR ".join(f'instr(lower("{name}"), ?) > 0' for name in SEARCHED)
+    tagged = "EXISTS (SELECT 1 FROM tags WHERE tags.run = runs.run AND instr(lower(tag), ?) > 0)"
+    return f"({columns} OR {tagged})", (word.lower(),) * (len(SEARCHED) + 1)
 
 
 def _number(text: str) -> int | float:

@@ -1,0 +1,376 @@
+"""The web view: pages over a store, read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlencode
+
+import attrs
+from jinja2 import Environment
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from harness.campaigns.cell_table import CellRow
+from harness.errors import FiredrillError, MalformedHistory
+from harness.exit_codes import Outcome
+from harness.history.files import read_small
+from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
+from harness.run.directory import RunDirectory, require_plain
+from results.report.html import MARKS, environment, own_text
+from results.store.index import Condition, Query
+from results.store.run_entry import RunEntry
+from results.store.store import is_run_id
+from results.web import search
+from results.web.catalog import Catalog, FindingHistory
+from results.web.guards import REPORT_POLICY, Guard
+
+MAX_REPORT_BYTES = 64 << 20
+MAX_PLAN_BYTES = 1 << 20
+REASONS_MAX = 50
+EXAMPLES_MAX = 3  # of an anomaly
+CELLS_MAX = 1000  # of a campaign, in one page
+RUNS_MAX = 300  # of a finding
+CAMPAIGNS_MAX = 300
+Page = Callable[[Request], Awaitable[Response]]
+_MARKS = {outcome.value: mark for outcome, mark in MARKS.items()}
+_TEXT = "text/plain; charset=utf-8"
+
+
+def application(catalog: Catalog, port: int) -> Starlette:
+    """Return the application over ``catalog``, which is listened to on ``port``."""
+    pages = Pages(catalog=catalog, templates=environment())
+    routes = [
+        Route("/", pages.home),
+        Route("/runs", pages.runs),
+        Route("/runs/{run}", pages.run),
+        Route("/runs/{run}/report.html", pages.report),
+        Route("/runs/{run}/plan.toml", partial(pages.text, "plan")),
+        Route("/runs/{run}/verdict.json", partial(pages.text, "verdict")),
+        Route("/campaigns", pages.campaigns),
+        Route("/campaigns/{name}", pages.campaign),
+        Route("/findings", pages.findings),
+        Route("/findings/{fingerprint}", pages.finding),
+        Route("/static/{name}", static),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, port=port)],
+        exception_handlers={HTTPException: pages.missing, FiredrillError: pages.failed},
+    )
+
+
+_STATIC = {"serve.css": "text/css; charset=utf-8", "serve.js": "text/javascript; charset=utf-8"}
+
+
+async def static(request: Request) -> Response:
+    """Answer with our style sheet or our script."""
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        raise HTTPException(404)
+    text = own_text(f"web/{name}")
+    if name == "serve.css":
+        text = own_text("report.css") + text
+    return Response(text, media_type=_STATIC[name])
+
+
+@attrs.frozen(kw_only=True)
+class Pages:
+    """A page each; all of them are made from what ``catalog`` knows."""
+
+    catalog: Catalog
+    templates: Environment
+
+    async def home(self, request: Request) -> Response:
+        """The list of runs is the first page."""
+        return RedirectResponse("/runs", 307)
+
+    async def runs(self, request: Request) -> Response:
+        """The runs: searched, sorted, a page of them."""
+        given = request.query_params
+        asked = search.parse(
+            given.get("q", ""),
+            given.get("sort", "run"),
+            given.get("dir", ""),
+            given.get("page", ""),
+        )
+        index = self.catalog.current().index
+        rows = index.entries(asked.query)
+        outcomes = index.outcomes(asked.conditions, asked.words)
+        found = sum(outcomes.values())
+        last = max(1, -(-found // search.PAGE_ROWS))
+
+        def link(**changes: object) -> str:
+            kept = {
+                "q": asked.text,
+                "sort": asked.order,
+                "dir": "" if asked.descending else "up",
+                "page": "",
+            }
+            return "/runs?" + urlencode({k: v for k, v in (kept | changes).items() if v})
+
+        return self._page(
+            "runs.html",
+            title="Runs",
+            asked=asked,
+            rows=[_row(each) for each in rows],
+            found=found,
+            counts=[(name, _MARKS.get(name, ""), count) for name, count in outcomes.items()],
+            columns=[
+                (
+                    name,
+                    label,
+                    number,
+                    link(sort=name, dir=_turned(asked, name)),
+                    _arrow(asked, name),
+                )
+                for name, label, number in _COLUMNS
+            ],
+            last=last,
+            before=link(page=asked.page - 1) if asked.page > 1 else "",
+            after=link(page=asked.page + 1) if asked.page < last else "",
+        )
+
+    async def run(self, request: Request) -> Response:
+        """One run: what it was, what it came to, what proves it."""
+        entry, run = self._run(request)
+        verdict, trouble = _verdict(run)
+        return self._page(
+            "run.html",
+            title=f"Run {entry.run}",
+            entry=entry,
+            row=_row(entry),
+            meaning=_meaning(entry),
+            facts=_facts(entry),
+            reasons=[] if verdict is None else list(verdict.reasons[:REASONS_MAX]),
+            more=0 if verdict is None else max(0, len(verdict.reasons) - REASONS_MAX),
+            examples=[] if verdict is None else _examples(verdict),
+            trouble=trouble or entry.refused,
+            report=run.report.is_file() and not run.report.is_symlink(),
+            plan=run.plan.is_file() and not run.plan.is_symlink(),
+            judged=verdict is not None,
+            campaigns=[tag for tag in entry.tags if tag.startswith(("campaign=", "night="))],
+        )
+
+    async def report(self, request: Request) -> Response:
+        """The report of a run, as it is in its directory."""
+        _, run = self._run(request)
+        content = _content(run, run.report, MAX_REPORT_BYTES)
+        headers = {"content-security-policy": REPORT_POLICY}
+        return Response(content, media_type="text/html; charset=utf-8", headers=headers)
+
+    async def text(self, what: str, request: Request) -> Response:
+        """The plan or the verdict of a run, as plain text."""
+        _, run = self._run(request)
+        path, limit = (
+            (run.plan, MAX_PLAN_BYTES) if what == "plan" else (run.verdict, MAX_VERDICT_BYTES)
+        )
+        return Response(_content(run, path, limit), media_type=_TEXT)
+
+    async def campaigns(self, request: Request) -> Response:
+        """The campaigns, nights among them."""
+        lines = self.catalog.campaigns()
+        rows = [
+            (line, _MARKS.get(line.outcome, ""), datetime.fromtimestamp(line.changed, UTC))
+            for line in lines[:CAMPAIGNS_MAX]
+        ]
+        return self._page(
+            "campaigns.html", title="Campaigns", rows=rows, more=len(lines) - len(rows)
+        )
+
+    async def campaign(self, request: Request) -> Response:
+        """The table of one campaign, worst cells first."""
+        name = request.path_params["name"]
+        table = self.catalog.campaign(name)
+        if table is None:
+            raise HTTPException(404, "there is no such campaign in the store, or no table of it")
+        order = [*Outcome, None]
+        cells = sorted(table.cells, key=lambda row: order.index(row.outcome))
+        return self._page(
+            "campaign_view.html",
+            title=f"Campaign {name}",
+            name=name,
+            outcome=table.outcome,
+            mark=MARKS[table.outcome],
+            night=self.catalog.night(name),
+            cells=[_cell(row) for row in cells[:CELLS_MAX]],
+            more=max(0, len(cells) - CELLS_MAX),
+            total=len(cells),
+            missing=sum(row.outcome is None for row in cells),
+        )
+
+    async def findings(self, request: Request) -> Response:
+        """The findings over all runs, the last seen first."""
+        found = self.catalog.current().findings.values()
+        rows = sorted(found, key=lambda each: (each.runs[-1], each.fingerprint), reverse=True)
+        return self._page("findings.html", title="Findings", rows=rows)
+
+    async def finding(self, request: Request) -> Response:
+        """One finding: since when, how often, in which runs."""
+        current = self.catalog.current()
+        found: FindingHistory | None = current.findings.get(request.path_params["fingerprint"])
+        if found is None:
+            raise HTTPException(404, "no run of the store has such a finding (any more)")
+        condition = Condition(name="finding", operator="=", value=found.fingerprint)
+        query = Query(conditions=(condition,), descending=True, limit=RUNS_MAX)
+        return self._page(
+            "finding.html",
+            title=f"{found.anomaly} ({found.fingerprint})",
+            found=found,
+            rows=[_row(each) for each in current.index.entries(query)],
+            most=max(count for _, count, _ in found.by_month),
+        )
+
+    async def missing(self, request: Request, error: Exception) -> Response:
+        """The page of what is not there."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        text = error.detail if isinstance(error, HTTPException) else ""
+        return self._page("missing.html", status=status, title="Not here", text=text)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """The page of what could not be read."""
+        return self._page("missing.html", status=500, title="Can't be read", text=str(error))
+
+    def _run(self, request: Request) -> tuple[RunEntry, RunDirectory]:
+        name = request.path_params["run"]
+        found: list[RunEntry] = []
+        if is_run_id(name):
+            condition = Condition(name="run", operator="=", value=name)
+            found = self.catalog.current().index.entries(Query(conditions=(condition,)))
+        run = RunDirectory(self.catalog.store.root / name)
+        if not found or run.root.is_symlink() or not run.root.is_dir():
+            raise HTTPException(404, f"run {name} is not in the store (any more)")
+        return found[0], run
+
+    def _page(self, template: str, status: int = 200, **content: object) -> Response:
+        text = self.templates.get_template(f"web/{template}").render(
+            **content,
+            store=str(self.catalog.store.root),
+            store_trouble=self.catalog.trouble,
+        )
+        return Response(
+            text.encode("utf-8", "backslashreplace"), status, media_type="text/html; charset=utf-8"
+        )
+
+
+_COLUMNS = (
+    ("outcome", "outcome", False),
+    ("run", "run", False),
+    ("system", "system", False),
+    ("release", "release", False),
+    ("mode", "mode", False),
+    ("workload", "workload", False),
+    ("provider", "provider", False),
+    ("seed", "seed", True),
+    ("ok", "ok", True),
+    ("longest_gap_s", "longest gap", True),
+)
+
+
+def _turned(asked: search.Search, name: str) -> str:
+    """The direction that a click on a column's head asks for."""
+    return "up" if asked.order == name and asked.descending else ""
+
+
+def _arrow(asked: search.Search, name: str) -> str:
+    if asked.order != name:
+        return ""
+    return "descending" if asked.descending else "ascending"
+
+
+def _row(entry: RunEntry) -> dict[str, object]:
+    return {
+        "run": entry.run,
+        "outcome": entry.outcome or "",
+        "shown": entry.outcome or ("not judged" if entry.state else "no history"),
+        "mark": _MARKS.get(entry.outcome or "", ""),
+        "begun": f"{entry.begun:%Y-%m-%d %H:%M}" if entry.begun else "",
+        "system": entry.system,
+        "release": entry.release,
+        "mode": entry.mode,
+        "workload": entry.workload,
+        "provider": entry.provider,
+        "faults": ", ".join(entry.faults),
+        "seed": "" if entry.seed is None else str(entry.seed),
+        "ok": "" if entry.ok is None else f"{entry.ok:,}",
+        "gap": "" if entry.longest_gap_s is None else f"{entry.longest_gap_s:.2f} s",
+        "found": ", ".join(dict.fromkeys(each.anomaly for each in entry.findings)),
+    }
+
+
+def _meaning(entry: RunEntry) -> str:
+    known = {outcome.value: outcome for outcome in Outcome}
+    found = known.get(entry.outcome or "")
+    return found.meaning if found else ""
+
+
+def _facts(entry: RunEntry) -> list[tuple[str, str]]:
+    pairs = [
+        ("begun (UTC)", f"{entry.begun:%Y-%m-%d %H:%M:%S}" if entry.begun else ""),
+        ("plan", entry.name),
+        ("system", f"{entry.system} {entry.release} {entry.mode}".strip()),
+        ("workload", entry.workload),
+        ("provider", f"{entry.provider}, {entry.nodes} nodes" if entry.nodes else entry.provider),
+        ("seed", "" if entry.seed is None else str(entry.seed)),
+        ("drive", "" if entry.duration_s is None else f"{entry.duration_s:g} s"),
+        ("faults", ", ".join(entry.faults)),
+        (
+            "transactions",
+            ""
+            if entry.ok is None
+            else f"{entry.ok:,} ok, {entry.fail:,} fail, {entry.info:,} info",
+        ),
+        ("longest gap", "" if entry.longest_gap_s is None else f"{entry.longest_gap_s:.3f} s"),
+        ("commit", f"{entry.commit} {entry.branch}".strip()),
+        ("tags", ", ".join(entry.tags)),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def _examples(verdict: Verdict) -> list[tuple[str, int, list[str]]]:
+    return [
+        (name, anomaly.count, [example.text for example in anomaly.examples[:EXAMPLES_MAX]])
+        for name, anomaly in sorted(verdict.anomalies.items())
+    ]
+
+
+def _verdict(run: RunDirectory) -> tuple[Verdict | None, str]:
+    try:
+        require_plain(run)
+        return read_verdict(run), ""
+    except MalformedHistory as error:
+        return None, str(error)
+
+
+def _content(run: RunDirectory, path: Path, limit_bytes: int) -> bytes:
+    try:
+        require_plain(run)
+        return read_small(path, limit_bytes)
+    except MalformedHistory as error:
+        raise HTTPException(404, str(error)) from error
+    except OSError as error:
+        raise HTTPException(404, f"{path.name}: {error.strerror or 'it is not there'}") from error
+
+
+def _cell(row: CellRow) -> dict[str, object]:
+    name = Path(row.run).name if row.run else ""
+    found = ", ".join(f"{each} ({count})" for each, count in sorted(row.anomalies.items()))
+    return {
+        "outcome": row.outcome.value if row.outcome else "",
+        "shown": row.outcome.value if row.outcome else "not run",
+        "mark": MARKS[row.outcome] if row.outcome else "",
+        "axes": " ".join(f"{axis}={value}" for axis, value in row.axes.items()) or "all",
+        "seed": str(row.seed),
+        "found": found or "; ".join(row.reasons),
+        "label": row.label,
+        "quarantine": row.quarantine,
+        "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",
+        "took": f"{row.wall_s:.1f} s",
+        "run": name if is_run_id(name) else "",
+    }

@@ -1,0 +1,337 @@
+"""``firedrill serve``: what it shows, to whom, and what it lets nobody do; in a real Chromium."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from chromium_pages import Browser, browsing
+from synthetic_run import build, valid, violation, write_verdict
+
+from harness.campaigns.cell_table import CampaignTable, CellRow
+from harness.exit_codes import Outcome
+from harness.protocols.finding import Finding
+from harness.protocols.verdict import Anomaly
+from harness.run.directory import RunDirectory
+from results.report.render import write_report
+from results.web.search import parse
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+RED, GREEN = "20261101-120000-night-0001", "20261102-120000-night-0002"
+FOREIGN = "20261103-120000-foreign-0003"
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("web") / "runs"
+    red = build(root / RED, duration_s=5.0, rate_per_s=50.0, breaks=())
+    write_verdict(red, violation(txns=(1, 2)))
+    write_report(red)
+    green = build(root / GREEN, duration_s=5.0, rate_per_s=50.0, breaks=())
+    write_verdict(green, valid())
+    (green.root / "tags.json").write_text('["campaign=night","nightly"]')
+    # One that somebody sent: whatever it says is text, and what it links to is not followed.
+    foreign = RunDirectory(root / FOREIGN)
+    shutil.copytree(red.root, foreign.root)
+    text = foreign.plan.read_text().replace('name = "drill"', f"name = '''{HOSTILE}'''")
+    foreign.plan.write_text(text.replace('name = "reference"', f"name = '''{HOSTILE}'''"))
+    lost = Finding(text=HOSTILE, txns=(1,), keys=(7,))
+    anomalies = {HOSTILE: Anomaly(count=1, examples=(lost,))}
+    told = msgspec.structs.replace(violation(), anomalies=anomalies, reasons=(HOSTILE,))
+    write_verdict(foreign, told)
+    foreign.report.write_text(
+        "<title>sent</title><script>document.title = 'ran';"
+        "fetch('/runs').then(() => { document.title = 'read'; })</script>"
+    )
+    many = root / "campaigns" / "night-20261102"
+    many.mkdir(parents=True)
+    rows = [
+        CellRow(axes={"workload": "bank"}, seed=n, key=str(n), outcome=Outcome.VALID)
+        for n in range(20)
+    ]
+    rows[7] = CellRow(
+        axes={"workload": HOSTILE},
+        seed=7,
+        key="7",
+        outcome=Outcome.VIOLATION,
+        anomalies={HOSTILE: 1},
+        run=f"runs/{RED}",
+    )
+    table = CampaignTable(name="night", outcome=Outcome.VIOLATION, cells=tuple(rows))
+    (many / "campaign.json").write_bytes(msgspec.json.encode(table))
+    return root
+
+
+@pytest.fixture(scope="module")
+def port(store: Path) -> Iterator[int]:
+    process = subprocess.Popen(
+        [FIREDRILL, "serve", "--port", "0", "--runs-dir", str(store)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", line)
+    assert found is not None, line
+    yield int(found[1])
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LIMIT_S) == 0
+
+
+def asked(
+    port: int, path: str, method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    try:
+        connection.request(
+            method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        answer = connection.getresponse()
+        told = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, told, answer.read().decode()
+    finally:
+        connection.close()
+
+
+PAGES = [
+    "/runs",
+    "/runs?q=violation&sort=longest_gap_s&dir=up&page=1",
+    f"/runs/{RED}",
+    f"/runs/{FOREIGN}",
+    "/campaigns",
+    "/campaigns/night-20261102",
+    "/findings",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_whole_and_takes_no_text_for_an_element(path: str, port: int) -> None:
+    status, headers, page = asked(port, path)
+
+    assert status == 200
+    assert page.startswith("<!doctype html>")
+    assert page.rstrip().endswith("</html>")
+    assert "<script>document" not in page
+    assert "<img" not in page
+    assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert not [name for name in headers if name.startswith("access-control")]
+    # All its links lead somewhere.
+    for link in {*re.findall(r'(?:href|src)="(/[^"]*)"', page)}:
+        assert asked(port, link.replace("&amp;", "&"))[0] == 200, link
+
+
+def test_runs_are_searched_sorted_and_filtered(port: int) -> None:
+    def runs(query: str) -> list[str]:
+        return re.findall(r'<a href="/runs/([^"/]+)">', asked(port, f"/runs?{query}")[2])
+
+    assert runs("") == [FOREIGN, GREEN, RED]
+    assert runs("dir=up") == [RED, GREEN, FOREIGN]
+    assert runs("q=outcome%3Dvalid") == [GREEN]
+    assert runs("q=outcome%3Dviolation+reference") == [RED]
+    assert runs("q=NIGHTLY") == [GREEN]
+    assert runs("q=tag%3Dcampaign%3Dnight") == [GREEN]
+    assert runs("q=nothing-has-this") == []
+    assert runs("page=9") == []
+    assert "is a number" in asked(port, "/runs?q=seed%3Dx")[2]
+    assert runs("sort=nonsense&dir=nonsense&page=nonsense") == [FOREIGN, GREEN, RED]
+
+
+def test_what_is_typed_is_conditions_and_words() -> None:
+    found = parse("outcome=violation kill a=b begun>=2026-11 x'y", "seed", "up", "3")
+
+    assert [(c.name, c.operator, c.value) for c in found.conditions] == [
+        ("outcome", "=", "violation"),
+        ("begun", ">=", "2026-11"),
+    ]
+    assert found.words == ("kill", "a=b", "x'y")
+    assert (found.order, found.descending, found.page) == ("seed", False, 3)
+    assert parse("a", "seed; DROP", "", "-1").order == "run"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example", ""]
+)
+def test_a_name_that_is_not_the_loopbacks_is_refused(host: str, port: int) -> None:
+    status, _, text = asked(port, "/runs", Host=host)
+
+    assert status == 421
+    assert RED not in text
+    assert asked(port, "/runs", Host=f"localhost:{port}")[0] == 200
+
+
+def test_another_site_reads_nothing_and_nothing_can_be_changed(port: int) -> None:
+    cross = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}
+    assert asked(port, "/runs", **cross)[0] == 403
+    assert asked(port, "/runs", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
+        status, headers, _ = asked(port, "/runs", method, Origin="https://evil.example")
+        assert status == 405
+        assert not [name for name in headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/..",
+        "/runs/../../etc/passwd",
+        "/runs/..%2f..%2fetc%2fpasswd",
+        f"/runs/{RED}/../../../etc/passwd",
+        f"/runs/{RED}/manifest.json",
+        f"/runs/{RED}%00",
+        "/runs/20261101-120000-night-9999",
+        "/campaigns/..",
+        "/campaigns/%2e%2e%2fcampaigns",
+        "/static/../app.py",
+        "/static/report.css",
+        "/findings/none",
+        "/latest",
+    ],
+)
+def test_nothing_else_is_served(path: str, port: int) -> None:
+    status, _, text = asked(port, path)
+
+    assert status == 404
+    assert "root:" not in text
+
+
+def test_links_in_a_store_are_not_followed(store: Path, port: int, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret words")
+    run = store / GREEN
+    (run / "report.html").symlink_to(secret)
+    (store / "campaigns" / "linked").symlink_to(store / "campaigns" / "night-20261102")
+    other = store / "20261104-120000-linked-0004"
+    other.symlink_to(store / RED)
+    try:
+        for path in (f"/runs/{GREEN}/report.html", f"/runs/{other.name}", "/campaigns/linked"):
+            status, _, text = asked(port, path)
+            assert status == 404, path
+            assert "secret words" not in text
+        # A directory with a link in it is shown for what it is, without its content.
+        assert "secret words" not in asked(port, f"/runs/{GREEN}/verdict.json")[2]
+    finally:
+        (run / "report.html").unlink()
+        (store / "campaigns" / "linked").unlink()
+        other.unlink()
+
+
+def test_an_address_that_is_too_long_is_refused(port: int) -> None:
+    assert asked(port, f"/runs?q={'a' * 9000}")[0] == 414
+    assert asked(port, f"/runs?q={quote(chr(0) + chr(0x202E))}")[0] == 200
+
+
+def test_it_listens_on_the_loopback_alone(port: int) -> None:
+    """What else listens on this port listens on 127.0.0.1."""
+    table = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    listening = [line.split()[1] for line in table if line.split()[3] == "0A"]
+
+    assert [each for each in listening if each.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+
+
+def test_a_port_that_is_taken_is_refused_by_name(port: int, store: Path) -> None:
+    done = subprocess.run(
+        [FIREDRILL, "serve", "--port", str(port), "--runs-dir", str(store)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+    assert done.returncode == 254
+    assert f"--port {port}" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(chromium, tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+@pytest.mark.browser
+def test_in_a_browser_every_page_runs_its_own_script_alone(browser: Browser, port: int) -> None:
+    browser.errors.clear()
+    for path in PAGES:
+        browser.open(f"http://127.0.0.1:{port}{path}")
+        assert browser.run("document.title").startswith("firedrill: ")
+        # The style sheet is there, and nothing was refused.
+        assert browser.run("getComputedStyle(document.querySelector('.bar')).display") == "flex"
+    assert browser.errors == []
+
+
+@pytest.mark.browser
+def test_a_report_that_somebody_sent_reads_no_other_page(browser: Browser, port: int) -> None:
+    browser.open(f"http://127.0.0.1:{port}/runs/{FOREIGN}/report.html")
+
+    # It runs for itself, with an origin of its own, and may connect to nothing.
+    browser.until("document.title !== 'sent'")
+    assert browser.run("document.title") == "ran"
+    assert browser.run("self.origin") == "null"
+    refused = browser.run("fetch('/runs').then(() => 'read', () => 'refused')")
+    assert refused == "refused"
+
+
+@pytest.mark.browser
+def test_it_is_used_by_keys_alone(browser: Browser, port: int) -> None:
+    browser.look(width=1200)
+    browser.open(f"http://127.0.0.1:{port}/campaigns")
+
+    browser.press("g")
+    browser.press("r")
+    browser.wait("Page.loadEventFired")
+    browser.press("/")
+    assert browser.run("document.activeElement.id") == "q"
+    browser.type("outcome=violation reference")
+    browser.press("Enter")
+    browser.wait("Page.loadEventFired")
+    browser.press("j")
+    assert browser.run("document.activeElement.textContent") == RED
+    browser.press("Enter")
+    browser.wait("Page.loadEventFired")
+
+    assert browser.run("location.pathname") == f"/runs/{RED}"
+    browser.open(f"http://127.0.0.1:{port}/campaigns/night-20261102")
+    browser.press("/")
+    browser.type("violation")
+    assert browser.run("document.querySelectorAll('tbody tr:not([hidden])').length") == 1
+    browser.press("Escape")
+    assert browser.run("document.activeElement === document.body")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1400])
+def test_pages_fit_narrow_and_wide_screens_light_and_dark(
+    width: int, dark: bool, browser: Browser, port: int
+) -> None:
+    browser.look(width=width, dark=dark)
+    for path in PAGES:
+        browser.open(f"http://127.0.0.1:{port}{path}")
+        # Tables scroll by themselves; the page does not.
+        assert browser.run("document.documentElement.scrollWidth") <= width, path
+        paper = browser.run("getComputedStyle(document.documentElement).backgroundColor")
+        light = sum(map(int, re.findall(r"\d+", paper)[:3])) > 384
+        assert light != dark
+        if pictures := os.environ.get("FIREDRILL_PICTURES"):
+            name = re.sub(r"\W+", "-", path).strip("-")
+            browser.picture(Path(pictures) / f"{name}-{width}-{'dark' if dark else 'light'}.png")
+
+
+def test_the_json_of_a_verdict_is_what_is_stored(store: Path, port: int) -> None:
+    _, headers, text = asked(port, f"/runs/{RED}/verdict.json")
+
+    assert headers["content-type"] == "text/plain; charset=utf-8"
+    assert json.loads(text) == json.loads((store / RED / "analysis/verdict.json").read_bytes())
