@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -54,6 +55,9 @@ from results.store.retention import Rule, RunRecord, to_prune
 from results.store.run_entry import RunEntry, entry_of
 from results.store.run_tags import TAG, change_tags, require_tags
 from results.store.store import RunStore
+
+if TYPE_CHECKING:
+    from results.compare.comparison import Comparison
 
 ARTIFACTS = "artifacts"
 NOTIFY_LIMIT_S = 60.0
@@ -225,6 +229,7 @@ class Closing:
         earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
         base = earlier[-1] if earlier and whole else None
         findings = findings_of(self.night, self._judged(), earlier)
+        compared = self._compared(base) if base else None
         self._export()
         removed = self._retain() if whole and done.finished else 0
         summary = NightSummary(
@@ -235,6 +240,9 @@ class Closing:
             meaning="",
             campaign_outcome=done.table.outcome,
             base=base.night if base else None,
+            comparison=compared.outcome if compared else None,
+            changes=tuple(map(inert, compared.reasons)) if compared else (),
+            compare_notes=tuple(map(inert, compared.notes)) if compared else (),
             begun=begun,
             took_s=round(done.took_s, 1),
             counts=counts_of(done.table),
@@ -337,6 +345,35 @@ class Closing:
         text = markdown(summary).encode("utf-8", "backslashreplace")
         write_atomically(self.done.root / SUMMARY, text)
         return summary
+
+    def _compared(self, base: NightSummary) -> Comparison | None:
+        """Compare the runs of the cells that count with those of the night ``base``; ``None`` where
+        either has none any more, or nothing is to be compared.
+        """
+        rule = self.asked.night.compare
+        table = next((read_table(path) for day, path in self.before if day == base.night), None)
+        if rule == "nothing" or table is None:
+            return None
+        new, then = self._first_runs(self.done.table), self._first_runs(table)
+        if not new or not then:
+            return None
+        from results.compare.comparison import compare
+
+        try:
+            found = compare(new, then)
+        except FiredrillError as error:
+            self.trouble.append(str(error))
+            return None
+        if rule == "findings":
+            outcome = Outcome.VIOLATION if found.findings_new else Outcome.VALID
+            reasons = found.reasons[: len(found.findings_new)]  # the worst come first
+            found = msgspec.structs.replace(found, outcome=outcome, reasons=reasons)
+        return found
+
+    def _first_runs(self, table: CampaignTable) -> list[RunEntry]:
+        """Return the run of each cell that counts; its repetitions would weigh failures twice."""
+        paths = [Path(row.run) for row in table.cells if row.counts and row.run]
+        return [self._entry(path) for path in paths if path.is_dir()]
 
     def _tag(self) -> None:
         """Tag every run of the night, those of repetitions too."""

@@ -57,13 +57,16 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class NightRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``firedrill nightly`` goes by. ``seeds``: the ``same`` every night, so that nights can
-    be compared pair by pair, or ``fresh`` ones, which find more in simulation. Runs of nights that
-    are more than ``keep_nights`` days ago go, but for the last that proves a finding; those that
-    failed are kept for ``keep_failed_nights``. ``artifacts``: how many runs that failed are packed
-    as files, each at most ``artifact_mib``.
+    be compared pair by pair, or ``fresh`` ones, which find more in simulation. ``compare``: what
+    of the comparison with the night before counts, ``all`` of it or new ``findings`` alone; few
+    runs a night tell nothing about figures. Runs of nights that are more than ``keep_nights`` days
+    ago go, but for the last that proves a finding; those that failed are kept for
+    ``keep_failed_nights``. ``artifacts``: how many runs that failed are packed as files, each at
+    most ``artifact_mib``.
     """
 
     seeds: Literal["same", "fresh"] = "same"
+    compare: Literal["all", "findings", "nothing"] = "all"
     keep_nights: Annotated[int, Meta(ge=1)] = 30
     keep_failed_nights: Annotated[int, Meta(ge=1)] = 180
     artifacts: Annotated[int, Meta(ge=0, le=MAX_ARTIFACTS)] = 5

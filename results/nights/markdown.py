@@ -100,6 +100,8 @@ def _compared(summary: NightSummary) -> Iterator[str]:
     for text in summary.changes[:ROWS_MAX]:
         yield f"- {code(text)}"
     yield from _more(len(summary.changes))
+    for text in summary.compare_notes[:ROWS_MAX]:
+        yield f"- note: {code(text)}"
 
 
 def _cells(summary: NightSummary) -> Iterator[str]:

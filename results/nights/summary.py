@@ -53,7 +53,8 @@ class NightFinding(msgspec.Struct, frozen=True, kw_only=True):
 class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     """``outcome`` is the worst of the ``campaign_outcome``, of the ``comparison`` with the night
     ``base``, and of what else went wrong (``trouble``); ``exit_code`` is that of the command.
-    ``changes`` are the sentences of the comparison, ``counts`` has the cells by outcome.
+    ``changes`` are the sentences of the comparison, ``compare_notes`` what a reader should know
+    beside; ``counts`` has the cells by outcome.
     ``findings_gone`` were found in the night before and not in this one. ``cells`` are those that
     are not valid; ``artifacts`` are files beside ``page``, ``commands`` show each failure again.
     """
@@ -68,6 +69,7 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Outcome | None = None
     base: date | None = None
     changes: tuple[str, ...] = ()
+    compare_notes: tuple[str, ...] = ()
     begun: datetime
     took_s: float
     counts: dict[str, int]

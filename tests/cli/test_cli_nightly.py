@@ -50,6 +50,7 @@ faults = ["kill"]
 [night]
 keep_nights = 1
 keep_failed_nights = 1
+compare = "findings"
 """
 
 
@@ -182,6 +183,35 @@ def test_fresh_seeds_are_other_ones_every_night_and_follow_from_its_date(file: P
     assert seed("2026-11-21") != seed("2026-11-22")
     shutil.rmtree(runs / "campaigns" / "night-20261122")
     assert seed("2026-11-22") == seed("2026-11-22")
+
+
+def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
+    sound = PLAN.replace('bugs = ["ack-before-quorum"]', "")
+    (file.parent / "base.toml").write_text(sound)
+    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
+    first = run(file, "2026-11-21")
+    again = run(file, "2026-11-22")
+    summary = night_of(file, "2026-11-22")
+
+    # One run on either side tells nothing about figures: that is no pass.
+    assert (first, again) == (0, 2)
+    assert summary["campaign_outcome"] == "valid"
+    assert summary["comparison"] == summary["outcome"] == "unknown"
+    assert summary["changes"]
+    suites = {s.name: s for s in JUnitXml.fromfile(str(Path(summary["page"]).parent / "junit.xml"))}
+    assert suites["night: compared with the night before"].skipped == 1
+
+    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "nothing"'))
+    assert run(file, "2026-11-22") == 0
+    assert night_of(file, "2026-11-22")["comparison"] is None
+
+    # What is found for the first time is new to both.
+    (file.parent / "base.toml").write_text(PLAN)
+    file.write_text(CAMPAIGN)
+    assert run(file, "2026-11-23") == 1
+    summary = night_of(file, "2026-11-23")
+    assert summary["comparison"] == "violation"
+    assert summary["changes"][0].startswith("new finding: ")
 
 
 @pytest.mark.parametrize("command", ["'", "", "   "])
