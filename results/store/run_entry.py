@@ -97,15 +97,17 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
     """Return the entry of ``run``; its size costs a walk through the directory, and is 0 where it
     is not ``sized``.
     """
-    manifest, refused = None, ""
+    manifest, refused, plain = None, "", False
     try:
+        # Once: it looks at every directory of the run.
         require_plain(run)
+        plain = True
         manifest = read_manifest(run)
     except MalformedHistory as error:
         if os.path.lexists(run.manifest):
             refused = _text(f"{os.path.relpath(error.file, run.root)}: {error.reason}")
-    plan = _plan_of(run)
-    verdict = _verdict_of(run)
+    plan = _plan_of(run) if plain else {}
+    verdict = _verdict_of(run) if plain else None
     tags = read_tags(run)
     named = dict(map(split_tag, tags))
     system = _text(_at(plan, "system", "name"))
@@ -114,7 +116,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         run=run.root.name,
         begun=begun_at(run.root.name),
         state=manifest.state if manifest else "",
-        outcome=_outcome_of(run),
+        outcome=_outcome_of(run) if plain else None,
         name=_text(plan.get("name")),
         system=system,
         release=named.get("release") or _text(_at(plan, "system", "release")),
@@ -145,7 +147,6 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
 
 def _plan_of(run: RunDirectory) -> dict[str, Any]:
     try:
-        require_plain(run)
         return planfile.parse(planfile.read_text(run.plan), run.plan.name)
     except (MalformedHistory, PlanError):
         return {}
@@ -153,7 +154,6 @@ def _plan_of(run: RunDirectory) -> dict[str, Any]:
 
 def _verdict_of(run: RunDirectory) -> Verdict | None:
     try:
-        require_plain(run)
         return read_verdict(run)
     except MalformedHistory:
         return None
@@ -161,7 +161,6 @@ def _verdict_of(run: RunDirectory) -> Verdict | None:
 
 def _outcome_of(run: RunDirectory) -> str | None:
     try:
-        require_plain(run)
         # Alone: the rest of a verdict may be of another version.
         found = read_outcome(run)
     except MalformedHistory:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import attrs
 from jinja2 import Environment
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.campaigns.cell_table import CellRow
+from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
 from harness.history.files import read_small
@@ -31,6 +33,10 @@ from results.web import search
 from results.web.catalog import Catalog, FindingHistory
 from results.web.guards import REPORT_POLICY, Guard
 
+if TYPE_CHECKING:
+    from results.compare.comparison import Comparison
+    from results.compare.figures import FigureChange
+
 MAX_REPORT_BYTES = 64 << 20
 MAX_PLAN_BYTES = 1 << 20
 REASONS_MAX = 50
@@ -38,6 +44,7 @@ EXAMPLES_MAX = 3  # of an anomaly
 CELLS_MAX = 1000  # of a campaign, in one page
 RUNS_MAX = 300  # of a finding
 CAMPAIGNS_MAX = 300
+FIGURES_MAX = 400
 Page = Callable[[Request], Awaitable[Response]]
 _MARKS = {outcome.value: mark for outcome, mark in MARKS.items()}
 _TEXT = "text/plain; charset=utf-8"
@@ -55,6 +62,7 @@ def application(catalog: Catalog, port: int) -> Starlette:
         Route("/runs/{run}/verdict.json", partial(pages.text, "verdict")),
         Route("/campaigns", pages.campaigns),
         Route("/campaigns/{name}", pages.campaign),
+        Route("/compare", pages.compare),
         Route("/findings", pages.findings),
         Route("/findings/{fingerprint}", pages.finding),
         Route("/static/{name}", static),
@@ -199,11 +207,49 @@ class Pages:
             outcome=table.outcome,
             mark=MARKS[table.outcome],
             night=self.catalog.night(name),
+            before=self.catalog.campaign_before(name),
             cells=[_cell(row) for row in cells[:CELLS_MAX]],
             more=max(0, len(cells) - CELLS_MAX),
             total=len(cells),
             missing=sum(row.outcome is None for row in cells),
         )
+
+    async def compare(self, request: Request) -> Response:
+        """Two campaigns, the runs of their cells side by side."""
+        given = request.query_params
+        names = tuple(given.get(side, "") for side in ("new", "base"))
+        found, trouble = None, ""
+        if any(names):
+            tables = [self.catalog.campaign(name) for name in names]
+            if None in tables:
+                raise HTTPException(
+                    404, "there is no such campaign in the store, or no table of it"
+                )
+            sides = [self._entries(table) for table in tables if table is not None]
+            if all(sides):
+                # Half a second for some hundred runs: others are served meanwhile.
+                found = await run_in_threadpool(_compared, *sides)
+            else:
+                trouble = "of one of them no run is in the store (any more)"
+        lines = self.catalog.campaigns()[:CAMPAIGNS_MAX]
+        return self._page(
+            "compare.html",
+            title="Compare",
+            names=[line.name for line in lines],
+            new=names[0],
+            base=names[1],
+            found=found,
+            mark="" if found is None else MARKS[found.outcome],
+            figures=[] if found is None else _figures(found),
+            trouble=trouble,
+        )
+
+    def _entries(self, table: CampaignTable) -> list[RunEntry]:
+        """The runs of the cells that count, as the index knows them."""
+        names = [Path(row.run).name for row in table.cells if row.counts and row.run]
+        index = self.catalog.current().index
+        conditions = [Condition(name="run", operator="=", value=name) for name in names]
+        return [entry for each in conditions for entry in index.entries(Query(conditions=(each,)))]
 
     async def findings(self, request: Request) -> Response:
         """The findings over all runs, the last seen first."""
@@ -271,6 +317,29 @@ _COLUMNS = (
     ("ok", "ok", True),
     ("longest_gap_s", "longest gap", True),
 )
+
+
+def _compared(new: Sequence[RunEntry], base: Sequence[RunEntry]) -> Comparison:
+    from results.compare.comparison import compare  # pandas takes a second to import
+
+    return compare(new, base)
+
+
+def _figures(found: Comparison) -> list[tuple[FigureChange, str, str, str, str]]:
+    """Return the changes of figures in words, those that are called first."""
+    from results.compare.figures import percent, shown
+
+    order = sorted(found.figures, key=lambda each: (not each.worse, not each.better))
+    return [
+        (
+            each,
+            shown(each.new, each.unit),
+            shown(each.base, each.unit),
+            percent(each.change),
+            "worse" if each.worse else "better" if each.better else each.untested or "as it was",
+        )
+        for each in order[:FIGURES_MAX]
+    ]
 
 
 def _turned(asked: search.Search, name: str) -> str:

@@ -21,7 +21,7 @@ from harness.campaigns.cell_table import CampaignTable
 from harness.errors import FiredrillError
 from harness.history.files import read_small
 from harness.plan.plan import NAME_PATTERN
-from results.nights.summary import NightSummary, read_night
+from results.nights.summary import NightSummary, nights_before, read_night
 from results.store.index import Query, RunIndex, opened
 from results.store.run_entry import RunEntry
 from results.store.store import RunStore
@@ -137,6 +137,14 @@ class Catalog:
             return msgspec.json.decode(text, type=CampaignTable)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
+
+    def campaign_before(self, name: str) -> str:
+        """Return the name of the night before the campaign ``name``; empty where there is none."""
+        night = self.night(name)
+        if night is None:
+            return ""
+        before = nights_before(self.store.root / CAMPAIGNS, night.campaign, night.night)
+        return before[-1][1].name if before else ""
 
     def night(self, name: str) -> NightSummary | None:
         """Return the night that the campaign ``name`` is; ``None`` where it is none."""

@@ -72,6 +72,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     table = CampaignTable(name="night", outcome=Outcome.VIOLATION, cells=tuple(rows))
     (many / "campaign.json").write_bytes(msgspec.json.encode(table))
+    one = CellRow(axes={}, seed=1, key="1", outcome=Outcome.VALID, run=f"elsewhere/runs/{GREEN}")
+    (root / "campaigns" / "night-20261101").mkdir()
+    table = CampaignTable(name="night", outcome=Outcome.VALID, cells=(one,))
+    path = root / "campaigns" / "night-20261101" / "campaign.json"
+    path.write_bytes(msgspec.json.encode(table))
     return root
 
 
@@ -113,6 +118,8 @@ PAGES = [
     f"/runs/{FOREIGN}",
     "/campaigns",
     "/campaigns/night-20261102",
+    "/compare",
+    "/compare?new=night-20261102&base=night-20261101",
     "/findings",
 ]
 
@@ -148,6 +155,17 @@ def test_runs_are_searched_sorted_and_filtered(port: int) -> None:
     assert runs("page=9") == []
     assert "is a number" in asked(port, "/runs?q=seed%3Dx")[2]
     assert runs("sort=nonsense&dir=nonsense&page=nonsense") == [FOREIGN, GREEN, RED]
+
+
+def test_two_campaigns_are_compared(port: int) -> None:
+    _, _, page = asked(port, "/compare?new=night-20261102&base=night-20261101")
+    _, _, turned = asked(port, "/compare?new=night-20261101&base=night-20261102")
+
+    assert "new finding: lost-write" in page
+    assert "Findings that are gone" in turned
+    assert "new finding" not in turned
+    assert asked(port, "/compare?new=night-20261102&base=none")[0] == 404
+    assert asked(port, "/compare?new=night-20261102&base=..%2fcampaigns")[0] == 404
 
 
 def test_what_is_typed_is_conditions_and_words() -> None:

@@ -33,7 +33,7 @@
     table.parentElement.before(input);
   }
 
-  const PLACES = { r: "/runs", c: "/campaigns", f: "/findings" };
+  const PLACES = { r: "/runs", c: "/campaigns", m: "/compare", f: "/findings" };
   let prefix = "";
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
