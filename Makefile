@@ -30,6 +30,7 @@ lint:
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/sbom.py
+	.venv/bin/mypy scripts/track_record.py
 	MYPYPATH=examples/own-store .venv/bin/mypy --package pebble
 	MYPYPATH=examples/own-checker .venv/bin/mypy --package tally
 	MYPYPATH=examples/own-workload .venv/bin/mypy --package ledger
