@@ -17,8 +17,10 @@ import msgspec
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from capabilities import lacking
 from synthetic_run import valid, violation
 
+from checkers.engine.java import find_java
 from cli.main import execute
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
@@ -201,6 +203,9 @@ def recipe(title: str) -> str:
 def printed(root: Path, title: str) -> list[str]:
     """The lines that a recipe prints beside ``export``."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if "SparkSession" in recipe(title):
+        java = find_java()
+        environment["JAVA_HOME"] = str(java.home or lacking(java.reason))
     done = subprocess.run(
         [sys.executable, "-c", recipe(title)],
         cwd=root,
