@@ -97,7 +97,7 @@ class Worker:
         """Return the operations that ended since the last call."""
         counts, self._tally = self._tally, Counter()
         told = tuple((*ending, count) for ending, count in counts.items())
-        return protocol.Tally(counts=told, strain=self.beat.take())
+        return protocol.Tally(counts=told, stats=self.beat.take())
 
     async def close(self) -> None:
         """Drop the connections and end the records."""
@@ -138,39 +138,39 @@ async def serve() -> None:
     enlist = await receive(reader)
     if not isinstance(enlist, Enlist):
         return
-    hand = Worker(enlist)
-    beat = asyncio.ensure_future(hand.beat.run())
+    worker = Worker(enlist)
+    beat = asyncio.ensure_future(worker.beat.run())
     try:
         send(protocol.Ready())
-        order = await hand.next_order(reader)
+        order = await worker.next_order(reader)
         while not isinstance(order, Dismiss):
-            order = await one(hand, order, reader)
+            order = await one(worker, order, reader)
     finally:
         beat.cancel()
-        await hand.close()
+        await worker.close()
 
 
-async def one(hand: Worker, order: Order, reader: asyncio.StreamReader) -> Order:
+async def one(worker: Worker, order: Order, reader: asyncio.StreamReader) -> Order:
     """Carry one order out, unless another comes; return the next one."""
     # Read on during the work: a halt, or the end of the pipe, must end it.
-    heard = asyncio.ensure_future(hand.next_order(reader))
+    heard = asyncio.ensure_future(worker.next_order(reader))
     if isinstance(order, First | Main | Read):
-        done = await _unless(heard, hand, hand.obey(order))
-        send(hand.tally())
-        send(protocol.PhaseResult(done=done, touched=hand.touched()))
+        done = await _unless(heard, worker, worker.obey(order))
+        send(worker.tally())
+        send(protocol.PhaseResult(done=done, touched=worker.touched()))
     following = await heard
-    return await hand.next_order(reader) if isinstance(following, Halt) else following
+    return await worker.next_order(reader) if isinstance(following, Halt) else following
 
 
 async def _unless(
-    heard: asyncio.Future[Order], hand: Worker, work: Coroutine[Any, Any, bool]
+    heard: asyncio.Future[Order], worker: Worker, work: Coroutine[Any, Any, bool]
 ) -> bool:
     """Return whether ``work`` was done before another order came. Reports progress meanwhile."""
     task = asyncio.ensure_future(work)
     either: tuple[asyncio.Future[Any], ...] = (task, heard)
     while not task.done() and not heard.done():
         await asyncio.wait(either, timeout=TALLY_S, return_when=asyncio.FIRST_COMPLETED)
-        send(hand.tally())
+        send(worker.tally())
     if not task.done():
         task.cancel()
     # Awaited when cancelled, too: the driver records the operations that are still open.

@@ -59,8 +59,10 @@ from harness.protocols.statements import of_system
 from harness.protocols.workload import Workload, WorkloadSetting
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
-from harness.run.lifecycle import Guard, Parts, Stop, execute
+from harness.run.execute import execute
+from harness.run.lifecycle import Guard, Parts
 from harness.run.progress import Progress
+from harness.run.stop import Stop
 from harness.text import inert
 
 LIBRARIES = ("msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
@@ -294,7 +296,9 @@ def _run(
             guard=guard,
             driver_command=DRIVER_COMMAND,
             altered=altered,
-            arsenal=recorded((build_fault(name).kind for name in plugins.names("faults")), able),
+            fault_kinds=recorded(
+                (build_fault(name).kind for name in plugins.names("faults")), able
+            ),
             mix=mix,
         )
         progress.note(f"run directory {run.root}")

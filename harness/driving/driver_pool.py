@@ -65,7 +65,7 @@ class Load(Protocol):
     def use_nodes(self, nodes: tuple[str, ...]) -> None:
         """Make new connections to ``nodes`` alone from now on; those that are open stay so."""
 
-    def strain(self) -> LoopStats:
+    def loop_stats(self) -> LoopStats:
         """The loop statistics, since the last call, of the processes that this load started."""
 
     async def close(self) -> None:
@@ -97,7 +97,7 @@ class OwnLoad:
         """See ``Load``."""
         self._driver.use_nodes(nodes)
 
-    def strain(self) -> LoopStats:
+    def loop_stats(self) -> LoopStats:
         """Empty: this load started no process."""
         return LoopStats()
 
@@ -117,7 +117,7 @@ class DriverProcess:
         self.number, self.process = number, process
         self._observe = observe
         self.touched: tuple[int, ...] = ()
-        self._strain = LoopStats()
+        self._loop_stats = LoopStats()
 
     def send(self, order: Order) -> None:
         """Send ``order``, if the process still reads its input."""
@@ -139,9 +139,9 @@ class DriverProcess:
         while True:
             match await self._hear():
                 # Between order and answer: the display and the controller's health want them live.
-                case protocol.Tally(counts=counts, strain=strain):
+                case protocol.Tally(counts=counts, stats=stats):
                     self._count(counts)
-                    self._strain = self._strain.and_also(strain)
+                    self._loop_stats = self._loop_stats.and_also(stats)
                 case protocol.DriverFailure(text=text):
                     raise DriverLost(f"{self}: {text}")
                 case protocol.PhaseResult(done=done, touched=touched):
@@ -166,10 +166,10 @@ class DriverProcess:
             for _ in range(count):
                 self._observe(type_, error)
 
-    def strain(self) -> LoopStats:
+    def loop_stats(self) -> LoopStats:
         """The loop statistics that the process reported since the last call."""
-        strain, self._strain = self._strain, LoopStats()
-        return strain
+        stats, self._loop_stats = self._loop_stats, LoopStats()
+        return stats
 
     def hang_up(self) -> None:
         """Close the process's input, which dismisses it."""
@@ -237,10 +237,10 @@ class DriverPool:
         """The process ids, in the order of the processes' numbers."""
         return tuple(member.process.pid for member in self._members)
 
-    def strain(self) -> LoopStats:
+    def loop_stats(self) -> LoopStats:
         """See ``Load``."""
         return reduce(
-            LoopStats.and_also, [member.strain() for member in self._members], LoopStats()
+            LoopStats.and_also, [member.loop_stats() for member in self._members], LoopStats()
         )
 
     def use_nodes(self, nodes: tuple[str, ...]) -> None:

@@ -120,7 +120,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, tag="tally"):
     """
 
     counts: tuple[tuple[OpType, str | None, int], ...]
-    strain: LoopStats = LoopStats()
+    stats: LoopStats = LoopStats()
 
 
 class DriverFailure(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):

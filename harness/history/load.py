@@ -122,7 +122,7 @@ def load(run: RunDirectory) -> History:
 
 
 def _require_splits(run: RunDirectory, manifest: Manifest) -> None:
-    """The number of splits is in no checksum, but the files of all splits have one each."""
+    """The manifest names the files of as many splits as it counts, and of no more."""
     named = sum(_MICRO_OPS.fullmatch(name) is not None for name in manifest.checksums)
     if named != manifest.splits:
         reason = f"expected checksums of {manifest.splits} files of micro-operations, found {named}"

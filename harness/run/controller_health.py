@@ -73,9 +73,9 @@ class LoopSampler:
     def take(self) -> LoopStats:
         """The statistics since the last call."""
         used_s = self._now_used_s()
-        strain = LoopStats(late_ns=self._late_ns, cpu_s=used_s - self._used_s)
+        stats = LoopStats(late_ns=self._late_ns, cpu_s=used_s - self._used_s)
         self._late_ns, self._used_s = 0, used_s
-        return strain
+        return stats
 
     def _now_used_s(self) -> float:
         return 0.0 if self._cpu_s is None else self._cpu_s()
@@ -103,13 +103,13 @@ class ControllerHealth:
             length_ns = now_ns - begun_ns
             if length_ns < ROW_NS:
                 continue
-            strain = self._beat.take().and_also(others())
-            share = strain.cpu_s * NS_PER_S / length_ns if self._measures_cpu else None
+            stats = self._beat.take().and_also(others())
+            share = stats.cpu_s * NS_PER_S / length_ns if self._measures_cpu else None
             self._rows.append(
                 {
                     "at_ns": begun_ns,
                     "length_ns": length_ns,
-                    "late_ns": strain.late_ns,
+                    "late_ns": stats.late_ns,
                     "cpu_share": share,
                     "resident_bytes": resident_bytes() if self._measures_cpu else None,
                 }

@@ -151,8 +151,8 @@ class MonitoredProvider:
     other members are the wrapped provider's own.
     """
 
-    def __init__(self, provider: Provider, attendance: ExitMonitor) -> None:
-        self._provider, self._attendance = provider, attendance
+    def __init__(self, provider: Provider, monitor: ExitMonitor) -> None:
+        self._provider, self._monitor = provider, monitor
         for name in dir(type(provider)):
             # As attributes of its own: from Python 3.12 on ``isinstance`` of a protocol, by which
             # faults find verbs that only some providers have, sees no others.
@@ -166,25 +166,25 @@ class MonitoredProvider:
 
     async def probe(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.probe(node)
+        return await self._monitor.probe(node)
 
     async def start(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.expect_start(node, partial(self._provider.start, node))
+        return await self._monitor.expect_start(node, partial(self._provider.start, node))
 
     async def stop(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.expect_exit(node, partial(self._provider.stop, node))
+        return await self._monitor.expect_exit(node, partial(self._provider.stop, node))
 
     async def kill(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.expect_exit(node, partial(self._provider.kill, node))
+        return await self._monitor.expect_exit(node, partial(self._provider.kill, node))
 
     async def lose(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.expect_exit(node, partial(self._provider.lose, node))
+        return await self._monitor.expect_exit(node, partial(self._provider.lose, node))
 
 
-def monitored(provider: Provider, attendance: ExitMonitor) -> Provider:
+def monitored(provider: Provider, monitor: ExitMonitor) -> Provider:
     """``provider`` with its exits and starts reported to the monitor."""
-    return cast(Provider, MonitoredProvider(provider, attendance))
+    return cast(Provider, MonitoredProvider(provider, monitor))

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
-import msgspec
 
 from harness.clock import NS_PER_S, RunClock, cpu_s
 from harness.driving.driver import Driver
@@ -23,9 +21,7 @@ from harness.driving.driver_pool import DriverPool, Load, OwnLoad
 from harness.errors import FiredrillError, HarnessError
 from harness.history.chunks import ChunkWriter, OpenHistory
 from harness.history.files import sha256, write_atomically
-from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import Heartbeat, Note, OpType, PhaseMark, Record
-from harness.history.seal import seal
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.changes import TellsChanges
 from harness.protocols.claims import JudgesClaims
@@ -36,7 +32,6 @@ from harness.protocols.cluster import (
     Program,
     Provider,
     System,
-    TellsVersions,
 )
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
@@ -50,7 +45,7 @@ from harness.run.addresses import forget_addresses, write_addresses
 from harness.run.change_log import ChangeLog
 from harness.run.claim_log import write_claims
 from harness.run.controller_health import ControllerHealth
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.run.directory import RunDirectory
 from harness.run.disk_budget import over_cap
 from harness.run.exit_monitor import ExitMonitor, monitored
 from harness.run.node_usage import UsageLog
@@ -76,11 +71,11 @@ class Parts:
     the wall clock where that is virtual too; the machine's by default. ``open_history`` opens the
     run's stream of records in a directory. ``keep``, where it is given, is asked once the history
     is sealed whether the cluster is to be left up; its argument is ``True`` where the run broke
-    off. ``guard`` is released when the cluster was taken down, or left up on purpose. ``arsenal``
-    lists the faults that were possible here, ``mix`` the kinds that the plan's were drawn from.
-    ``driver_command`` starts a driver process
-    (``harness.driving.protocol``), for plans that ask for several. ``altered``, where it is given,
-    is what becomes of a node's program before it is installed.
+    off. ``guard`` is released when the cluster was taken down, or left up on purpose.
+    ``fault_kinds`` lists the faults that were possible here, ``mix`` the kinds that the plan's were
+    drawn from. ``driver_command`` starts a driver process (``harness.driving.protocol``), for plans
+    that ask for several. ``altered``, where it is given, is what becomes of a node's program before
+    it is installed.
     """
 
     provider: Provider
@@ -94,7 +89,7 @@ class Parts:
     keep: Callable[[bool], Awaitable[bool]] | None = None
     guard: Guard | None = None
     driver_command: tuple[str, ...] = ()
-    arsenal: tuple[RecordedFaultKind, ...] = ()
+    fault_kinds: tuple[RecordedFaultKind, ...] = ()
     mix: tuple[str, ...] = ()
     altered: Callable[[Program], Program] | None = None
 
@@ -126,10 +121,10 @@ class Life:
         # Before anything is made: a disk that refuses ends the run with nothing to clean up.
         self.writer = parts.open_history(run.chunks, run_id=run.root.name)
         self.nemesis = parts.make_nemesis(self.writer.append)
-        self.attendance = ExitMonitor(parts.provider, self.clock, self.writer.append)
-        self.provider = monitored(parts.provider, self.attendance)
+        self.exit_monitor = ExitMonitor(parts.provider, self.clock, self.writer.append)
+        self.provider = monitored(parts.provider, self.exit_monitor)
         # Where time is virtual nothing is late.
-        self.pulse = None if parts.wall_ns else ControllerHealth(self.clock, cpu_s)
+        self.controller_health = None if parts.wall_ns else ControllerHealth(self.clock, cpu_s)
         self.states: StateLog | None = None
         if isinstance(parts.system, TellsStates):
             self.states = StateLog(run, parts.system, self.clock)
@@ -163,7 +158,7 @@ class Life:
             self._close_changes,
             self._close_usage,
             self._close_claims,
-            self._close_pulse,
+            self._close_controller_health,
             lambda: self.enter("seal"),
             self.writer.close,
         )
@@ -191,9 +186,9 @@ class Life:
         if judged is not None:
             self.checksums |= write_claims(self.run.root, judged, self.clock)
 
-    def _close_pulse(self) -> None:
-        if self.pulse is not None:
-            self.checksums |= self.pulse.close(self.run)
+    def _close_controller_health(self) -> None:
+        if self.controller_health is not None:
+            self.checksums |= self.controller_health.close(self.run)
 
     def settle_plan(self) -> dict[str, str]:
         """Write the plan again with the offsets of the faults that waited for a moment, where
@@ -282,10 +277,10 @@ class Life:
         try:
             await self._set_up(cluster)
         except FiredrillError as error:  # why it does not serve stands in the nodes' logs
-            looks = self.attendance.look(cluster.nodes)
+            looks = self.exit_monitor.look(cluster.nodes)
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             await self._collect_logs(cluster)
-            if not self.attendance.exits:
+            if not self.exit_monitor.exits:
                 raise
             # That is the store's failure, and judged: no promise of ours that is broken.
             self.trouble.append(f"set-up: {error}")
@@ -318,7 +313,7 @@ class Life:
         watches = {
             "watching the store": asyncio.ensure_future(self._watch(membership)),
             "watching the room": asyncio.ensure_future(self._watch_room()),
-            "watching the nodes": asyncio.ensure_future(self.attendance.run(machines)),
+            "watching the nodes": asyncio.ensure_future(self.exit_monitor.run(machines)),
         }
         if self.plan.drive.drivers > 1:
             watches["telling that it lives"] = asyncio.ensure_future(self._beat())
@@ -326,8 +321,10 @@ class Life:
             # Beside the other polls, since some providers take a second to answer.
             measuring = self.usage.run(lambda: membership.cluster)
             watches["measuring the nodes"] = asyncio.ensure_future(measuring)
-        if self.pulse is not None:
-            watches["watching the controller"] = asyncio.ensure_future(self.pulse.run(load.strain))
+        if self.controller_health is not None:
+            watches["watching the controller"] = asyncio.ensure_future(
+                self.controller_health.run(load.loop_stats)
+            )
         try:
             try:
                 await self._drive_and_break(scene, load)
@@ -345,7 +342,7 @@ class Life:
             await self._attempt("ending the load", COLLECT_LIMIT_S, load.close())
             self.trouble.extend(load.trouble)
             self.enter("collect")
-            looks = self.attendance.look(machines)
+            looks = self.exit_monitor.look(machines)
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             if isinstance(self.provider, LeasesFaults):
                 # Asked at the end: a lease may run out at any time, and nothing else would tell.
@@ -557,95 +554,3 @@ class Life:
 def _first(left: Sequence[placement.Left]) -> str:
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return f"{left[0].text}{more}"
-
-
-__all__ = ["Guard", "Parts", "Stop", "execute"]
-
-
-async def execute(
-    plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
-) -> Manifest:
-    """Run ``plan`` into ``run`` and return the sealed manifest.
-
-    ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
-    history up to then is sealed all the same, and the manifest names the failure.
-    """
-    manifest, life = _begin(plan, run, parts, progress, stop)
-    try:
-        return await _recorded(life, manifest, parts)
-    except BaseException:
-        life.broke_off = True
-        raise
-    finally:
-        await life.leave_or_tear_down()
-
-
-async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
-    """Run every phase, and seal the recorded history, also after a failure."""
-    stop = life.stop
-    try:
-        with life.within_budget():
-            await life.live()
-    except BaseException as error:  # cancellation as well: the sealed run is then incomplete
-        life.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
-        raise
-    finally:
-        life.finish()
-        if stop.cut_short and stop.reason:
-            life.trouble.append(stop.reason)
-        vouched = manifest.checksums | life.checksums | life.settle_plan()
-        manifest = msgspec.structs.replace(manifest, checksums=vouched)
-        manifest = msgspec.structs.replace(
-            manifest,
-            interrupted=stop.cut_short and not stop.reason,
-            trouble=(*life.trouble, *life.nemesis.trouble),
-            out_of_room=life.writer.out_of_room or msgspec.UNSET,
-            logs_left_out=life.logs_left_out or msgspec.UNSET,
-        )
-        # On the disk before it is sealed: sealing reads it there, as a recovery would.
-        write_manifest(life.run, manifest)
-        manifest = seal(life.run, partition_of=parts.system.partition_of)
-    return manifest
-
-
-def _begin(
-    plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
-) -> tuple[Manifest, Life]:
-    """Write plan and manifest and open the history, or leave none of them: a disk without room for
-    these has none for a run.
-    """
-    try:
-        write_atomically(run.plan, dumps(plan).encode())
-        manifest = _first_manifest(plan, run, parts)
-        write_manifest(run, manifest)
-        life = Life(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
-    except HarnessError:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(run.chunks, ignore_errors=True)
-            run.manifest.unlink(missing_ok=True)
-            run.plan.unlink(missing_ok=True)
-        if parts.guard:
-            parts.guard.release()
-        raise
-    return manifest, life
-
-
-def _first_manifest(plan: Plan, run: RunDirectory, parts: Parts) -> Manifest:
-    drivers = plan.drive.drivers
-    provider = parts.provider
-    machines = provider.versions() if isinstance(provider, TellsVersions) else {}
-    return Manifest(
-        schema_version=SCHEMA_VERSION,
-        run_id=run.root.name,
-        state=RUNNING,
-        versions=parts.versions | machines | parts.system.versions(),
-        machine=parts.machine,
-        declaration=parts.system.declaration,
-        workload=parts.workload.name,
-        checkers=parts.workload.checkers,
-        # A verdict depends on the plan (how much is enough): it is vouched for like a table.
-        checksums={run.plan.name: sha256(run.plan)},
-        arsenal=parts.arsenal,
-        mix=parts.mix or msgspec.UNSET,
-        streams=1 + drivers if drivers > 1 else 1,
-    )

@@ -83,7 +83,7 @@ def test_runs_from_elsewhere_have_no_coverage(tmp_path: Path) -> None:
     assert analyze(write_run(tmp_path / "run", GOOD), executor="local").coverage == Coverage()
 
 
-def pulse(*rows: tuple[float, float, float | None]) -> pa.Table:
+def health(*rows: tuple[float, float, float | None]) -> pa.Table:
     """Seconds with (at, lateness, share of CPU)."""
     told = [
         {"at_ns": int(at * S), "length_ns": S, "late_ns": int(late * S), "cpu_share": share}
@@ -100,7 +100,7 @@ def judged(table: pa.Table) -> Any:
 
 
 def test_a_controller_that_kept_up_is_told_and_changes_nothing() -> None:
-    part = judged(pulse(*((10 + i, 0.01, 0.3) for i in range(30))))
+    part = judged(health(*((10 + i, 0.01, 0.3) for i in range(30))))
 
     assert part.outcome == "valid"
     assert part.controller.cpu_share == 0.3
@@ -108,7 +108,7 @@ def test_a_controller_that_kept_up_is_told_and_changes_nothing() -> None:
 
 
 def test_the_memory_of_a_controller_is_told_from_where_driving_began() -> None:
-    table = pulse(*((i, 0.01, 0.3) for i in range(40)))
+    table = health(*((i, 0.01, 0.3) for i in range(40)))
     grown = pa.array([(50 + i) << 20 for i in range(40)])
     part = judged(table.set_column(4, SCHEMA.field("resident_bytes"), grown))
 
@@ -120,7 +120,7 @@ def test_the_memory_of_a_controller_is_told_from_where_driving_began() -> None:
 def test_one_long_stall_makes_a_run_inconclusive() -> None:
     calm = [(10.0 + i, 0.01, 0.3) for i in range(30)]
 
-    part = judged(pulse(*calm, (40, 3.25, 0.4)))
+    part = judged(health(*calm, (40, 3.25, 0.4)))
 
     assert part.outcome == "unknown"
     (reason,) = part.reasons
@@ -131,8 +131,8 @@ def test_one_long_stall_makes_a_run_inconclusive() -> None:
 def test_being_late_often_makes_a_run_inconclusive_and_rarely_does_not() -> None:
     calm = [(10.0 + i, 0.01, None) for i in range(30)]
 
-    rare = judged(pulse(*calm, (40, 0.4, None)))
-    often = judged(pulse(*calm, *((40 + i, 0.4, None) for i in range(8))))
+    rare = judged(health(*calm, (40, 0.4, None)))
+    often = judged(health(*calm, *((40 + i, 0.4, None) for i in range(8))))
 
     assert rare.outcome == "valid"
     assert often.outcome == "unknown"
@@ -142,7 +142,7 @@ def test_being_late_often_makes_a_run_inconclusive_and_rarely_does_not() -> None
 def test_what_happens_before_and_after_the_drive_phase_is_not_held_against_it() -> None:
     calm = [(10.0 + i, 0.01, 0.3) for i in range(30)]
 
-    assert judged(pulse((2, 9.0, 1.0), *calm, (101, 9.0, 1.0))).outcome == "valid"
+    assert judged(health((2, 9.0, 1.0), *calm, (101, 9.0, 1.0))).outcome == "valid"
 
 
 @pytest.mark.parametrize("vouched", [True, False])
@@ -150,7 +150,7 @@ def test_the_file_counts_only_where_the_manifest_vouches_for_it(
     tmp_path: Path, vouched: bool
 ) -> None:
     run = write_run(tmp_path / "run", GOOD)
-    pq.write_table(pulse((0, 5.0, 0.1)), run.controller)
+    pq.write_table(health((0, 5.0, 0.1)), run.controller)
     if vouched:
         manifest = read_manifest(run)
         checksums = manifest.checksums | {run.controller.name: sha256(run.controller)}

@@ -12,7 +12,7 @@ LIMIT_S = 30
 PROGRAM = """
 import asyncio, sys
 from cli.signals import stopping
-from harness.run.lifecycle import Stop
+from harness.run.stop import Stop
 
 async def main(stop):
     print("driving", flush=True)

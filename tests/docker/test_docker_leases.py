@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import docker
 import pytest
@@ -37,6 +38,11 @@ def test_a_controller_that_starves_for_ten_seconds_keeps_its_faults_and_a_dead_o
     assert fault_lease.LEASE_S - fault_lease.RENEW_S >= 10
     # Ending takes as long on a crowded one.
     assert fault_lease.LEASE_S + fault_lease.TURN_MAX_S <= 30 / 2
+
+
+def test_the_readme_names_the_lease_as_it_is() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    assert f"programs have a lease of {fault_lease.LEASE_S:g} s" in readme.read_text()
 
 
 @pytest.mark.docker

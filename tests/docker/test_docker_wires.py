@@ -34,7 +34,7 @@ class Machine:
 
 def node(name: str, address: str, machine: Machine) -> Node:
     session = cast(Session, machine)
-    lanes = {which: Lane(name, threads=1) for which in ("hand", "power", "wiring")}
+    lanes = {which: Lane(name, threads=1) for which in ("actions", "power", "wiring")}
     return Node(name=name, address=address, lane=Lane(name), session=session, **lanes)
 
 

@@ -131,8 +131,8 @@ def test_each_drives_slots_of_its_own_on_one_axis_and_sealing_merges_them(tmp_pa
     records = rig.records()
 
     assert rig.crew.trouble == ()
-    assert 0 < rig.crew.strain().cpu_s < 60, "two processes used the machine for some seconds"
-    assert rig.crew.strain() == LoopStats(), "what was told is not told again"
+    assert 0 < rig.crew.loop_stats().cpu_s < 60, "two processes used the machine for some seconds"
+    assert rig.crew.loop_stats() == LoopStats(), "what was told is not told again"
     slots = {}
     for number in (0, 1):
         invokes = [r for r in records[number + 1] if isinstance(r, Invoke)]

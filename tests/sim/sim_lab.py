@@ -14,8 +14,10 @@ from harness.history.chunks import OpenHistory
 from harness.plan.plan import Plan, resolved
 from harness.protocols.statements import of_system
 from harness.run.directory import Manifest, RunDirectory
-from harness.run.lifecycle import Parts, Stop, execute
+from harness.run.execute import execute
+from harness.run.lifecycle import Parts
 from harness.run.progress import Silent
+from harness.run.stop import Stop
 from nemesis.runner import Nemesis, refuse_missing
 
 

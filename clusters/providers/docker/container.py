@@ -82,7 +82,7 @@ def host_config(client: docker.APIClient, limits: Limits, network: str) -> Any: 
 class Node:
     """One machine and what was done on it.
 
-    ``hand`` is one thread: actions on the program take effect in order, also those whose caller
+    ``actions`` is one thread: actions on the program take effect in order, also those whose caller
     stopped waiting. A kill that outlasts its caller must not land after the start that heals it.
     ``power`` is one as well, for what the daemon does to the whole machine (freeze, thaw, lose,
     restore): it must not wait behind a command that hangs on a machine which is frozen.
@@ -91,7 +91,7 @@ class Node:
     name: str
     address: str
     lane: Lane
-    hand: Lane
+    actions: Lane
     power: Lane
     wiring: Lane
     session: Session

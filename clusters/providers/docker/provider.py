@@ -153,7 +153,7 @@ class DockerProvider:
                 name=node,
                 address=address,
                 lane=Lane(node),
-                hand=Lane(node, threads=1),
+                actions=Lane(node, threads=1),
                 power=Lane(node, threads=1),
                 wiring=Lane(node, threads=1),
                 session=Session(node, endpoint),
@@ -206,7 +206,7 @@ class DockerProvider:
         at = self._node(node)
         if at.launch is None:
             raise HarnessBug(f"{node}: start before install")
-        await at.hand.call("starting the program", ACT_LIMIT_S, self._start, at, at.launch)
+        await at.actions.call("starting the program", ACT_LIMIT_S, self._start, at, at.launch)
         return await self.probe(node)
 
     def _start(self, at: Node, launch: program.Launch) -> None:
@@ -233,7 +233,7 @@ class DockerProvider:
         at = self._node(node)
         stat = ""
         if at.process is not None and not at.lost:
-            stat = await at.hand.call(
+            stat = await at.actions.call(
                 action, ACT_LIMIT_S, program.act, at.session, at.process, action
             )
         return program.status(node, at.process, stat, exit_text=f"not running after {action}")
@@ -350,7 +350,7 @@ class DockerProvider:
         at = self._node(node)
         if at.launch is None:
             raise HarnessBug(f"{node}: wipe before install")
-        await at.hand.call("wiping its data", ACT_LIMIT_S, program.wipe, at.session, at.launch)
+        await at.actions.call("wiping its data", ACT_LIMIT_S, program.wipe, at.session, at.launch)
 
     async def data_bytes(self, node: str) -> int:
         """See ``harness.protocols.hardware.Wipes``."""
@@ -451,7 +451,7 @@ class DockerProvider:
         )
         for node in self._every:
             node.lane.close()
-            node.hand.close()
+            node.actions.close()
             node.power.close()
             node.wiring.close()
         self._nodes.clear()

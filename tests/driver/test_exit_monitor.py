@@ -75,11 +75,11 @@ def exits(
 
     async def main() -> None:
         clock = RunClock(asyncio.get_running_loop(), lambda: 0)
-        attendance = ExitMonitor(cast(Provider, parts), clock, found.append)
-        provider = monitored(cast(Provider, parts), attendance)
+        monitor = ExitMonitor(cast(Provider, parts), clock, found.append)
+        provider = monitored(cast(Provider, parts), monitor)
         for node in ("n1", "n2"):
             await provider.start(node)
-        watch = asyncio.ensure_future(attendance.run(("n1", "n2")))
+        watch = asyncio.ensure_future(monitor.run(("n1", "n2")))
         await asyncio.sleep(5)
         await story(provider, parts)
         await asyncio.sleep(60)
@@ -204,9 +204,9 @@ def test_a_machine_that_can_not_be_asked_shows_nothing() -> None:
 
 
 def test_what_only_some_providers_have_is_found_on_an_attended_one_as_well() -> None:
-    attendance = ExitMonitor(cast(Provider, Machines()), cast(RunClock, None), lambda _: None)
+    monitor = ExitMonitor(cast(Provider, Machines()), cast(RunClock, None), lambda _: None)
 
-    provider = monitored(cast(Provider, Machines(slow_s=3.0)), attendance)
+    provider = monitored(cast(Provider, Machines(slow_s=3.0)), monitor)
 
     assert inspect.getattr_static(provider, "crash")
     assert not hasattr(provider, "no_such_verb")
@@ -224,17 +224,19 @@ def test_looking_costs_a_small_part_of_the_time() -> None:
     assert 0 < machines.looks <= 2 * 4, "a look of a second at two nodes, in a minute"
 
 
-def test_the_pulse_writes_a_row_a_second_that_the_manifest_vouches_for(tmp_path: Path) -> None:
+def test_the_health_of_a_controller_is_a_row_a_second_that_the_manifest_vouches_for(
+    tmp_path: Path,
+) -> None:
     run = RunDirectory(tmp_path)
     used = iter(range(1000))
 
     async def main() -> dict[str, str]:
         clock = RunClock(asyncio.get_running_loop(), lambda: 0)
-        pulse = ControllerHealth(clock, lambda: next(used) / 2)
-        beat = asyncio.ensure_future(pulse.run())
+        health = ControllerHealth(clock, lambda: next(used) / 2)
+        beat = asyncio.ensure_future(health.run())
         await asyncio.sleep(10.5)
         beat.cancel()
-        return pulse.close(run)
+        return health.close(run)
 
     checksums: dict[str, Any] = simulate(main())
 
@@ -258,13 +260,13 @@ def test_a_loop_that_is_held_up_shows_how_long(tmp_path: Path) -> None:
         clock = RunClock(loop, lambda: 0)
         real = clock.now_ns
         clock.now_ns = lambda: real() + int(behind[0] * 1e9)  # type: ignore[method-assign]
-        pulse = ControllerHealth(clock, None)
-        beat = asyncio.ensure_future(pulse.run())
+        health = ControllerHealth(clock, None)
+        beat = asyncio.ensure_future(health.run())
         await asyncio.sleep(3.01)
         behind[0] = 4.0
         await asyncio.sleep(3)
         beat.cancel()
-        return pulse.close(run)
+        return health.close(run)
 
     rows = read_controller_health(run, simulate(main())).to_pylist()
 
