@@ -120,12 +120,12 @@ def _run(
     session.run = run
     simulated = plan.cluster.provider == SIMULATED
     guard = None if simulated else ReaperGuard.start(run, plan.cluster.provider)
-    ground = prepare(plan, run)
+    environment = prepare(plan, run)
     results: list[Result] = []
 
     async def main() -> None:
         try:
-            bench = await _bench(plan, ground)
+            bench = await _bench(plan, environment)
             loop = asyncio.get_running_loop()
             guarded = contextlib.nullcontext() if simulated else watched(loop)
             try:
@@ -139,14 +139,14 @@ def _run(
             finally:
                 # Also after a check that raised: the nodes' logs may tell why.
                 for node in bench.cluster.nodes:
-                    await ground.provider.collect(node, run.node(node))
+                    await environment.provider.collect(node, run.node(node))
         finally:
-            await ground.provider.teardown()
+            await environment.provider.teardown()
             if guard:
                 guard.release()
 
     try:
-        ground.run(main())
+        environment.run(main())
     except FiredrillError:
         store.forget(run)  # where nothing was written
         raise
@@ -157,33 +157,33 @@ def _run(
     return results, run
 
 
-async def _bench(plan: Plan, ground: Environment) -> Bench:
+async def _bench(plan: Plan, environment: Environment) -> Bench:
     """Return the machines of a cluster, on which nothing runs yet."""
     from cli.wiring import build_fault, build_system
     from harness.protocols.models import DECIDED
 
-    system = build_system(plan, ground.system_extras)
+    system = build_system(plan, environment.system_extras)
     nodes = node_names(plan)
-    await ground.provider.check(nodes, system.ports)
-    able = felt(await ground.provider.capabilities(), system, ground.provider)
-    require_made(system, ground.provider)
-    cluster: Cluster = await ground.provider.provision(nodes, system.ports)
+    await environment.provider.check(nodes, system.ports)
+    able = felt(await environment.provider.capabilities(), system, environment.provider)
+    require_made(system, environment.provider)
+    cluster: Cluster = await environment.provider.provision(nodes, system.ports)
     loop = asyncio.get_running_loop()
 
     def another(options: Mapping[str, object]) -> System:
         wanted = msgspec.structs.replace(plan.system, options={**plan.system.options, **options})
-        return build_system(msgspec.structs.replace(plan, system=wanted), ground.system_extras)
+        return build_system(msgspec.structs.replace(plan, system=wanted), environment.system_extras)
 
     return Bench(
         system=system,
-        provider=ground.provider,
+        provider=environment.provider,
         cluster=cluster,
-        clock=RunClock(loop, ground.wall_ns) if ground.wall_ns else RunClock(loop),
+        clock=RunClock(loop, environment.wall_ns) if environment.wall_ns else RunClock(loop),
         build=another,
         faults={kind: build_fault(kind) for kind in plugins.names("faults")},
         able=able,
         models=DECIDED,
-        real_network=ground.wall_ns is None,
+        real_network=environment.wall_ns is None,
         ready_s=plan.limits.ready_s,
     )
 

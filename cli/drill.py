@@ -74,10 +74,10 @@ class DrillResult:
 
 
 def one(
-    session: Session, plan: Plan, store: RunStore, wishes: RunOptions, budget: Budget | None = None
+    session: Session, plan: Plan, store: RunStore, options: RunOptions, budget: Budget | None = None
 ) -> DrillResult:
     """Make one run of ``plan`` and report its result. Raises ``FiredrillError``."""
-    drill = _Drill(session, wishes)
+    drill = _Drill(session, options)
     directory = drill.drive(plan, store, budget.stop() if budget else Stop())
     session.run = directory
     judged = drill.judged or drill.judge(directory)
@@ -106,7 +106,7 @@ class _Drill:
     """One run in progress. ``judged`` is set where it was judged while its cluster was up."""
 
     session: Session
-    wishes: RunOptions
+    options: RunOptions
     judged: judging.Judged | None = None
     kept: bool = False
     begun: RunDirectory | None = None
@@ -124,7 +124,7 @@ class _Drill:
                 "what the run left is removed in the background; "
                 f"'firedrill cleanup --runs-dir {store.root}' does it now"
             )
-            keeping = None if self.wishes.keep is Keep.NEVER else self._keeping(display, stop)
+            keeping = None if self.options.keep is Keep.NEVER else self._keeping(display, stop)
             try:
                 with stopping(stop, display.note, hint):
                     return run_plan(plan, store.root, display, stop, keeping, begun=self._begun)
@@ -142,7 +142,7 @@ class _Drill:
         ``Interrupted`` at Ctrl-C.
         """
         try:
-            return judging.judge(run, None, report=self.wishes.report)
+            return judging.judge(run, None, report=self.options.report)
         except KeyboardInterrupt as error:
             again = f"'firedrill check {run.root}' judges it"
             raise Interrupted(f"interrupted while judging: the run is sealed; {again}") from error
@@ -159,7 +159,7 @@ class _Drill:
                 failed = self.judged.outcome in FAILED
             # A reason is given where a budget asked for the end; a user's Ctrl-C has none.
             interrupted = stop.asked and not stop.reason
-            self.kept = self.wishes.keep is Keep.ALWAYS or (failed and not interrupted)
+            self.kept = self.options.keep is Keep.ALWAYS or (failed and not interrupted)
             return self.kept
 
         return keep

@@ -49,7 +49,7 @@ def compare(
     session: Session,
     plan: Plan,
     store: RunStore,
-    wishes: RunOptions,
+    options: RunOptions,
     modes: tuple[str, ...],
     budget: Budget | None = None,
 ) -> int:
@@ -61,7 +61,7 @@ def compare(
     rows, results = [], []
     for mode, given in in_modes(plan, modes).items():
         say(f"mode {mode}, seed {given.seed}")
-        result = one(session, given, store, wishes, budget)
+        result = one(session, given, store, options, budget)
         results.append(result)
         if result.code == EXIT_INTERRUPTED:
             raise Interrupted(f"interrupted in mode {mode}: the modes are not compared")

@@ -119,19 +119,19 @@ def _tried_in(ready: ResolvedPlan, run: RunDirectory) -> tuple[FiredrillError, .
     from cli.wiring import build_system, examine
 
     plan, found = ready.plan, list[FiredrillError]()
-    ground = prepare(plan, run)
-    system = build_system(plan, ground.system_extras)
+    environment = prepare(plan, run)
+    system = build_system(plan, environment.system_extras)
 
     async def main() -> None:
-        found.extend((await examine(plan, ground.provider, system, ready.faults)).missing)
+        found.extend((await examine(plan, environment.provider, system, ready.faults)).missing)
 
     if plan.cluster.provider == SIMULATED:
-        ground.run(main())
+        environment.run(main())
         return tuple(found)
     # What is tried is tried on something: a container that a dead command would leave.
     guard = ReaperGuard.start(run, plan.cluster.provider)
     try:
-        ground.run(main())
+        environment.run(main())
         guard.release()
     finally:
         if not guard.released:

@@ -41,7 +41,7 @@ def seed_of(first: int, number: int) -> int:
 
 
 def series(
-    session: Session, plan: Plan, store: RunStore, wishes: RunOptions, bounds: Bounds
+    session: Session, plan: Plan, store: RunStore, options: RunOptions, bounds: Bounds
 ) -> int:
     """Make runs until a bound is met, print a table of them, and return the worst exit code.
 
@@ -66,7 +66,7 @@ def series(
 
     def work(cell: Cell, _run_started: RunStarted) -> CellResult:
         nonlocal kept
-        result, kept = _run(session, cell, store, wishes, bounds.budget)
+        result, kept = _run(session, cell, store, options, bounds.budget)
         return result
 
     # In this process: a run shows how it goes on the terminal, and hears Ctrl-C.
@@ -79,14 +79,14 @@ def series(
 
 
 def _run(
-    session: Session, cell: Cell, store: RunStore, wishes: RunOptions, budget: Budget | None
+    session: Session, cell: Cell, store: RunStore, options: RunOptions, budget: Budget | None
 ) -> tuple[CellResult, bool]:
     """Make one run of the series; tell also whether its cluster is still up."""
     began_s = time.monotonic()
     # A traceback of this run must not go into the directory of the one before.
     session.run, kept = None, False
     try:
-        ended = one(session, cell.plan, store, wishes, budget)
+        ended = one(session, cell.plan, store, options, budget)
         outcome, code, kept = ended.outcome, ended.code, ended.kept
     # Nothing reads what further runs would find.
     except BrokenPipeError:

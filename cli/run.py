@@ -108,7 +108,7 @@ def run(
     no valid one and not unknown. With --repeat the seeds of later runs follow from the first.
     """
     given = overrides(flags)
-    wishes = RunOptions(report=not no_report, keep=Keep(keep))
+    options = RunOptions(report=not no_report, keep=Keep(keep))
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
         refuse_without_java(chosen)
@@ -116,17 +116,17 @@ def run(
             if repeat > 1 or until_failure:
                 raise UsageError("--modes makes a run a mode: leave --repeat and the like out")
             budget = Budget(time_budget) if time_budget else None
-            return compare(session, chosen, store, wishes, modes_of(modes), budget)
+            return compare(session, chosen, store, options, modes_of(modes), budget)
         if repeat == 1 and not until_failure:
             budget = Budget(time_budget) if time_budget else None
-            return one(session, chosen, store, wishes, budget).code
+            return one(session, chosen, store, options, budget).code
         bounds = Bounds(
             # ``--until-failure`` alone sets no number.
             runs=repeat if repeat > 1 else MAX_REPEAT,
             until_failure=until_failure,
             budget=Budget(time_budget) if time_budget else None,
         )
-        return series(session, chosen, store, wishes, bounds)
+        return series(session, chosen, store, options, bounds)
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, object]:

@@ -151,8 +151,8 @@ def hunt(
     """
     # Made when the pool asks for them: a bug that is found early needs few.
     plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
-    with _ground(root) as ground:
-        with drilled(plans, ground, jobs) as work:
+    with _scratch_directory(root) as scratch:
+        with drilled(plans, scratch, jobs) as work:
             found = summed(bug, work, rounds, max_seeds)
         return msgspec.structs.replace(found, run=_kept(found.run, root))
 
@@ -224,8 +224,8 @@ def described(found: BugResult) -> str:
 
 def _canary(root: Path, first: int, jobs: int | None) -> bool:
     plan = plan_of("no-fsync", first, on=False)
-    with _ground(root) as ground:
-        with drilled([plan], ground, jobs, keep=True) as work:
+    with _scratch_directory(root) as scratch:
+        with drilled([plan], scratch, jobs, keep=True) as work:
             result = next(work)
         from cli.canary import run_canary  # imports table readers, which --help must not wait for
 
@@ -247,8 +247,8 @@ def _with_clean(
     names = [each.bug for each in found]
     plans = (plan_of(names[at % len(names)], seed, on=False) for at, seed in enumerate(seeds))
     anomalies: Counter[str] = Counter()
-    with _ground(root) as ground:
-        with drilled(plans, ground, jobs) as work:
+    with _scratch_directory(root) as scratch:
+        with drilled(plans, scratch, jobs) as work:
             results = list(work)
         for result in results:
             anomalies.update(result.anomalies.keys())
@@ -270,16 +270,16 @@ def _with_clean(
 
 
 @contextmanager
-def _ground(root: Path) -> Iterator[Path]:
+def _scratch_directory(root: Path) -> Iterator[Path]:
     """Yield a directory for this command's runs alone, and remove it afterwards: other directories
     below ``root`` belong to the user, under any name.
     """
     # Below ``root``, so that a run is kept by a rename, which stays within one file system.
-    ground = Path(tempfile.mkdtemp(prefix="selftest-", dir=root))
+    scratch = Path(tempfile.mkdtemp(prefix="selftest-", dir=root))
     try:
-        yield ground
+        yield scratch
     finally:
-        shutil.rmtree(ground, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _kept(run: str, root: Path) -> str:

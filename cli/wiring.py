@@ -265,18 +265,18 @@ def _run(
 ) -> None:
     from nemesis.runner import Nemesis
 
-    ground = prepare(plan, run, trace=trace, coverage=coverage)
+    environment = prepare(plan, run, trace=trace, coverage=coverage)
     # Again, with what the environment gives it: the first one was built to refuse wrong options.
-    system = build_system(plan, ground.system_extras)
+    system = build_system(plan, environment.system_extras)
     simulated = plan.cluster.provider == SIMULATED
     altered = None
     if mutation and not simulated:
         altered = partial(mutation.altered, scratch=run.root / MUTANT)
 
     async def main(guard: Guard | None) -> None:
-        able = await _refuse(plan, ground.provider, system, faults, guard)
+        able = await _refuse(plan, environment.provider, system, faults, guard)
         parts = Parts(
-            provider=ground.provider,
+            provider=environment.provider,
             system=system,
             workload=build_workload(plan, system),
             make_nemesis=lambda write: Nemesis(
@@ -290,8 +290,8 @@ def _run(
             | {name: version(name) for name in LIBRARIES}
             | (mutation.versions if mutation else {}),
             machine=machine() if simulated else machine() | {"calibrator": _calibrated(run.root)},
-            wall_ns=ground.wall_ns,
-            open_history=ground.open_history,
+            wall_ns=environment.wall_ns,
+            open_history=environment.open_history,
             keep=partial(keep, run) if keep else None,
             guard=guard,
             driver_command=DRIVER_COMMAND,
@@ -306,12 +306,12 @@ def _run(
 
     if simulated:
         with ending_in_time(stop):
-            ground.run(main(None))
+            environment.run(main(None))
         return
     # Before anything is made that a dead controller would leave.
     guard = ReaperGuard.start(run, plan.cluster.provider)
     try:
-        ground.run(main(guard))
+        environment.run(main(guard))
     finally:
         if not guard.released:
             progress.note("what the run left is removed in the background; see reaper.log")

@@ -24,7 +24,7 @@ WORKLOAD_STEPS: Mapping[str, tuple[int, ...]] = {
     "banks": (1,),
 }
 BEGINNINGS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
-TROUBLES = ("weather", "rare")  # of a simulated ground, beside the faults
+TROUBLES = ("weather", "rare")  # of a simulated environment, beside the faults
 
 
 def smaller(plan: Plan) -> list[Plan]:
@@ -41,7 +41,7 @@ def smaller(plan: Plan) -> list[Plan]:
         _lower_rate,
         _fewer_partitions,
         _fewer_nodes,
-        _calmer_ground,
+        _calmer_environment,
         _shorter_holds,
     )
     return [less for way in ways for less in way(plan) if less != plan and can_run(less)]
@@ -148,7 +148,7 @@ def _fewer_nodes(plan: Plan) -> Iterator[Plan]:
         yield msgspec.structs.replace(plan, cluster=cluster)
 
 
-def _calmer_ground(plan: Plan) -> Iterator[Plan]:
+def _calmer_environment(plan: Plan) -> Iterator[Plan]:
     for trouble in TROUBLES:
         if trouble in plan.cluster.options:
             options = {name: v for name, v in plan.cluster.options.items() if name != trouble}

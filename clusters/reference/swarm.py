@@ -77,7 +77,7 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn |= shape
     drawn |= _load(_stream(seed, "load"), workload, shape)
     drawn |= _faults(_stream(seed, "faults"), given, drawn)
-    drawn |= _ground(_stream(seed, "ground"))
+    drawn |= _environment(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
     if churn.wanted(given):
         drawn = churn.settings(_stream(seed, "churn"), drawn)
@@ -245,7 +245,7 @@ def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Over
     return faults
 
 
-def _ground(draw: Random) -> Overrides:
+def _environment(draw: Random) -> Overrides:
     """The network without faults, and the share of rare legal paths that are open."""
     rough = draw.choice((0.0, 1.0, 1.0, 3.0))
     weather = {"loss": 0.002, "reorder": 0.02, "duplicate": 0.01, "slow": 0.05, "resets_per_s": 0.1}

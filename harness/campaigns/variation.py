@@ -238,10 +238,10 @@ def _spliced(draw: Random, plan: Plan, other: Callable[[], Plan]) -> Plan:
 
 def _settings(draw: Random, plan: Plan, other: Callable[[], Plan]) -> Plan:
     """A whole table of another: the clients with their load, the system with the number of its
-    nodes, or the ground.
+    nodes, or the options of the cluster.
     """
     taken = other()
-    match draw.choice(("load", "system", "ground")):
+    match draw.choice(("load", "system", "cluster")):
         case "load":
             changed = replace(plan, workload=taken.workload, drive=taken.drive, check=taken.check)
         case "system":

@@ -56,7 +56,7 @@ def test_children_vary_faults_moments_targets_seeds_and_settings() -> None:
         seen["seed"] += child.seed != parent.seed
         seen["system"] += child.system != parent.system
         seen["workload"] += child.workload != parent.workload
-        seen["ground"] += child.cluster.options != parent.cluster.options
+        seen["cluster"] += child.cluster.options != parent.cluster.options
 
     assert min(seen.values()) > 0, seen
     assert len(seen) == 8

@@ -126,7 +126,7 @@ def test_a_violation_ends_a_search_and_is_its_exit_code(
 ) -> None:
     outcomes = iter([Outcome.UNKNOWN, Outcome.VIOLATION, Outcome.VALID])
 
-    def one(session, plan, store, wishes, budget=None):
+    def one(session, plan, store, options, budget=None):
         outcome = next(outcomes)
         return drill.DrillResult(
             run=RunDirectory(tmp_path), outcome=outcome, code=outcome.exit_code
@@ -147,7 +147,7 @@ def test_a_run_that_the_environment_broke_is_one_row_of_many(
 ) -> None:
     from harness.errors import HarnessError
 
-    def one(session, plan, store, wishes, budget=None):
+    def one(session, plan, store, options, budget=None):
         raise HarnessError("the disk is gone")
 
     monkeypatch.setattr(repeat, "one", one)

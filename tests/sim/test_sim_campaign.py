@@ -49,9 +49,9 @@ def small(seed: int, **more: object) -> Plan:
     return load(None, given | {key.replace("__", "."): value for key, value in more.items()})
 
 
-def results(*plans: Plan, into: Path, **wishes: object) -> dict[int, CellResult]:
+def results(*plans: Plan, into: Path, **options: object) -> dict[int, CellResult]:
     cells = in_turn(Cell(plan=plan) for plan in plans)
-    with closing(simulation_pool(into, **wishes).results(cells)) as found:  # type: ignore[arg-type]
+    with closing(simulation_pool(into, **options).results(cells)) as found:  # type: ignore[arg-type]
         return {result.seed: result for result in found}
 
 
