@@ -582,9 +582,11 @@ def test_a_machine_forges_no_packets_and_takes_no_more_than_its_share(
 
 
 def test_once_the_network_is_gone_nothing_is_dialled_elsewhere(
-    docker_daemon: docker.APIClient,
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packets to its addresses would take the default route, to a gateway that may answer."""
+    # Else the lease is dialling meanwhile, and no second call of the session dials beside it.
+    monkeypatch.setattr("clusters.providers.remote.fault_lease.RENEW_S", 1000.0)
 
     async def story() -> None:
         async with running(named("vanished"), ("n1",)) as run:
