@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import Bools, group_starts
 from checkers.explain.attribution import explain_operations
 from checkers.explain.words import KeyNames
+from checkers.register.by_generation import UNSEEN, by_generation
 from checkers.register.linearization_search import (
     CONFIGURATIONS_EACH,
     Contradiction,
     Op,
     SearchExhausted,
-    search,
+    search_from,
 )
 from checkers.register.ops import (
     CAS,
@@ -37,8 +38,9 @@ from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Pa
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.verdict import Anomaly
 
-# ``judged`` is ``zones``, ``search``, ``undecided`` or ``reset``. A register is ``tested`` if it
-# has a write that may have taken effect, and a read that answered and could have seen it.
+# ``judged`` is ``zones``, ``search`` or ``undecided``, the hardest of its generations. A register
+# is ``tested`` if it has a write that may have taken effect, and a read that answered and could
+# have seen it.
 KEYS = pa.schema(
     [
         ("key", pa.int64()),
@@ -49,52 +51,42 @@ KEYS = pa.schema(
 )
 # The number of writers that an example names beside the operation that nothing explains.
 MENTIONED_MAX = 4
-RESET = "reset"
 NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
 Row = dict[str, Any]
 
 
 def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``register.findings`` and ``register.keys``."""
-    ops, unexplained = register_ops(tables, setting)
-    reset = _were_reset(ops, tables["micro_ops"], setting)
-    searched = searched_keys(ops) & ~reset
-    by_zones = judge_by_zones(ops.take(~searched[ops.k] & ~reset[ops.k]))
+    whole, unexplained = register_ops(tables, setting)
+    cut = by_generation(whole, tables["micro_ops"], setting)
+    ops = cut.ops
+    searched = searched_keys(ops)
+    searched[list(cut.bases)] = True
+    by_zones = judge_by_zones(ops.take(~searched[ops.k]))
     # As objects: numpy's strings of six characters would cut "undecided".
-    judged = np.where(searched, "search", "zones").astype(object)
-    judged[reset] = RESET
+    judged = np.full(len(whole.keys), "zones", dtype=object)
+    judged[cut.register[searched]] = "search"
     found = []
     for one in _one_by_one(ops.take(searched[ops.k])):
         k = int(one.k[0])
-        answer = search(_operations(one), setting.search_limit)
+        bases = cut.bases.get(k, (INITIAL,))
+        answer = search_from(bases, _operations(one), setting.search_limit)
         if isinstance(answer, Contradiction):
             found.append(_contradiction(one, answer))
         elif isinstance(answer, SearchExhausted):
-            judged[k] = "undecided"
-    count = np.bincount(ops.k, minlength=len(ops.keys))
+            judged[cut.register[k]] = "undecided"
+    count = np.bincount(whole.k, minlength=len(whole.keys))
     by_search = pa.Table.from_pylist(found, schema=FINDINGS)
     keys = [
-        pa.array(ops.keys),
+        pa.array(whole.keys),
         pa.array(count, pa.int64()),
         pa.array(judged, pa.string()),
-        pa.array(_tested(ops)),
+        pa.array(_tested(whole)),
     ]
     return {
         "register.findings": pa.concat_tables([unexplained, by_zones, by_search]),
         "register.keys": pa.table(keys, schema=KEYS),
     }
-
-
-def _were_reset(ops: Ops, micro_ops: pa.Table, setting: Setting) -> Bools:
-    """Tell of each register whether its partition was reset, of a store that may lose by that: its
-    values may go back then, and no order of all operations need explain them.
-    """
-    found = np.zeros(len(ops.keys), dtype=np.bool_)
-    if setting.declaration.may_lose and setting.resets:
-        partitions = sorted({reset.partition for reset in setting.resets})
-        here = pc.is_in(micro_ops["partition"], value_set=pa.array(partitions, pa.int32()))
-        found |= np.isin(ops.keys, np.asarray(micro_ops["key"].filter(here)))
-    return found
 
 
 def _tested(ops: Ops) -> Bools:
@@ -121,7 +113,7 @@ def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
     """Return the operation, then the operations that wrote the other values that the register could
     hold.
     """
-    held = [number for number in answer.held if number != INITIAL]
+    held = [number for number in answer.held if number >= 0]
     wrote = np.flatnonzero((one.f != READ) & np.isin(one.left, [*held, one.seen[answer.op]]))
     # Only what began before its end could have given it the value that it must have found.
     wrote = wrote[(one.start[wrote] <= one.finish[answer.op]) & (wrote != answer.op)]
@@ -133,7 +125,7 @@ def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
         "value": one.value(int(one.seen[answer.op])),
         "other": one.value(int(one.left[answer.op])) if one.f[answer.op] == CAS else None,
         "txns": [int(one.txn[answer.op]), *sorted(int(t) for t in one.txn[latest])],
-        "held": [one.value(number) for number in answer.held],
+        "held": [one.value(number) for number in answer.held if number != UNSEEN],
     }
 
 
@@ -199,15 +191,6 @@ def _finding(
 
 
 def _doubts(keys: pa.Table, limit: int, named: KeyNames) -> tuple[str, ...]:
-    reset = keys.filter(pc.equal(keys.column("judged"), RESET)).num_rows
-    told = (
-        f"{reset} of {keys.num_rows} registers are in partitions that were reset, and what their "
-        "values may go back to is judged of lists only",
-    )
-    return (*(told if reset else ()), *_too_large(keys, limit, named))
-
-
-def _too_large(keys: pa.Table, limit: int, named: KeyNames) -> tuple[str, ...]:
     undecided = keys.filter(pc.equal(keys.column("judged"), "undecided")).column("key").to_pylist()
     if not undecided:
         return ()
@@ -282,7 +265,7 @@ def _search(row: Row) -> str:
     what = f"read {_value(row['value'])}"
     if row["other"] is not None:
         what = f"set {row['other']} where it found {_value(row['value'])}"
-    held = " or ".join(_value(value) for value in row["held"])
+    held = " or ".join(_value(value) for value in row["held"]) or "what no operation found"
     return (
         f"not linearizable: no order of the operations on register {row['key']} explains that "
         f"T{txn} {what}: when it ended, the register held {held}, and nothing that was still open "

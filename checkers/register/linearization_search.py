@@ -9,7 +9,7 @@ the history. Equal configurations are merged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -57,8 +57,20 @@ Answer = Linearization | Contradiction | SearchExhausted
 _Configuration = tuple[int, int]  # what the register holds; a bit for each open op that is done
 
 
-def search(ops: list[Op], configurations_max: int) -> Answer:
-    """Decide whether some order of ``ops`` explains them, from a register that holds ``INITIAL``.
+def search_from(bases: Sequence[int], ops: list[Op], configurations_max: int) -> Answer:
+    """Decide whether some order explains ``ops`` from a register that holds one of ``bases``; the
+    contradiction is that of the first.
+    """
+    answers = [search(ops, configurations_max, base) for base in bases]
+    for kind in (Linearization, SearchExhausted):
+        found = next((answer for answer in answers if isinstance(answer, kind)), None)
+        if found is not None:
+            return found
+    return answers[0]
+
+
+def search(ops: list[Op], configurations_max: int, base: int = INITIAL) -> Answer:
+    """Decide whether some order of ``ops`` explains them, from a register that holds ``base``.
 
     Gives up after ``configurations_max`` configurations, and ``CONFIGURATIONS_EACH`` for each
     operation. Operations that touch are concurrent; those that end ``NEVER`` may have taken effect
@@ -66,7 +78,7 @@ def search(ops: list[Op], configurations_max: int) -> Answer:
     """
     limit = configurations_max + CONFIGURATIONS_EACH * len(ops)
     ops_needed = _needed(ops)
-    configurations: set[_Configuration] = {(INITIAL, 0)}
+    configurations: set[_Configuration] = {(base, 0)}
     pending: dict[int, None] = {}
     tried = 0
     for begins, number in _events(ops, ops_needed):

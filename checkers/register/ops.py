@@ -61,7 +61,7 @@ class Ops:
 
     def value(self, number: int) -> int | None:
         """Return the value that ``number`` stands for."""
-        return None if number == INITIAL else int(self.values[number])
+        return None if number < 0 else int(self.values[number])
 
 
 def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:

@@ -13,6 +13,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 from checker_histories import STRICT, Txn, setting, source
+from register_histories import source as register_source
 
 from checkers.engine.analyze import checkers_named, judge
 from checkers.engine.source import Source
@@ -71,7 +72,9 @@ class ResetHistory:
 
 
 def tables_of(history: ResetHistory, splits: int) -> Source:
-    made = source(history.timed, splits=splits)
+    # Only one of the two knows compare-and-set, only the other lists.
+    sets = any(f == "cas" for txn in history.txns for f, _, _ in txn.ops)
+    made = (register_source if sets else source)(history.timed, splits=splits)
     steps = []
     for split in range(made.splits):
         table = made.micro_ops(split)

@@ -327,19 +327,3 @@ def test_a_bank_holds_one_total_in_each_generation(
         assert found.outcome == ("unknown" if untested else "valid")
     strict = verdict_of(bank(*reads), checkers=("bank",), declaration=STRICT)
     assert ("bank-total" in strict.anomalies) is bool(wrong or untested)
-
-
-def test_a_register_that_was_reset_is_not_judged_and_the_run_says_so() -> None:
-    history = of(
-        ok(("w", 1, 5), start=0, finish=4),
-        ok(("w", 1, 6), start=10, finish=14),
-        ok(("r", 1, 5), start=80, finish=84),
-        reset(),
-    )
-
-    found = verdict_of(history, checkers=("register",))
-
-    assert found.outcome == "unknown"
-    assert any("registers are in partitions that were reset" in why for why in found.reasons)
-    strict = verdict_of(history, checkers=("register",), declaration=STRICT)
-    assert "nonlinearizable" in strict.anomalies

@@ -1,0 +1,119 @@
+"""Registers by generation of their partition: each is a register of its own, inside which nothing
+is forgiven.
+
+A forced reset may take a register back to a value that it held before; from then on it must be
+linearizable again. So the operations that are certainly of one generation are judged together, from
+a first value that an earlier generation may have left. A read that overlaps a reset is of either
+generation and says nothing; a write that does may have taken effect in either, or in none that is
+known.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.engine.arrays import Bools, Ints
+from checkers.register.ops import CAS, INITIAL, NEVER, READ, WRITE, Ops
+from harness.protocols.checker import Setting
+from harness.protocols.generations import GenerationTree, trees_of
+
+UNSEEN = -2
+"""A value that no operation finds."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ByGeneration:
+    """Operations whose ``k`` is a register in one generation; ``register`` is the place of its key
+    among the keys of before. ``bases`` are the values, as numbers, from which a generation may go
+    on, by its ``k``: where there is an entry its operations are to be searched from each of them.
+    """
+
+    ops: Ops
+    register: Ints
+    bases: dict[int, tuple[int, ...]]
+
+
+def by_generation(ops: Ops, micro_ops: pa.Table, setting: Setting) -> ByGeneration:
+    """Cut the registers of partitions that were reset, of a store that may lose by that."""
+    every = np.arange(len(ops.keys))
+    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    where = _partitions(ops, micro_ops) if trees else np.full(len(ops.keys), -1)
+    cut = np.flatnonzero(np.isin(where, list(trees)))
+    if not len(cut):
+        return ByGeneration(ops=ops, register=every, bases={})
+    parts = [ops.take(~np.isin(ops.k, cut))]
+    register, bases = every.tolist(), dict[int, tuple[int, ...]]()
+    for k in cut.tolist():
+        one, tree = ops.take(ops.k == k), trees[int(where[k])]
+        first, last = _spans(one, tree)
+        for place in range(len(tree)):
+            to = k if place == 0 else len(register)
+            register += [k] if place else []
+            own, base = _generation(one, tree, place, first, last)
+            if base is not None:
+                bases[to] = base
+            parts.append(attrs.evolve(own, k=np.full(len(own.k), to)))
+    names = ("txn", "k", "f", "seen", "left", "start", "finish")
+    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    order = np.lexsort((whole["txn"], whole["k"]))
+    keys = ops.keys[np.asarray(register, dtype=np.int64)]
+    made = attrs.evolve(ops, keys=keys, **{name: col[order] for name, col in whole.items()})
+    return ByGeneration(ops=made, register=np.asarray(register, dtype=np.int64), bases=bases)
+
+
+def _partitions(ops: Ops, micro_ops: pa.Table) -> Ints:
+    """Return the partition of each register, -1 where it is not known."""
+    at = pc.index_in(pa.array(ops.keys, pa.int64()), micro_ops["key"].combine_chunks())
+    known = pc.take(micro_ops["partition"].combine_chunks(), at)
+    return np.asarray(pc.fill_null(known, -1), dtype=np.int64)
+
+
+def _spans(one: Ops, tree: GenerationTree) -> tuple[Ints, Ints]:
+    found = [tree.span(int(s), int(f)) for s, f in zip(one.start, one.finish, strict=True)]
+    spans = np.asarray(found, dtype=np.int64).reshape(-1, 2)
+    return spans[:, 0], spans[:, 1]
+
+
+def _generation(
+    one: Ops, tree: GenerationTree, place: int, first: Ints, last: Ints
+) -> tuple[Ops, tuple[int, ...] | None]:
+    """Return the operations of the generation ``place``, and the values from which it may go on;
+    ``None`` for those where it goes on from ``INITIAL``, as a register does.
+    """
+    sure = (first == place) & (last == place)
+    maybe = (first <= place) & (place <= last) & ~sure & (one.f != READ)
+    own = one.take(sure | maybe)
+    # Whether it took effect here is not known.
+    own = attrs.evolve(own, finish=np.where(maybe[sure | maybe], NEVER, own.finish))
+    found = np.unique(own.seen[(own.f != WRITE) & (own.finish != NEVER)]).tolist()
+    written = set(own.left[own.f != READ].tolist())
+    if place == 0:
+        # A value that is first written in a later one is found by the search alone.
+        early = set(found) - written - {INITIAL}
+        return own, (INITIAL,) if early else None
+    before = _before(one, tree, place, first, last)
+    possible = [value for value in found if value in before]
+    foreign = [value for value in found if value not in written]
+    if len(possible) == len(foreign) == 1 and possible == foreign:
+        # Nothing else can be where it began: it takes the place of the first value.
+        (base,) = foreign
+        here = own.seen == base
+        left = np.where(here & (own.f == READ), INITIAL, own.left)
+        return attrs.evolve(own, seen=np.where(here, INITIAL, own.seen), left=left), None
+    if not possible and not foreign and not np.any(own.f == CAS):
+        return own, None
+    return own, (*possible, UNSEEN)
+
+
+def _before(one: Ops, tree: GenerationTree, place: int, first: Ints, last: Ints) -> set[int]:
+    """Return the values that the generations before ``place``, whose log it continues, may have
+    left.
+    """
+    path = tree.path(place)[:-1]
+    held: Bools = np.zeros(len(one.k), dtype=np.bool_)
+    for each in path:
+        held |= (first <= each) & (each <= last)
+    return {INITIAL, *one.left[held & (one.f != READ)].tolist()}
