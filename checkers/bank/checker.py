@@ -9,6 +9,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from checkers.bank.by_generation import GENERATIONS, KEPT_BY_KEY
 from checkers.bank.imported import IMPORTED, IMPORTED_JUDGED
 from checkers.bank.kernels import JUDGED, LAST, SUMS
 from checkers.bank.suspects import Suspect, transfers_of
@@ -18,7 +19,13 @@ from checkers.explain.words import KeyNames
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
-from harness.protocols.models import BANK_TOTAL, LOST_WRITE, NEGATIVE_BALANCE
+from harness.protocols.generations import trees_of
+from harness.protocols.models import (
+    BANK_TOTAL,
+    LOST_WRITE,
+    MIXED_GENERATIONS,
+    NEGATIVE_BALANCE,
+)
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
@@ -42,7 +49,10 @@ class Bank:
     """Wrong totals and negative balances, each with the fault that is nearest."""
 
     name: str = "bank"
-    kernels: tuple[Kernel, ...] = (SUMS, LAST, IMPORTED, JUDGED, IMPORTED_JUDGED)
+    kernels: tuple[Kernel, ...] = (
+        *(SUMS, LAST, IMPORTED, KEPT_BY_KEY),
+        *(GENERATIONS, JUDGED, IMPORTED_JUDGED),
+    )
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return ``unknown`` where the history sets up no bank, or reads none as a whole."""
@@ -59,6 +69,8 @@ class Bank:
         anomalies = _anomalies(wrong, kinds, tables, lookup)
         if BANK_TOTAL in anomalies:
             anomalies[BANK_TOTAL] = _with_suspects(anomalies[BANK_TOTAL], tables, lookup)
+        if mixed := _mixed(tables, setting, lookup):
+            anomalies[MIXED_GENERATIONS] = mixed
         if tables["bank.lost"].num_rows:
             anomalies[LOST_WRITE] = _lost(tables, lookup)
         doubts = _doubts(banks)
@@ -145,7 +157,7 @@ def _doubts(banks: pa.Table) -> tuple[str, ...]:
     reset = (
         f"{row['untested']} of {row['reads']} whole reads of the bank of {row['size']} accounts "
         f"that T{row['bank']} set up saw another total than its {row['expected']}: partitions were "
-        "reset, and whether they alone cost that much was not tested"
+        "reset, and what they held before or after is not known"
         for row in rows
         if row["untested"]
     )
@@ -163,6 +175,32 @@ def _statistics(tables: Tables) -> Row:
         "wrong_reads": tables["bank.wrong"].num_rows,
         "unverified_accounts": total("bank.unverified", "accounts"),
     }
+
+
+def _mixed(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly | None:
+    """Return the generations whose accounts hold what their partition held at no moment before."""
+    rows = [r for r in tables["bank.generations"].to_pylist() if not r["explained"]]
+    if not rows:
+        return None
+    examples = []
+    for row in rows[:EXAMPLES_MAX]:
+        reset = trees_of(setting.resets)[row["partition"]].resets[row["place"] - 1]
+        found = lookup.operations(tuple(row["reads"][:EXAMPLES_MAX]))
+        shown = tuple(found.values())
+        examples.append(
+            Finding(
+                text=f"mixed generations: accounts of partition {row['partition']} held after its "
+                f"reset to generation {reset.generation} what they held together at no moment "
+                f"before it, as {', '.join(f'T{txn}' for txn in found)} read",
+                txns=tuple(found),
+                keys=tuple(row["keys"]),
+                operations=shown,
+                explained_by=explain_operations(shown, tables["faults"]),
+                at_ns=reset.earliest_ns,
+                details={"partition": row["partition"], "generation": reset.generation},
+            )
+        )
+    return Anomaly(count=len(rows), examples=tuple(examples))
 
 
 def _lost(tables: Tables, lookup: Lookup) -> Anomaly:

@@ -125,7 +125,8 @@ def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     reads_of_banks = pc.fill_null(banks.column("reads"), 0)
     banks = banks.drop_columns("reads").append_column("reads", reads_of_banks)
     before = _before_set_up(reads, tables, setting)
-    banks = banks.append_column("untested", _untested(banks, reads, before))
+    before_or_known = before | _known(reads, tables, setting)
+    banks = banks.append_column("untested", _untested(banks, reads, before_or_known))
     off = pc.not_equal(reads.column("total"), reads.column("expected"))
     less = pc.and_(pc.less(reads.column("least"), 0), not setting.bank.negative_balances)
     # A wrong total counts the empty accounts in its text: one finding, not two.
@@ -209,6 +210,22 @@ def _untested(banks: pa.Table, reads: pa.Table, before: Bools) -> pa.Array:
     place = np.searchsorted(bank, ints(reads, "bank"))
     other = (total == expected) & (total != ints(banks, "expected")[place]) & ~before
     return pa.array(_summed(place, other, len(bank)), pa.int64())
+
+
+def _known(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
+    """Tell of each read whether what its partitions held in their generations was judged. One that
+    overlaps a reset is of either and says nothing.
+    """
+    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    rows = tables["bank.generations"].to_pylist()
+    judged = {(row["partition"], row["place"]) for row in rows}
+    txns = transactions_of(tables, setting)
+    found = []
+    for txn in ints(reads, "txn").tolist():
+        start, finish = int(txns.start[txn]), int(txns.finish[txn])
+        spans = [(p, *tree.span(start, finish)) for p, tree in trees.items()]
+        found.append(all(low != high or not low or (p, low) in judged for p, low, high in spans))
+    return np.asarray(found, dtype=np.bool_)
 
 
 def _taken_back(table: pa.Table, k: Ints, count: int, setting: Setting) -> Bools:

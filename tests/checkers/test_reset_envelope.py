@@ -292,38 +292,3 @@ def test_spark_says_the_same_of_resets_byte_for_byte() -> None:
         history, _ = CASES[name]
         here = encode(verdict_of(history, splits=3))
         assert here == encode(verdict_of(history, splits=3, executor="spark")), name
-
-
-def bank(*reads: tuple[int, int, int]) -> ResetHistory:
-    """A bank of two accounts, 1 and 2, that is set up with 50 each; ``reads`` are (start, balance
-    of 1, balance of 2).
-    """
-    set_up = ok(("w", 1, 50), ("w", 2, 50), start=0, finish=4)
-    told = [ok(("r", 1, one), ("r", 2, two), start=at, finish=at + 4) for at, one, two in reads]
-    return of(set_up, *told, reset())
-
-
-@pytest.mark.parametrize(
-    ("reads", "wrong", "untested"),
-    [
-        (((10, 40, 60), (70, 50, 50), (80, 30, 70)), 0, 0),  # the reset tore nothing
-        (((10, 40, 60), (70, 50, 60), (80, 30, 80)), 0, 2),  # the reset tore a transfer
-        (((10, 40, 60), (70, 50, 60), (80, 50, 50)), 1, 1),  # and transfers keep what it left
-        (((10, 40, 50), (70, 50, 60)), 1, 1),  # nothing is torn before a reset
-        (((10, 40, 60), (52, 50, 60), (80, 50, 50)), 0, 1),  # while it was reset
-    ],
-)
-def test_a_bank_holds_one_total_in_each_generation(
-    reads: tuple[tuple[int, int, int], ...], wrong: int, untested: int
-) -> None:
-    found = verdict_of(bank(*reads), checkers=("bank",))
-
-    assert found.statistics["bank"]["wrong_reads"] == wrong
-    assert ("bank-total" in found.anomalies) is bool(wrong)
-    # What resets alone may explain is no proof that nothing else was lost.
-    said = f"{untested} of {len(reads)} whole reads of the bank of 2 accounts"
-    assert any(said in why for why in found.reasons) is bool(untested)
-    if not wrong:
-        assert found.outcome == ("unknown" if untested else "valid")
-    strict = verdict_of(bank(*reads), checkers=("bank",), declaration=STRICT)
-    assert ("bank-total" in strict.anomalies) is bool(wrong or untested)
