@@ -8,8 +8,9 @@ loses updates shows it. A value may be padded, so that small ones and large ones
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 
 import attrs
@@ -44,6 +45,7 @@ from harness.errors import HarnessBug
 from harness.protocols.client import READ_WRITE, Committed, StoreError
 from harness.protocols.fail_or_info import ErrorMeaning, error_table
 
+MAX_MOVES = 3  # of one transaction, before anything of it was done
 CONNECT_FAILED = "CONNECT-FAILED"
 CONNECTION_LOST = "CONNECTION-LOST"
 BAD_ANSWER = "BAD-ANSWER"
@@ -59,6 +61,7 @@ ERRORS: dict[str, ErrorMeaning] = error_table(
 
 Stored = int | tuple[int, ...]
 T = TypeVar("T", bound=ReplyBody)
+R = TypeVar("R")
 ONE_SHOT = "one-shot"  # the kind of a transaction that is a single request
 _value: msgspec.msgpack.Decoder[Stored] = msgspec.msgpack.Decoder(Stored)
 KEY_BYTES = 8
@@ -70,6 +73,9 @@ _LENGTH_BYTES = 4
 UNANSWERED_BYTES = 64 * 1024
 
 
+# Dials another node than the one with that name, in order of their names; its name comes with it.
+# Raises ``StoreError``.
+Elsewhere = Callable[[str], Awaitable[tuple[str, Connection]]]
 # The full name of the table that a key is in.
 TableOf = Callable[[int], str]
 
@@ -101,36 +107,70 @@ async def connect(
     *,
     padding_bytes: int = 0,
     table_of: TableOf = one_table,
+    node: str = "",
+    elsewhere: Elsewhere | None = None,
 ) -> ReferenceClient:
     """Dial a node's client port, from ``source`` where it is given. Values are written with up to
-    ``padding_bytes`` beside them. Raises ``StoreError``.
+    ``padding_bytes`` beside them. ``elsewhere``: where to go on once ``node`` stops in order.
+    Raises ``StoreError``.
     """
+    connection = await dial(network, host, port, limit_s, source)
+    return ReferenceClient(connection, padding_bytes, table_of, node=node, elsewhere=elsewhere)
+
+
+async def dial(network: Network, host: str, port: int, limit_s: float, source: str) -> Connection:
+    """A connection to a node's client port. Raises ``StoreError``."""
     try:
-        connection = await network.dial(host, port, limit_s, source)
-        return ReferenceClient(connection, padding_bytes, table_of)
+        return await network.dial(host, port, limit_s, source)
     except ConnectionLost as error:
         raise StoreError(CONNECT_FAILED, str(error)) from error
 
 
 class ReferenceClient:
     """One connection. A cancelled call leaves an answer on its way, so it ends the connection: the
-    next ``begin`` raises for that.
+    next ``begin`` raises for that. A node that stops in order says so: the client goes on at
+    another one, with the next transaction, or with one of which nothing was done yet.
     """
 
     def __init__(
-        self, connection: Connection, padding_bytes: int = 0, table_of: TableOf = one_table
+        self,
+        connection: Connection,
+        padding_bytes: int = 0,
+        table_of: TableOf = one_table,
+        *,
+        node: str = "",
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._connection, self.padding_bytes = connection, padding_bytes
+        self._node, self._elsewhere = node, elsewhere
+        self._stops: StoreError | None = None  # the node has said so
+        self._seen_ts = self._after = 0  # the last timestamp of a commit; and that before a move
         self.table_of = table_of
         self._next_id = 0
         self._unanswered_bytes = 0
         self._broken: str | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that it is connected to; empty where it was not told."""
+        return self._node
+
+    @property
+    def stops(self) -> bool:
+        """Whether the node has said that it stops: a transaction that was open there is over."""
+        return self._stops is not None
+
+    def committed(self, ts: int) -> None:
+        """A transaction has committed at ``ts``: no later one goes back behind it."""
+        self._seen_ts = max(self._seen_ts, ts)
 
     async def begin(self, kind: str, deadline_s: float) -> ReferenceTx | OneShotTx:
         """Open a transaction. The request for a read-write transaction travels with its first step,
         which raises the failure of either: no promise depends on when the transaction begins, and
         it needs a round trip less.
         """
+        if self._stops is not None:
+            await self._move(self._stops)
         if self._broken is not None:
             raise StoreError(CONNECTION_LOST, self._broken)
         if kind == READ_WRITE:
@@ -138,7 +178,11 @@ class ReferenceClient:
         if kind == ONE_SHOT:
             return OneShotTx(self, deadline_s)
         tx = ReferenceTx(self, None, writes=False)
-        tx.server_txn = (await self.call(Begin(kind, _left_ms(deadline_s)), Started)).txn
+
+        async def begun() -> Started:
+            return await self.call(Begin(kind, _left_ms(deadline_s), self._after), Started)
+
+        tx.server_txn = (await self._where_it_begins(begun)).txn
         return tx
 
     async def one_shot(
@@ -147,15 +191,17 @@ class ReferenceClient:
         """A whole read-write transaction in one round trip: (key, value) puts, (key, ``None``)
         gets. Raises ``StoreError``: its phase is that of a commit.
         """
-        request = OneShot(
-            tuple(
-                (encode_key(k), None if v is None else encode_value(v, self.padding_bytes))
-                for k, v in steps
-            ),
-            _left_ms(deadline_s),
-            () if self.table_of is one_table else tuple(self.table_of(key) for key, _ in steps),
+        bodies = tuple(
+            (encode_key(k), None if v is None else encode_value(v, self.padding_bytes))
+            for k, v in steps
         )
-        done = await self.call(request, OneShotReply)
+        tables = () if self.table_of is one_table else tuple(self.table_of(key) for key, _ in steps)
+
+        async def asked() -> OneShotReply:
+            return await self.call(OneShot(bodies, _left_ms(deadline_s), tables), OneShotReply)
+
+        done = await self._where_it_begins(asked)
+        self.committed(done.ts)
         gets = [key for key, value in steps if value is None]
         values = tuple(_decode(k, data) for k, data in zip(gets, done.values, strict=True))
         return OneShotDone(values=values, commit_ts=done.ts)
@@ -173,15 +219,45 @@ class ReferenceClient:
         return _told(await self._answer(asked, body, expected))
 
     async def call_first(
-        self, begin: Begin, body: ClientBody, expected: type[T]
+        self, deadline_s: float, body: ClientBody, expected: type[T]
     ) -> tuple[Started, T | Failed]:
-        """The answers to ``begin`` and, in that transaction, to ``body``, which leave together.
-        Raises ``StoreError`` as ``call`` does, except for a failure of ``body``, which is returned.
+        """The answers to the begin of a read-write transaction and, in it, to ``body``, which leave
+        together. Raises ``StoreError`` as ``call`` does, except for a failure of ``body``, which is
+        returned.
         """
-        first, second = self._ask(begin), self._ask(body, behind=True)
-        begun = await self._answer(first, begin, Started)
-        answer = await self._answer(second, body, expected)
-        return _told(begun), answer
+
+        async def asked() -> tuple[Started, T | Failed]:
+            begin = Begin(READ_WRITE, _left_ms(deadline_s), self._after)
+            first, second = self._ask(begin), self._ask(body, behind=True)
+            begun = await self._answer(first, begin, Started)
+            answer = await self._answer(second, body, expected)
+            return _told(begun), answer
+
+        return await self._where_it_begins(asked)
+
+    async def _where_it_begins(self, ask: Callable[[], Awaitable[R]]) -> R:
+        """The answer to the first request of a transaction, by the first node that does not refuse
+        it because it stops: such a refusal says that nothing was done.
+        """
+        for _ in range(MAX_MOVES):
+            try:
+                return await ask()
+            except StoreError as error:
+                if error.code != codes.NODE_STOPPING:
+                    raise
+                await self._move(error)
+        return await ask()
+
+    async def _move(self, why: StoreError) -> None:
+        """Go on at another node."""
+        if self._elsewhere is None:
+            raise why
+        self._connection.close()
+        self._broken = "it is connected to no node"
+        self._node, self._connection = await self._elsewhere(self._node)
+        self._broken = self._stops = None
+        self._unanswered_bytes = 0
+        self._after = self._seen_ts
 
     async def put(self, body: Put) -> None:
         """Send ``body`` without waiting for an answer: the next request is answered with its
@@ -193,7 +269,10 @@ class ReferenceClient:
         elif self._broken is not None:
             raise StoreError(CONNECTION_LOST, self._broken)
         else:
-            self._send(ClientRequest(NO_ANSWER, body))
+            try:
+                self._send(ClientRequest(NO_ANSWER, body))
+            except ConnectionLost as error:
+                self._fail(CONNECTION_LOST, str(error), error)
 
     def _ask(self, body: ClientBody, *, behind: bool = False) -> int:
         """Send ``body``, ``behind`` another request or not; return the request's number."""
@@ -202,14 +281,14 @@ class ReferenceClient:
         self._next_id += 1
         # Until the answer is read: a call that is cancelled leaves it in the stream.
         self._broken = "a call did not come to its end"
-        self._send(ClientRequest(self._next_id, body))
+        # Where the connection is gone, the last that the node said is there to be read yet.
+        with contextlib.suppress(ConnectionLost):
+            self._send(ClientRequest(self._next_id, body))
         return self._next_id
 
     def _send(self, request: ClientRequest) -> None:
         try:
             self._connection.send(encode(request))
-        except ConnectionLost as error:
-            self._fail(CONNECTION_LOST, str(error), error)
         except (
             FrameError
         ) as error:  # it was not sent, and the open transaction ends with the connection
@@ -224,6 +303,12 @@ class ReferenceClient:
         except BadMessage as error:
             self._fail(BAD_ANSWER, str(error), error)
         answer = reply.body
+        if reply.id == NO_ANSWER and isinstance(answer, Failed):
+            # Said by the node itself: it has done nothing that was asked since.
+            self._stops = StoreError(answer.code, answer.message)
+            self._broken = answer.message
+            self._connection.close()
+            raise self._stops
         # Answers come in the order of requests: another number means a stream out of step.
         if reply.id != number or not isinstance(answer, expected | Failed):
             self._fail(BAD_ANSWER, f"asked {number} {body!r}, got {reply!r}", None)
@@ -273,12 +358,14 @@ class ReferenceTx:
 
     async def commit(self) -> Committed:
         """Durable on a quorum and applied by the primary on return."""
-        return Committed(commit_ts=(await self._call(Commit(), CommittedReply)).ts)
+        ts = (await self._call(Commit(), CommittedReply)).ts
+        self._client.committed(ts)
+        return Committed(commit_ts=ts)
 
     async def rollback(self) -> None:
         """Give it up."""
-        # Else the store never heard of the transaction.
-        if self._unasked_deadline_s is None:
+        # Else the store never heard of the transaction, or has rolled it back as the node stops.
+        if self._unasked_deadline_s is None and not self._client.stops:
             await self._client.call(Rollback(), Ok)
 
     async def _get(self, key: int, *, for_update: bool) -> Stored | None:
@@ -297,8 +384,7 @@ class ReferenceTx:
         deadline_s, self._unasked_deadline_s = self._unasked_deadline_s, None
         if deadline_s is None:
             return await self._client.call(body, expected)
-        begin = Begin(READ_WRITE, _left_ms(deadline_s))
-        begun, answer = await self._client.call_first(begin, body, expected)
+        begun, answer = await self._client.call_first(deadline_s, body, expected)
         self.server_txn = begun.txn
         return _told(answer)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +17,12 @@ from msgspec import Meta
 import clusters.reference.node as node_package
 from clusters.reference.change_feed import ChangeFeed
 from clusters.reference.client import (
+    CONNECT_FAILED,
     ERRORS,
     ONE_SHOT,
     ReferenceClient,
     connect,
+    dial,
     encode_key,
     one_table,
 )
@@ -50,7 +53,7 @@ from clusters.reference.node.config import (
 )
 from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.rpc.sessions import SNAPSHOT
-from clusters.reference.node.runtime import ConnectionLost, Network
+from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import BadMessage
@@ -91,7 +94,7 @@ from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
 from harness.plan.plan import options as convert
 from harness.protocols.changes import ReportedChanges
-from harness.protocols.client import READ_WRITE
+from harness.protocols.client import READ_WRITE, StoreError
 from harness.protocols.cluster import (
     Address,
     Cluster,
@@ -431,7 +434,24 @@ class ReferenceSystem:
             address.source,
             padding_bytes=self._options.padding_bytes,
             table_of=one_table if self._zones is None else self._table_of,
+            node=node,
+            elsewhere=partial(self._elsewhere, cluster),
         )
+
+    async def _elsewhere(self, cluster: Cluster, node: str) -> tuple[str, Connection]:
+        """The next node behind ``node`` that can be dialed. Raises ``StoreError``."""
+        place = cluster.nodes.index(node)
+        failed: StoreError | None = None
+        for other in (*cluster.nodes[place + 1 :], *cluster.nodes[:place]):
+            address = cluster.client[other][CLIENT]
+            limit_s, source = CONNECT_LIMIT_S, address.source
+            try:
+                connection = await dial(self._network, address.host, address.port, limit_s, source)
+            except StoreError as error:
+                failed = error
+            else:
+                return other, connection
+        raise failed or StoreError(CONNECT_FAILED, f"there is no other node than {node}")
 
     def _table_of(self, key: int) -> str:
         return "" if self._zones is None else self._zones.table_of(encode_key(key)).name

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from harness.protocols.client import Client
+from harness.protocols.client import Client, node_of
 
 CLOSE_LIMIT_S = 1.0
 BACKOFF_FIRST_S = 0.05  # a node that refuses connections must not fill the history with refusals
@@ -86,7 +86,10 @@ class Slots:
     def node(self, slot: Slot) -> str:
         """The node of the slot's process: every new process of a slot connects to the next of
         ``nodes``, and so does one whose connection is gone and whose node is none of them any more.
+        A client that has moved to another node stays there.
         """
+        if slot.client is not None and (node := node_of(slot.client)) is not None:
+            slot.node = node
         if not slot.node or (slot.client is None and slot.node not in self.nodes):
             # Neighbouring slots begin at different nodes, and one slot gets around all of them.
             incarnation = slot.process // self._concurrency

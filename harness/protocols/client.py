@@ -75,6 +75,27 @@ class ReadsTogether(Protocol):
         """Return the values of ``keys``, in their order."""
 
 
+@runtime_checkable
+class MovesBetweenNodes(Protocol):
+    """A ``Client`` that goes on at another node where the one that it is connected to has told it,
+    in order, that it stops. A transaction is recorded with the node that it was begun at.
+    """
+
+    @property
+    def node(self) -> str:
+        """The node that it is connected to."""
+
+
+def node_of(client: Client) -> str | None:
+    """The node that ``client`` is connected to, where it may have moved."""
+    return cast(MovesBetweenNodes, client).node or None if _moves(type(client)) else None
+
+
+@cache
+def _moves(kind: type) -> bool:
+    return hasattr(kind, "node")
+
+
 async def read_all(tx: Tx, keys: tuple[int, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
     """Return the values of ``keys``: in one request where ``tx`` supports it, else one after the
     other.

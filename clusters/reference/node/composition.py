@@ -190,7 +190,14 @@ class Components:
             spawn=self.tasks.spawn,
             removed=self.routes.removed,
             fence=unfenced if self.zoned is None else self.zoned.fence,
+            opened=self._finish,
         )
+
+    def _finish(self, number: int) -> None:
+        """Finish what the primary before has left: others wait for its locks."""
+        replica = self.replicas.replicas.get(number)
+        if replica is not None:
+            replica.finisher.turn()
 
     def _compose_topology(self) -> None:
         config, runtime = self.config, self.runtime

@@ -12,17 +12,21 @@ from clusters.reference.node.groups.group import Group
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
 from clusters.reference.node.placement.assignments import ZONE, assignments
-from clusters.reference.node.placement.lease_expiry import RENEW_S
+from clusters.reference.node.placement.lease_expiry import PRIMARY, RENEW_S
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.disks import VolatileDisk
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.runtime.tasks import all_of, together
 from clusters.reference.node.storage.identity import directory_of, load
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.topology.bootstrap import NodeFailure
 from clusters.reference.node.topology.logical import JoinRefused
 from clusters.reference.node.tx.finisher import FINISH_EVERY_S
 
+# For clients' transactions to end before a graceful stop, and then for those of others that have
+# locks here: during the first this node serves as before, during the second it begins nothing.
+DRAIN_CLIENTS_S = 0.5
+DRAIN_PRIMARIES_S = 0.1
 HAND_OVER_TIMEOUT_S = 0.5  # for a graceful stop to release the grants of its partitions
 LEAD_TIMEOUT_S = 0.25  # and before that, and behind it, for others to lead in its place
 
@@ -124,23 +128,31 @@ class Life:
             await asyncio.gather(work, return_exceptions=True)
 
     async def _hand_over(self) -> None:
-        """Let others lead, and release every grant, so that successors need wait neither for an
-        election nor for the lease to expire. Metastorage comes last: grants are released in it.
+        """Let open transactions end, let others lead and release every grant, so that successors
+        need wait neither for an election nor for the lease to expire. Metastorage comes first:
+        grants are released and taken in it.
         """
+        await self._node.sessions.drain(DRAIN_CLIENTS_S)
+        metastorage = self._node.host.groups.get(METASTORAGE)
+        if metastorage is not None:
+            await self._let_others_lead((metastorage,))
         replicas = tuple(self._node.replicas.replicas.values())
         primaries = tuple(replica.primary for replica in replicas)
-        await self._let_others_lead(tuple(replica.group for replica in replicas))
+        await self._node.lease_manager.drain(primaries, DRAIN_PRIMARIES_S)
         try:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-                await self._node.lease_manager.release_all(primaries)
+                # Side by side: a primary that is closed acts no more, whoever leads.
+                await all_of(
+                    (
+                        self._let_others_lead(tuple(replica.group for replica in replicas)),
+                        self._node.lease_manager.release_all(primaries),
+                    )
+                )
                 if self._node.zoned is not None:
                     await self._node.zoned.leave()
         except TimeoutError:
             reached("stopped before all was handed over")
             log.info("stopped before every partition was handed over")
-        metastorage = self._node.host.groups.get(METASTORAGE)
-        if metastorage is not None:
-            await self._let_others_lead((metastorage,))
 
     async def _let_others_lead(self, groups: tuple[Group, ...]) -> None:
         try:
@@ -165,7 +177,11 @@ class Life:
             machine=node.metastorage,
             restoring=node.snapshots.loaded(METASTORAGE),
         )
-        work = [node.host.run(self._tick), node.snapshots.run(), self._renew_and_finish()]
+        work = [
+            node.host.run(self._tick, self._reconcile),
+            node.snapshots.run(),
+            self._renew_and_finish(),
+        ]
         if node.zoned is not None:
             work.append(node.zoned.run())
         try:
@@ -177,6 +193,11 @@ class Life:
         """A revision of metastorage was applied."""
         node = self._node
         node.leases.changed(change)
+        for key in change.entries:
+            if key.startswith(PRIMARY):
+                replica = node.replicas.replicas.get(int(key.removeprefix(PRIMARY)))
+                if replica is not None:
+                    self._reconcile(replica.group)
         if node.zoned is not None:
             node.zoned.observed(change)
         if ZONE in change.entries:
@@ -190,6 +211,15 @@ class Life:
         for number, assignment in changed.items():
             if node.member in map(directory_of, assignment.members):
                 node.replicas.assigned(number, assignment)
+
+    def _reconcile(self, group: Group) -> None:
+        """A grant of the partition changed, or its leader here may act now: not with the next tick
+        only, since no primary serves it meanwhile.
+        """
+        number = group.partition
+        replica = None if number is None else self._node.replicas.replicas.get(number)
+        if replica is not None and replica.group is group:
+            self._node.lease_manager.reconcile(replica.primary, group)
 
     def _tick(self) -> None:
         node = self._node

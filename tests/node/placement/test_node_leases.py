@@ -29,6 +29,7 @@ from clusters.reference.node.placement.lease_expiry import (
     LeaseTable,
     encode,
     origin_of,
+    released,
 )
 from clusters.reference.node.placement.lease_manager import LeaseManager
 from clusters.reference.node.raft.types import Entry
@@ -37,6 +38,7 @@ from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Failed,
     InvokeReply,
@@ -192,6 +194,19 @@ def test_a_new_start_begins_above_what_the_earlier_one_may_have_promised() -> No
     assert new.clock.now() > lease.ceiling
 
 
+def test_a_grant_that_was_given_up_says_how_far_its_promises_reach() -> None:
+    old, new = Observer("n1"), Observer("n2")
+    new.renewed("n1", old.leases.next_renewal())
+    grant = Grant("n1", old.origin, 3)
+    promised = old.clock.now()
+
+    new.leases.observe_predecessor(old.leases.given_up(grant))
+    assert promised < new.clock.now() < old.leases.next_renewal().ceiling
+    # A reset has ended it: only the lease tells.
+    new.leases.observe_predecessor(released(grant))
+    assert new.clock.now() > new.leases.seen["n1"].lease.ceiling
+
+
 def test_clocks_do_not_run_away_over_many_quick_restarts() -> None:
     ceiling = 0
     for start in range(50):
@@ -291,13 +306,16 @@ class Leader:
         raise AssertionError("nobody renews here")
 
 
+@attrs.frozen
 class Led:
+    leases: LeaseTable
     serving = leading = True
     generation = 0
     leader = "n1"
 
     async def propose(self, command: object, limit_s: float) -> object:
-        raise AssertionError(f"the grant comes first: {command}")
+        assert self.leases.mine(0) is not None, f"the grant comes first: {command}"
+        return Failed(codes.LEADER_LOST)
 
 
 async def unasked(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
@@ -341,7 +359,7 @@ def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
         primary = Primary(
             number=0,
             partition=partition,
-            replication=Led(),
+            replication=Led(observer.leases),
             outcomes=OutcomeSender(
                 partition=partition,
                 primaries=PrimaryClient(route=lambda _: None, ask=unasked, notify=unnotified),
@@ -350,7 +368,7 @@ def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
             clock=observer.clock,
             leases=observer.leases,
         )
-        manager.reconcile(primary, Led())
+        manager.reconcile(primary, Led(observer.leases))
         for task in work:
             await task
         assert observer.leases.grants[0] == Grant("n1", observer.origin, 5)

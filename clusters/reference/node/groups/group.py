@@ -133,6 +133,7 @@ class Group:
         self.written_index = raft.last_index
         self.led_term: int | None = None
         self.led_generation = 0
+        self.served_term: int | None = None  # the last one that it has served in
         self.noticed_stage = Stage.STABLE
         self.recovered = Recovered(raft.term, raft.hard_state.vote, raft.last_index)
 

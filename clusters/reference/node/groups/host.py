@@ -103,6 +103,7 @@ class RaftHost:
         self._flush_due = False
         self.commits = GroupCommit(log, rare=rare, slow_sync_s=tick_s * election_ticks)
         self._send_to, self._batch = send, batch
+        self._serves: Callable[[Group], None] = lambda group: None
         self._chunks, self._failure = chunks, failure
 
     def open(
@@ -330,10 +331,14 @@ class RaftHost:
         self.propose(group, data, limit_s, done)
         return await result
 
-    async def run(self, ticked: Callable[[], None]) -> None:
-        """Tick and write until cancelled; ``ticked`` is called after each tick. An error that it
-        raises must stop the node: ``DiskError``, ``InvariantBroken``, or one of a state machine.
+    async def run(
+        self, ticked: Callable[[], None], serves: Callable[[Group], None] = lambda group: None
+    ) -> None:
+        """Tick and write until cancelled; ``ticked`` is called after each tick, ``serves`` once a
+        group that this node leads has applied everything of earlier terms. An error that they raise
+        must stop the node: ``DiskError``, ``InvariantBroken``, or one of a state machine.
         """
+        self._serves = serves
         await together(
             self._tick_forever(ticked), self.commits.run(self._after_batch), self._failure.future
         )
@@ -434,6 +439,9 @@ class RaftHost:
         self._notice_role(group)
         if group.leading:
             _notice_stage(group)
+        if group.serving and group.served_term != group.raft.term:
+            group.served_term = group.raft.term
+            self._serves(group)
 
     def _write_later(self, group: Group, ready: Ready) -> None:
         if ready.entries:

@@ -49,7 +49,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
     """The primary of a partition. ``released``: the primary has given the grant up, or a reset of
-    its partition has ended it. ``generation``: of the partition.
+    its partition has ended it. ``generation``: of the partition. ``ceiling``, of one that was given
+    up: the primary has promised nothing above it; 0 where only its lease tells.
     """
 
     node: str
@@ -57,6 +58,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     released: bool = False
     generation: int = 0
+    ceiling: int = 0
 
 
 class ObservedLease(msgspec.Struct, frozen=True):
@@ -143,11 +145,21 @@ class LeaseTable:
                 return ts
         return self._clock.last
 
-    def observe_predecessor(self, lease: Lease) -> None:
-        """Put our clock past every promise of the holder of ``lease``, before we take over from
-        it.
+    def given_up(self, grant: Grant) -> Grant:
+        """Our ``grant``, released: its primary is closed. A promise is never above the clock."""
+        return released(grant, self._clock.last)
+
+    def observe_predecessor(self, held: Grant) -> None:
+        """Put our clock past every promise of the primary with the grant ``held``, before we take
+        over from it. It has told how far they reach if it gave the grant up; else they reach as far
+        as its lease allows.
         """
-        self._clock.observe(lease.ceiling)
+        seen = self.seen.get(held.node)
+        if held.ceiling:
+            reached("promises of a predecessor as it told them")
+            self._clock.observe(held.ceiling)
+        elif seen is not None:
+            self._clock.observe(seen.lease.ceiling)
 
     # -- what metastorage says
 
@@ -241,9 +253,9 @@ class LeaseTable:
         return origin in self._superseded.get(node, ())
 
 
-def released(grant: Grant) -> Grant:
+def released(grant: Grant, ceiling: int = 0) -> Grant:
     """``grant``, marked as released."""
-    return Grant(grant.node, grant.origin, grant.epoch, True, grant.generation)
+    return Grant(grant.node, grant.origin, grant.epoch, True, grant.generation, ceiling)
 
 
 def superseding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -15,7 +16,6 @@ from clusters.reference.node.placement.lease_expiry import (
     Grant,
     LeaseTable,
     encode,
-    released,
     superseding,
 )
 from clusters.reference.node.runtime.tasks import Spawn, all_of
@@ -25,6 +25,8 @@ from clusters.reference.node.wire.messages import (
     InvokeReply,
     Renew,
 )
+
+DRAIN_POLL_S = 0.005
 
 
 class Metastorage(Protocol):
@@ -77,8 +79,12 @@ class LeaseManager:
         spawn: Spawn,
         removed: Callable[[int], bool] = lambda partition: False,
         fence: Fence = unfenced,
+        opened: Callable[[int], None] = lambda partition: None,
     ) -> None:
-        """``removed``: see ``Routes``; the grant went with the partition. ``fence``: of grants."""
+        """``removed``: see ``Routes``; the grant went with the partition. ``fence``: of grants.
+        ``opened`` is called for each primary role that this node has taken up.
+        """
+        self._opened = opened
         self._removed, self._fence = removed, fence
         self._node, self._origin, self._leases = node, origin, leases
         self._metastorage, self._events, self._spawn = metastorage, event_log, spawn
@@ -121,7 +127,7 @@ class LeaseManager:
         mine = self._leases.mine(partition)
         if mine is not None and partition not in self._busy and not self._stopping:
             reached("grant of a stopped replica released")
-            self._begin(partition, self._write(partition, mine, released(mine)))
+            self._begin(partition, self._write(partition, mine, self._leases.given_up(mine)))
 
     def reconcile(self, primary: Primary, group: Raft) -> None:
         """Reconcile one partition: release, acquire or activate its primary role. Called every
@@ -137,7 +143,7 @@ class LeaseManager:
         step: Awaitable[None] | None = None
         if not group.leading and mine is not None:
             reached("grant released by a follower")
-            step = self._write(partition, mine, released(mine))
+            step = self._write(partition, mine, self._leases.given_up(mine))
         elif group.serving and (mine is None or mine.epoch <= primary.last_closed_epoch):
             primary.close()
             held = self._leases.grants.get(partition)
@@ -149,7 +155,7 @@ class LeaseManager:
                 # refuses commands of earlier ones.
                 epoch = 1 if held is None else held.epoch + 1
                 grant = Grant(self._node, self._origin, epoch, generation=group.generation)
-                step = self._write(partition, held, grant, fence)
+                step = self._acquire(primary, group, held, grant, fence)
         elif group.serving and mine is not None and primary.epoch != mine.epoch:
             step = self._open(primary, mine.epoch)
         if step is not None:
@@ -168,6 +174,19 @@ class LeaseManager:
             moments.tell(moments.LEASE_ENDING)
         self._ending = ending
 
+    async def drain(self, primaries: tuple[Primary, ...], limit_s: float) -> None:
+        """Let no transaction begin at ``primaries``, and those that are open end everywhere within
+        ``limit_s``.
+        """
+        for primary in primaries:
+            primary.draining = True
+        give_up_s = asyncio.get_running_loop().time() + limit_s
+        while any(primary.open and not primary.idle for primary in primaries):
+            if asyncio.get_running_loop().time() >= give_up_s:
+                reached("primary handed over with open transactions")
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+
     async def release_all(self, primaries: tuple[Primary, ...]) -> None:
         """Close every primary and release its grant: the node stops."""
         # First: no tick may acquire a grant while the others are released.
@@ -177,7 +196,7 @@ class LeaseManager:
             mine = self._leases.mine(primary.number)
             primary.close()
             if mine is not None:
-                held.append(self._write(primary.number, mine, released(mine)))
+                held.append(self._write(primary.number, mine, self._leases.given_up(mine)))
         # Before a release is sent: a successor may act as soon as one is applied.
         self._leases.end()
         await all_of(held)
@@ -197,11 +216,25 @@ class LeaseManager:
         finally:
             del self._busy[partition]
 
+    async def _acquire(
+        self,
+        primary: Primary,
+        group: Raft,
+        held: Grant | None,
+        grant: Grant,
+        fence: tuple[Condition, ...],
+    ) -> None:
+        await self._write(primary.number, held, grant, fence)
+        # At once where it is applied here by now: nothing serves the partition meanwhile.
+        if self._leases.mine(primary.number) == grant and group.serving and not self._stopping:
+            await self._open(primary, grant.epoch)
+
     async def _open(self, primary: Primary, epoch: int) -> None:
         if await primary.take_over(epoch):
             text = f"{self._node} is primary of partition {primary.number}, epoch {epoch}"
             self._events.add(events.LEASE_GRANTED, text, partition=primary.number)
             moments.tell(moments.PRIMARY_GRANTED, primary.number)
+            self._opened(primary.number)
 
     async def _write(
         self,
@@ -216,9 +249,7 @@ class LeaseManager:
         conditions = superseding(self._leases, partition, held, own=self._node)
         if held is not None and held.node != self._node:
             reached("grant taken from another node")
-            seen = self._leases.seen.get(held.node)
-            if seen is not None:
-                self._leases.observe_predecessor(seen.lease)
+            self._leases.observe_predecessor(held)
             if len(conditions) > 1:
                 reached("grant taken on condition of the last renewal")
         operation = Operation(f"{PRIMARY}{partition}", encode(grant))

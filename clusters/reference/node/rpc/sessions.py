@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 from clusters.reference.node.config import Tuning
 from clusters.reference.node.markers import reached
-from clusters.reference.node.runtime import Connection
+from clusters.reference.node.runtime import Connection, ConnectionLost
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import (
     MAX_OPEN_S,
@@ -51,6 +52,8 @@ READ_WRITE, SNAPSHOT = "read-write", "snapshot"
 # Connections a node; one more is dropped. A plan may have 10,000 clients, and all of them on one
 # node; the others are for admin questions meanwhile.
 MAX_CLIENTS = 10_240
+DRAIN_POLL_S = 0.005  # most transactions take some round trips
+STOPPING = Failed(codes.NODE_STOPPING, "this node stops: ask another one")
 IDLE_LIMIT_S = 600.0  # a client that says nothing for so long is dropped
 MAX_TX_S = 60.0  # the longest limit that a client can ask for
 
@@ -79,6 +82,8 @@ class Sessions:
         self._max_tx_s = MAX_TX_S if outcome_s is None else outcome_s / 2
         self._max_open_s = MAX_OPEN_S if version_s is None else version_s / 2
         self._clients = 0
+        self._open: dict[_Session, Connection] = {}
+        self.stopping = False
 
     async def serve(self, connection: Connection) -> None:
         """Serve one connection until it ends; its open transaction is rolled back then."""
@@ -87,6 +92,7 @@ class Sessions:
             return
         self._clients += 1
         session = _Session(self)
+        self._open[session] = connection
         idle = _Idle(connection)
         try:
             while True:
@@ -96,12 +102,42 @@ class Sessions:
                 answer = await session.answer(decode(Codec.request, payload))
                 if answer is not None:
                     connection.send(encode(answer))
+                if self.stopping:
+                    self._dismiss(session)
         except (BadMessage, FrameError) as error:
             log.warning("dropping client %s: %s", connection.peer, error)
         finally:
             idle.stop()
+            del self._open[session]
             session.end()
             self._clients -= 1
+
+    async def drain(self, limit_s: float) -> None:
+        """Begin nothing more: every client that has no transaction open is told that this node
+        stops, the others once theirs is over. Returns once all were told; after ``limit_s`` what is
+        still open is rolled back, unless its commit is under way.
+        """
+        self.stopping = True
+        for session in list(self._open):
+            self._dismiss(session)
+        give_up_s = asyncio.get_running_loop().time() + limit_s
+        while any(session.open for session in self._open):
+            if asyncio.get_running_loop().time() >= give_up_s:
+                reached("transactions of a node that stops rolled back")
+                break
+            await asyncio.sleep(DRAIN_POLL_S)
+        for session in list(self._open):
+            session.stop()
+            self._dismiss(session)
+
+    def _dismiss(self, session: _Session) -> None:
+        """Tell the client that this node stops, if it may go on at another one: nothing is open,
+        and what it sends from here on is refused.
+        """
+        if session.is_client and not (session.open or session.dismissed):
+            session.dismissed = True
+            with contextlib.suppress(ConnectionLost):
+                self._open[session].send(encode(ClientReply(NO_ANSWER, STOPPING)))
 
     async def admin(self, question: AdminQuestion) -> AdminBody:
         """The answer to an admin question."""
@@ -109,6 +145,9 @@ class Sessions:
 
     def begin(self, request: Begin) -> Transaction | ReadOnlyTransaction:
         """A new transaction. Raises ``TxError`` on a kind that there is not."""
+        if not self._clock.receive(request.after):
+            text = "the client has seen a timestamp that is too far ahead of this node's clock"
+            raise TxError(Failed(codes.CLOCK_DRIFT, text))
         limit_s = min(request.limit_ms / 1000, self._max_tx_s)
         if request.kind == READ_WRITE:
             return Transaction(
@@ -179,6 +218,9 @@ class _Session:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._tx: Transaction | ReadOnlyTransaction | None = None
+        self._busy = False  # a request is under way
+        self.is_client = False  # it asked for transactions, and not for this node's state alone
+        self.dismissed = False  # it was told that this node stops
         self._untold: Failed | None = None  # of a request that wanted no answer
 
     async def answer(self, request: ClientRequest) -> ClientReply | AdminReply | None:
@@ -186,6 +228,14 @@ class _Session:
         body = request.body
         if isinstance(body, AdminQuestion):
             return AdminReply(request.id, await self._sessions.admin(body))
+        self.is_client = self._busy = True
+        try:
+            return await self._answer(request)
+        finally:
+            self._busy = False
+
+    async def _answer(self, request: ClientRequest) -> ClientReply | None:
+        body = request.body
         if isinstance(body, Begin | OneShot | Rollback):
             self._untold = None  # it was of a transaction that ends here
         try:
@@ -203,6 +253,9 @@ class _Session:
         return None
 
     async def _step(self, request: ClientRequest) -> ReplyBody:
+        if self._sessions.stopping and isinstance(request.body, Begin | OneShot):
+            reached("transaction refused, the node stops")
+            raise TxError(STOPPING)
         match request.body:
             case Begin() as body:
                 self.end()
@@ -223,6 +276,17 @@ class _Session:
             case _:
                 self.end()
         return Ok()
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction is open, or a request under way."""
+        return self._tx is not None or self._busy
+
+    def stop(self) -> None:
+        """Roll back the open transaction, which the client has not asked to commit yet."""
+        if self._tx is not None and not self._busy:
+            self.end()
+            self._untold = STOPPING
 
     def end(self) -> None:
         """Roll back the open transaction."""

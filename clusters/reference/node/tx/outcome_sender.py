@@ -48,6 +48,12 @@ class OutcomeSender:
         self._work = PerTransaction(spawn, self._finish_participants)
         self.finished: dict[TxnId, None] = {}
 
+    @property
+    def unsent(self) -> bool:
+        """Whether some participant may not have applied the outcome of a commit here yet."""
+        rows = self._partition.outcomes.rows
+        return any(outcome.ts and txn not in self.finished for txn, outcome in rows.items())
+
     def send(self, txn: TxnId) -> None:
         """Send the outcome of ``txn``, which has committed here, until it is answered or fails."""
         self._work.start(txn)

@@ -122,6 +122,7 @@ class Primary:
         self._may_be_reset = may_be_reset
         self.epoch = 0
         self.last_closed_epoch = 0  # it never opens again
+        self.draining = False  # what is open goes on, nothing more begins
         self.promises = Promises(clock, leases)
         self.locks = LockTable()
         self.transactions = OpenTransactions()
@@ -148,6 +149,13 @@ class Primary:
     def dropped(self) -> bool:
         """Whether the table of this partition was dropped, as far as this node knows."""
         return self._dropped(self.number)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is open, and every participant has the outcomes of those that
+        committed here.
+        """
+        return not len(self.transactions) and not self._outcomes.unsent
 
     @property
     def drained(self) -> bool:
@@ -179,7 +187,7 @@ class Primary:
             return False
         # Commands of this node's last epoch may stand before the takeover, above its floor.
         self.clock.observe(self.partition.max_ts)
-        self.epoch = epoch
+        self.epoch, self.draining = epoch, False
         self.promises.opened(self.partition.written_ts)
         self.locks = LockTable()
         self.transactions.clear()
@@ -605,6 +613,10 @@ class Primary:
         """Why ``body`` is not served, if it is not."""
         if not self.serving:
             return self.refusal()
+        begins = isinstance(body, Lock | Execute) and self.transactions.get(body.txn) is None
+        if self.draining and begins:
+            reached("request for a primary that is handed over")
+            return Failed(codes.NOT_PRIMARY, f"partition {self.number} is handed over")
         # What has begun is finished: other tables' partitions may have a part in it.
         if self.dropped and not isinstance(body, Finish | Resolve):
             reached("request for a table that was dropped")

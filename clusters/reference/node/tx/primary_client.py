@@ -21,7 +21,7 @@ from clusters.reference.node.wire.messages import (
     ResolveReply,
 )
 
-ROUTE_POLL_S = 0.05
+ROUTE_POLL_S = 0.02  # a primary that is handed over serves again within some 50 ms
 
 Ask = Callable[[str, PeerBody, float], Awaitable[PeerAnswer]]
 Notify = Callable[[str, PeerBody], None]

@@ -23,6 +23,7 @@ NO_PRIMARY = "NO-PRIMARY"
 NOT_PRIMARY = "NOT-PRIMARY"
 NOT_LEADER = "NOT-LEADER"
 UNREACHABLE = "UNREACHABLE"
+NODE_STOPPING = "NODE-STOPPING"
 OVERLOADED = "OVERLOADED"
 CLOCK_DRIFT = "CLOCK-DRIFT"
 LEASE_LOST = "LEASE-LOST"
@@ -52,6 +53,7 @@ DEFINITE = frozenset(
         *NOT_PROPOSED,
         *(LOST, ABORTED, EXPIRED, CLOCK_DRIFT),
         *(NO_TABLE, NO_DATA_NODES),
+        NODE_STOPPING,
         *(NO_TRANSACTION, KIND, READ_ONLY, SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY),
     )
 )
@@ -77,6 +79,7 @@ REASONS: dict[str, str] = {
     NOT_PRIMARY: "the node asked is not the primary, or its log refused the epoch",
     NOT_LEADER: "the node asked does not lead the partition and proposed nothing",
     UNREACHABLE: "there was no connection to the primary, so nothing was sent on",
+    NODE_STOPPING: "the node stops, and did nothing of it that lasts: another one may be asked",
     OVERLOADED: "the primary's queue was full and it proposed nothing",
     CLOCK_DRIFT: "a clock was too far ahead to follow: refused before anything was done",
     LEASE_LOST: "the primary's lease ended before it could acknowledge what is in the log",

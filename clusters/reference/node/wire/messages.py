@@ -419,10 +419,13 @@ PeerFrame = Hello | RaftBatch | Ping | Pong | PeerRequest | PeerReply
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """Open a transaction; an open one of this connection is rolled back."""
+    """Open a transaction; an open one of this connection is rolled back. ``after``: a timestamp
+    that the client has seen at another node, and does not go back behind.
+    """
 
     kind: str
     limit_ms: int
+    after: int = 0
 
 
 class Get(msgspec.Struct, frozen=True, array_like=True, tag="get"):
