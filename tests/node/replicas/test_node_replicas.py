@@ -24,6 +24,7 @@ from clusters.reference.node.replicas.manager import group_of
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.server import Life, Node
+from clusters.reference.node.wire.reports import AskStates, StateReport
 from clusters.reference.system import build
 from harness.protocols.client import READ_WRITE, StoreError
 from harness.protocols.cluster import Program
@@ -237,6 +238,35 @@ def test_a_stopped_replica_that_is_assigned_anew_starts_with_what_the_disk_holds
         again = inside.node.replicas.replicas[PARTITION]
         assert len(again.partition.versions) >= held > 0
         assert again.group.recovered.last_index > 0
+
+    drilled(scenario)
+
+
+def test_no_state_of_a_replica_goes_back_because_it_was_stopped_and_started_again() -> None:
+    async def scenario(store: Store) -> None:
+        node = next(n for n in store.holders() if n != store.leader())
+        inside = store.nodes[node]
+        manager = inside.node.replicas
+        told: list[int] = []
+
+        async def tell() -> None:
+            report = await inside.node.sessions.admin(AskStates(whole=False))
+            assert isinstance(report, StateReport)
+            told.extend(r.commit_index for r in report.replicas if r.partition == PARTITION)
+
+        async def again() -> None:
+            await tell()
+            await manager.stop(PARTITION)
+            await manager.start(PARTITION, store.assignment())
+            assert manager.catches_up(PARTITION)
+            await tell()
+
+        await inside.do(again)
+        assert len(told) == 1
+        await until(lambda: not manager.catches_up(PARTITION), "it has caught up")
+        await inside.do(tell)
+        assert len(told) == 2
+        assert told == sorted(told)
 
     drilled(scenario)
 

@@ -78,6 +78,8 @@ class ReplicaManager:
         self._may_be_reset = may_be_reset
         # In this life of the node, and not started again: the last user index of each.
         self.stopped: dict[int, int] = {}
+        # In this life of the node: where the commits of a copy stood that was stopped.
+        self._committed: dict[int, tuple[int, int]] = {}
         self._turns: dict[int, asyncio.Lock] = {}  # by partition
         self._retries: dict[int, _Retry] = {}  # of those that could not start
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
@@ -187,6 +189,10 @@ class ReplicaManager:
         if replica is None:
             return
         self.stopped[number] = replica.partition.last_user_index
+        raft = replica.group.raft
+        self._committed[number] = max(
+            self._committed.get(number, (0, 0)), (raft.generation, raft.commit_index)
+        )
         replica.primary.close()
         self._host.close(replica.group)
         # Cancellations come back as results here; other errors ``Tasks`` has reported.
@@ -201,8 +207,23 @@ class ReplicaManager:
         async with self._turn(number):
             await self._stop(number)
             self.stopped[number] = 0
+            self._committed.pop(number, None)
             self._restored.pop(group_of(number), None)
             await self._snapshots.erase(group_of(number))
+
+    def catches_up(self, number: int) -> bool:
+        """Whether the replica, which was stopped and started again, knows less of what is committed
+        than before: only its leader tells it, and a log alone says nothing of it.
+        """
+        replica = self.replicas.get(number)
+        if replica is None or number not in self._committed:
+            return False
+        raft = replica.group.raft
+        generation, index = self._committed[number]
+        behind = raft.generation == generation and raft.commit_index < index
+        if not behind:
+            del self._committed[number]
+        return behind
 
     def log_of(self, number: int) -> LogReply:
         """Where the log of the copy here ends, whether its replica runs or not."""
