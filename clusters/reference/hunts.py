@@ -180,6 +180,26 @@ _WITHOUT_A_MAJORITY = _zoned(_hit(2.0, "kill", "n5,n6", 6.0), duration_s=13.0, n
     "drive.rate_per_s": 40.0,
 }
 
+# In a highly available zone, with every copy of it on nodes of their own.
+_HA: Overrides = {
+    "system.system_apart": True,
+    "system.mode": "HA",
+    "system.reset_timeout_s": 0,
+    "drive.rate_per_s": 40.0,
+}
+_OUT_AT_ONCE: Overrides = _HA | {"system.replicas": 3, "system.detection_s": 0.5}
+# Of two copies that are left one lacks what the others had acknowledged for seconds.
+_ONE_LAGS = (
+    _zoned(
+        _hit(1.0, "partition", "n4", 3.0),
+        _hit(3.8, "kill", "n6,n7,n8", 6.0),
+        duration_s=13.0,
+        nodes=8,
+    )
+    | _HA
+    | {"system.replicas": 5}
+)
+
 OWN: Mapping[str, Overrides] = {
     "clock-not-advanced": _WIDE
     | _SNAPSHOTS
@@ -251,6 +271,25 @@ OWN: Mapping[str, Overrides] = {
         _alter(1.0, _only("n2", "n3", "n4"), hold_s=0.1), duration_s=16.0
     ),
     "reset-in-sc": _WITHOUT_A_MAJORITY,
+    "reset-picks-any": _ONE_LAGS,
+    # A majority that is cut off serves on until its lease ends, and is out of the topology before.
+    "reset-unfenced": _zoned(_hit(2.0, "partition", "n5,n6", 4.0), duration_s=11.0, nodes=6)
+    | _OUT_AT_ONCE
+    | {
+        "system.partitions": 1,
+        "workload.max_length": 1,
+        "workload.key_count": 40,
+        "workload.key_choice": "uniform",
+        "drive.rate_per_s": 150.0,
+        "drive.concurrency": 30,
+    },
+    # Where no lease holds: that of the primary has ended, and the next one is not elected yet.
+    "reset-with-majority": _zoned(
+        *(_hit(2.0 + 5.0 * n, "kill", "leader of partition 0", 3.0) for n in range(2)),
+        duration_s=13.0,
+        nodes=6,
+    )
+    | _OUT_AT_ONCE,
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
     "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     # Leadership goes round until a node leads again that has led before; then data is to move.

@@ -68,6 +68,12 @@ KNOWN = {
     "(rebalance/partition_driver.py)",
     "reset-in-sc": "partitions of a strongly consistent zone are reset, too "
     "(availability/manager.py)",
+    "reset-picks-any": "a reset goes on with the first copy that there is "
+    "(availability/survivors.py)",
+    "reset-unfenced": "a reset does not wait for the end of the lease before it "
+    "(availability/resets.py)",
+    "reset-with-majority": "a partition is reset though it has its majority "
+    "(availability/manager.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition_state_machine.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",

@@ -90,7 +90,8 @@ def lost(
     for state in states(view, catalog, zone):
         # A reset that goes on ends by itself, or with the timer of the node that it was given to.
         found = {standing(state, names) for names in topologies}
-        if found == {Standing.MINORITY}:
+        mistaken = Standing.LOST not in found and planted("reset-with-majority")
+        if found == {Standing.MINORITY} or mistaken:
             yield state
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.rebalance.keys import PartitionState
 from clusters.reference.node.wire.messages import LogReply
 
@@ -36,5 +37,7 @@ def chosen(logs: Iterable[tuple[str, LogReply]]) -> str | None:
     whole = sorted((each for each in logs if each[1].whole), key=lambda each: each[0])
     if not whole:
         return None
+    if planted("reset-picks-any"):
+        return whole[0][0]
     # The first of equal ones is kept by ``max``.
     return max(whole, key=lambda each: (each[1].generation, each[1].term, each[1].index))[0]
