@@ -58,6 +58,9 @@ class LeaseTable:
     def coordinator_dead(self, origin: str) -> bool:
         return self.gone
 
+    def granted_until_s(self, partition: int, generation: int) -> float:
+        return float("inf")
+
     def clock_at(self, at_s: float) -> int:
         return 0
 
@@ -75,6 +78,8 @@ class Scene:
 
     serving: bool = True
     dropped: bool = False  # the table
+    resettable: bool = False  # its zone is highly available
+    silent: bool = False  # the other participants
     generation: int = 0
 
     def keeps(self, lineage: object) -> bool:
@@ -93,6 +98,7 @@ class Scene:
             clock=self.clock,
             leases=self.leases,  # type: ignore[arg-type]  # of the same shape
             dropped=lambda number: self.dropped,
+            may_be_reset=lambda number: self.resettable,
         )
         self.partition.epoch = self.primary.epoch = EPOCH
 
@@ -125,7 +131,7 @@ class Scene:
         self.asked.append(body)
         try:
             async with asyncio.timeout(limit_s):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(60.0 if self.silent else 0.01)
                 if isinstance(body, Resolve):
                     return ResolveReply(0)
                 assert isinstance(body, PrimaryBody)

@@ -160,3 +160,27 @@ def test_a_commit_names_the_generation_of_every_participant() -> None:
             await scene.primary.serve(asked)
 
     simulate(scenario())
+
+
+@pytest.mark.parametrize("resettable", [False, True])
+def test_what_a_reset_of_home_may_cut_off_is_acknowledged_once_every_participant_has_it(
+    resettable: bool,
+) -> None:
+    async def scenario(silent: bool) -> tuple[PeerAnswer, float]:
+        scene = Scene(resettable=resettable, silent=silent)
+        token, began_s = await token_of(scene, OLD), now_s()
+        body = CommitTx(0, OLD, token, 0, ((KEY, b"x"),), (1,), 2_000, (0,))
+        answer = await scene.primary.serve(body)
+        assert scene.partition.versions.newest(KEY).value == b"x"
+        return answer, now_s() - began_s
+
+    answer, took_s = simulate(scenario(silent=False))
+    assert isinstance(answer, CommitReply)
+    assert took_s == pytest.approx(0.01 if resettable else 0.0)
+    answer, took_s = simulate(scenario(silent=True))
+    if resettable:
+        assert isinstance(answer, Failed)
+        assert answer.code == codes.COMMIT_TIMEOUT
+        assert took_s < 60.0
+    else:
+        assert isinstance(answer, CommitReply)

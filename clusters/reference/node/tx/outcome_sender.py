@@ -4,10 +4,11 @@ participants until all of them have applied it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.runtime.tasks import Spawn, all_of
+from clusters.reference.node.runtime.tasks import Spawn, all_of, settle, within
 from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import Ack, Finish, TxnId
@@ -46,6 +47,7 @@ class OutcomeSender:
     def __init__(self, *, partition: Partition, primaries: PrimaryClient, spawn: Spawn) -> None:
         self._partition, self._primaries = partition, primaries
         self._work = PerTransaction(spawn, self._finish_participants)
+        self._waiting: dict[TxnId, asyncio.Future[bool]] = {}
         self.finished: dict[TxnId, None] = {}
 
     @property
@@ -57,6 +59,18 @@ class OutcomeSender:
     def send(self, txn: TxnId) -> None:
         """Send the outcome of ``txn``, which has committed here, until it is answered or fails."""
         self._work.start(txn)
+
+    async def delivered(self, txn: TxnId, limit_s: float) -> bool:
+        """Send the outcome of ``txn``; whether every participant has applied it within
+        ``limit_s``.
+        """
+        applied: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[txn] = applied
+        self.send(txn)
+        try:
+            return await within(limit_s, applied, False)
+        finally:
+            del self._waiting[txn]
 
     def send_unfinished(self) -> None:
         """Send every outcome that some participant may not have applied yet."""
@@ -76,5 +90,7 @@ class OutcomeSender:
         )
         if all(isinstance(answer, Ack) for answer in answers):
             self.finished[txn] = None
+            if (waiting := self._waiting.get(txn)) is not None:
+                settle(waiting, True)
         else:
             reached("outcome not told to every participant")

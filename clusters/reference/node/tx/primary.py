@@ -363,7 +363,16 @@ class Primary:
             if participants:
                 moments.tell(moments.OUTCOME_LOGGED, self.number)
                 # Before the answer: participants hold locks until they are told.
-                self._outcomes.send(txn)
+                if self._may_be_reset(self.number):
+                    # A reset here may cut the outcome off, and a participant that asks then would
+                    # abort its part of what was acknowledged: all must have it before that.
+                    left_s = tx.deadline_s - _now_s() - NETWORK_ALLOWANCE_S
+                    if not await self._outcomes.delivered(txn, left_s):
+                        reached("outcome not applied everywhere in time")
+                        text = f"{txn}: its outcome did not reach every participant in time"
+                        return Failed(codes.COMMIT_TIMEOUT, text)
+                else:
+                    self._outcomes.send(txn)
             if not self.serving or _now_s() >= self._prepared_until_s(prepared):
                 reached("lease ended before the answer")
                 return Failed(codes.LEASE_LOST, f"{txn}: the lease ended before the answer")
