@@ -44,6 +44,8 @@ COMMANDS = {
     "sim": "cli.sim:sim",
     "campaign": "cli.campaign:campaign",
     "nightly": "cli.nightly:nightly",
+    "compare": "cli.compare:compare",
+    "trend": "cli.trend:trend",
     "explore": "cli.explore:explore",
     "crash-points": "cli.crash_points:crash_points",
     "selftest": "cli.selftest:selftest",

@@ -26,7 +26,7 @@ from results.compare.significance import (
 )
 
 ALL_CELLS = "all cells"
-MIN_PAIRS = 5  # of fewer pairs no test comes to 5 %
+MIN_PAIRS = 5  # fewer are no sample; six are the least that come to 2 %
 PAIRED, UNPAIRED = "sign flip", "Mann-Whitney"
 LEAST_VALUE = 1e-9  # of a figure whose logarithm is taken
 
