@@ -15,7 +15,7 @@ def fingerprint(*, promise: str, anomaly: str, fault: str, role: str, system: st
     """Return what stands for a finding over all runs: equal fingerprints are one finding.
 
     ``promise`` is what the ``anomaly`` breaks, ``fault`` the kind of the fault that explains it (or
-    ``NO_FAULT``), ``role`` the kinds of roles of that fault's target. A release, a mode, a seed, a
+    ``NO_FAULT``), ``role`` the class of role of that fault's target. A release, a mode, a seed, a
     node or a partition is no part of it: a finding of two releases is one finding. The text that is
     digested never changes its form, since stores keep fingerprints for years.
     """

@@ -20,6 +20,7 @@ from harness.history.manifest import read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_DURATION_S, MAX_SEED
 from harness.protocols.models import meaning_of
+from harness.protocols.roles import classes, parsed
 from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
 from harness.run.directory import Manifest, RunDirectory, require_plain
 from harness.run.disk_budget import used_bytes
@@ -137,7 +138,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         fail=_count(verdict, "fail"),
         info=_count(verdict, "info"),
         longest_gap_s=_longest_gap_s(verdict),
-        findings=_findings_of(verdict, system),
+        findings=findings_of(verdict, system),
         figures=read_figures(run),
         host=host_of(manifest.machine) if manifest else Host(),
         size_bytes=used_bytes(run.root) if sized else 0,
@@ -240,7 +241,8 @@ def _longest_gap_s(verdict: Verdict | None) -> float | None:
     return verdict.availability.drive.longest_gap_ns / NS_PER_S
 
 
-def _findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, ...]:
+def findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, ...]:
+    """Return the findings of a run by their causes; none without a verdict."""
     if verdict is None:
         return ()
     return tuple(
@@ -258,7 +260,7 @@ def _by_cause(name: str, anomaly: Anomaly, system: str, model: str) -> list[Reco
     for example in anomaly.examples:
         told = example.explained_by
         fault = told.kind if told and told.kind and not told.no_fault else NO_FAULT
-        role = ", ".join(_kind_of_role(told.roles)) if told and told.roles else ""
+        role = _role_class(told.roles) if told and told.roles else ""
         causes.setdefault((_text(fault), _text(role)), example.text)
     if not causes:
         causes[NO_FAULT, ""] = ""
@@ -279,6 +281,9 @@ def _by_cause(name: str, anomaly: Anomaly, system: str, model: str) -> list[Reco
     ]
 
 
-def _kind_of_role(roles: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``roles`` without the partitions in them, which differ from run to run."""
-    return tuple(sorted({role.partition(" of ")[0] for role in roles}))
+def _role_class(roles: tuple[str, ...]) -> str:
+    """Return the first class of ``roles`` that coverage counts by: what else a target held, and
+    which partitions, differs from run to run, and the finding is the same.
+    """
+    found = classes(parsed(roles))
+    return found[0] if found else min(role.partition(" of ")[0] for role in roles)

@@ -14,8 +14,12 @@ import pytest
 
 from cli.main import execute
 from harness.errors import UsageError
+from harness.exit_codes import Outcome
+from harness.protocols.finding import Explanation, Finding
+from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
 from results.store.index import Condition, Query, index_path, opened
+from results.store.run_entry import findings_of
 from results.store.run_tags import change_tags, read_tags
 from results.store.store import RunStore
 
@@ -238,3 +242,23 @@ def test_the_command_lists_filters_and_tags(
     assert execute(["runs", *of, "--where", "colour=red"]) == 254
     assert "colour" in capsys.readouterr().err
     assert RunDirectory(store.root / first).tags.exists()
+
+
+def test_what_else_a_target_held_makes_no_other_finding() -> None:
+    def fingerprints(*roles: str) -> set[str]:
+        told = Explanation(text="kill of n1", fault=0, kind="kill", roles=roles)
+        lost = Finding(text="lost write", txns=(1,), keys=(2,), explained_by=told)
+        anomaly = Anomaly(count=1, examples=(lost,))
+        verdict = Verdict(
+            outcome=Outcome.VIOLATION,
+            model="strict-serializable",
+            anomalies={"lost-write": anomaly},
+        )
+        return {each.fingerprint for each in findings_of(verdict, "reference")}
+
+    primary = fingerprints("primary of partition 3", "leader of partition 3")
+
+    assert primary == fingerprints("leader of partition 1", "metastorage leader")
+    assert primary == fingerprints("follower of partition 2", "primary of partition 0")
+    assert primary != fingerprints("follower of partition 2")
+    assert fingerprints("metastorage leader") != fingerprints("a role of its own")
