@@ -51,7 +51,7 @@ def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.
     no write and no fault is concurrent with them. A key that has final reads is judged by them
     alone.
     """
-    last, missed, unverified = _missed(ops)
+    last, missed, unverified = _missed(ops, tables, setting)
     lost, seen = _never_shown(ops, missed, last, _final_ns(setting))
     acknowledged = int((ops.txns.type[ops.appends.txn] == OK).sum())
     counts = pa.table({"acknowledged": [acknowledged], "unverified": [unverified]})
@@ -65,20 +65,22 @@ def missed_writes(ops: ListOps, tables: Tables, setting: Setting) -> pa.Table:
     """Return the acknowledged appends that the last read of their key misses, as ``LOST``, whether
     or not another read had shown them.
     """
-    last, missed, _ = _missed(ops)
+    last, missed, _ = _missed(ops, tables, setting)
     none = np.full(len(missed), -1)
     return _table(tables, setting, ops, missed, last[ops.appends.k[missed]], none)
 
 
-def _missed(ops: ListOps) -> tuple[Ints, Ints, int]:
+def _missed(ops: ListOps, tables: Tables, setting: Setting) -> tuple[Ints, Ints, int]:
     """Return the last read of each key, the acknowledged appends that it misses, and how many it
     can't tell of.
     """
-    last = _last_reads(ops)
+    # A final read of a snapshot tells of what was acknowledged before it, less its staleness.
+    moment = ops.txns.start - staleness_ns(tables, setting)
+    last = _last_reads(ops, moment, _final_ns(setting))
     acked = np.flatnonzero(ops.txns.type[ops.appends.txn] == OK)
     witness = last[ops.appends.k[acked]]
     # Without any read the place -1 would be an index error, not a last row.
-    started = ops.txns.start[ops.reads.txn[witness]] if len(ops.reads.txn) else witness
+    started = moment[ops.reads.txn[witness]] if len(ops.reads.txn) else witness
     # Concurrent reads may rightly miss it: only one that began after the acknowledgement tells.
     judged = (witness >= 0) & (started > ops.txns.finish[ops.appends.txn[acked]])
     present = _present(ops, last[last >= 0])
@@ -159,16 +161,20 @@ def _last_shown(ops: ListOps, missed: Ints, start: Ints) -> Ints:
     return np.where(found >= 0, rows[found], -1) if len(rows) else found
 
 
-def _last_reads(ops: ListOps) -> Ints:
-    """Return per key the committed real-time read that was invoked last; -1 for none.
+def _last_reads(ops: ListOps, moment: Ints, final_ns: int | None) -> Ints:
+    """Return per key the committed read that tells of the latest ``moment`` (one a transaction), of
+    those of real time and the final ones; -1 for none.
 
-    Of reads invoked at the same time, the highest transaction's last one counts.
+    Of reads of the same moment, the highest transaction's last one counts.
     """
     reads, txns = ops.reads, ops.txns
     last = np.full(len(ops.keys), -1)
-    rows = np.flatnonzero((txns.type[reads.txn] == OK) & txns.real_time[reads.txn])
+    tells = txns.real_time[reads.txn]
+    if final_ns is not None:
+        tells = tells | (txns.start[reads.txn] >= final_ns)
+    rows = np.flatnonzero((txns.type[reads.txn] == OK) & tells)
     if len(rows):
-        started = txns.start[reads.txn[rows]]
+        started = moment[reads.txn[rows]]
         groups = np.flatnonzero(group_starts(reads.k[rows]))
         latest = np.zeros(len(ops.keys), dtype=np.int64)
         # By time of invocation, not by length: a stale read may be longer than a lost one.

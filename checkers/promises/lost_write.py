@@ -4,7 +4,8 @@ An append is *lost* when it was acknowledged, its key was read after that, and n
 it; or when none of a run's final reads does. A read that lacks an append which another read after
 the acknowledgement shows is stale, and the cycles report it (G-single-item-realtime). A key without
 later reads says nothing: its appends are *unverified*, and counted. Reads of kinds that promise no
-real time are no evidence of a loss.
+real time are no evidence of a loss, but for a final read that begins once its staleness has passed
+since the acknowledgement.
 """
 
 from __future__ import annotations

@@ -135,3 +135,15 @@ def test_generated_banks_that_lose_a_suffix_are_never_accused() -> None:
         assert judged(*txns).outcome == "valid", seed
 
     assert torn >= 20
+
+
+@pytest.mark.spark
+def test_spark_says_the_same_of_banks_byte_for_byte() -> None:
+    txns, _ = CASES["the first one torn alone"]
+    history = ResetHistory(txns=(SET_UP, *txns), resets=(RESET,))
+
+    here, there = (
+        verdict_of(history, checkers=("bank",), splits=3, executor=name)
+        for name in ("local", "spark")
+    )
+    assert encode(here) == encode(there)

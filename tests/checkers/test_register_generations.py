@@ -10,7 +10,7 @@ import pytest
 from checker_histories import STRICT, Txn, info, ok
 from reset_histories import ResetEvent, ResetHistory, verdict_of
 
-from harness.protocols.verdict import Verdict
+from harness.protocols.verdict import Verdict, encode
 
 RESET = ResetEvent(partition=1, generation=1, since=50, until=60)
 SECOND = ResetEvent(partition=1, generation=2, since=150, until=160)
@@ -128,3 +128,15 @@ def test_generated_registers_are_judged_as_every_order_is_tried() -> None:
         met[may] += 1
 
     assert min(met.values()) >= 15
+
+
+@pytest.mark.spark
+def test_spark_says_the_same_of_registers_byte_for_byte() -> None:
+    txns, _ = CASES["goes on from one value alone"]
+    history = ResetHistory(txns=txns, resets=(RESET,))
+
+    here, there = (
+        verdict_of(history, checkers=("register",), splits=3, executor=name)
+        for name in ("local", "spark")
+    )
+    assert encode(here) == encode(there)

@@ -288,7 +288,12 @@ def test_splits_do_not_change_what_is_said_of_resets() -> None:
 @pytest.mark.spark
 def test_spark_says_the_same_of_resets_byte_for_byte() -> None:
     # A few: each starts a session.
-    for name in ("torn by a reset", "restored in part", "a later write of another key is kept"):
+    for name in (
+        "torn by a reset",
+        "restored in part",
+        "a later write of another key is kept",
+        "given up with the outcome that a reset took",
+    ):
         history, _ = CASES[name]
         here = encode(verdict_of(history, splits=3))
         assert here == encode(verdict_of(history, splits=3, executor="spark")), name

@@ -221,3 +221,32 @@ def test_random_snapshots_are_judged_as_the_definitions_say() -> None:
         assert seed % 2 or not expected
         reached |= set(expected)
     assert reached == OURS
+
+
+FINAL_NS = 5_000_000_000
+
+
+def finally_read(start_ns: int, *elements: int) -> Verdict:
+    """Two appends, the second acknowledged at 4 s, and the final read of a snapshot, 1 s stale at
+    most.
+    """
+    history = [
+        ok(a(1, 1), start=0, finish=10),
+        ok(a(1, 2), start=20, finish=4_000_000_000),
+        ok(r(1, *elements), kind="snapshot", start=start_ns, finish=start_ns + 10),
+    ]
+    declared = Declaration(
+        system="s",
+        mode="SC",
+        promises=(Promise(kind="read-write"), Promise(kind="snapshot", staleness_s=1.0)),
+    )
+    return verdict(history, declaration=declared, phases=(("final-reads", 4_500_000_000),))
+
+
+def test_a_final_read_of_a_snapshot_is_evidence_once_its_staleness_has_passed() -> None:
+    early, late = finally_read(4_600_000_000, 1, 2), finally_read(FINAL_NS + 1, 1, 2)
+
+    assert early.statistics["lost_writes"]["unverified"] == 1
+    assert late.statistics["lost_writes"] == {"acknowledged": 2, "unverified": 0, "lost": 0}
+    assert "lost-write" in finally_read(FINAL_NS + 1, 1).anomalies
+    assert "lost-write" not in finally_read(4_600_000_000, 1).anomalies
