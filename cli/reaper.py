@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
     if not failure:
         with contextlib.suppress(OSError):  # the watchdog looks for itself then
             healed(root).touch()
-        _forget_addresses(root)
+        forget_node_addresses(root)
     return int(bool(failure))
 
 
@@ -210,7 +210,7 @@ def _end_processes(undo: Path) -> list[str]:
     return cleanup(undo)
 
 
-def _forget_addresses(root: Path) -> None:
+def forget_node_addresses(root: Path) -> None:
     """Remove the addresses of nodes that are gone: other programs may have them by now."""
     from harness.run.addresses import forget_addresses
     from harness.run.directory import RunDirectory

@@ -18,6 +18,7 @@ from pathlib import Path
 from cli.reaper import (
     PATIENCE,
     Remains,
+    forget_node_addresses,
     handle,
     healed,
     lives,
@@ -64,6 +65,7 @@ def main(argv: list[str]) -> int:
     if failure:
         tell(failure)
         return 1
+    forget_node_addresses(root)
     if found:
         tell("nothing is left")
     return 0

@@ -301,3 +301,19 @@ def test_the_watchdog_acts_unless_the_reaper_left_nothing(healed: bool, tmp_path
             assert log.exists() != healed
         finally:
             watchdog.kill()
+
+
+def test_the_watchdog_leaves_no_addresses_of_nodes_that_are_gone(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.undo.mkdir()
+    run.addresses.write_text("{}")
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait(30)
+    words = [sys.executable, "-m", "cli.watchdog", "r", str(tmp_path), "process"]
+
+    done = subprocess.run(
+        [*words, str(gone.pid), str(gone.pid)], stdin=subprocess.DEVNULL, timeout=60, check=False
+    )
+
+    assert done.returncode == 0
+    assert not run.addresses.exists()
