@@ -62,11 +62,20 @@ class Store:
                 await asyncio.sleep(0.05)
 
     async def read(self, key: int) -> tuple[int, ...]:
+        """What ``key`` has at the end: a lock that a client left behind runs out."""
         client = await self.system.connect(self.cluster, "n1", 99)
-        tx = await client.begin(READ_WRITE, now_s() + 2.0)
-        found = await tx.read(key)
-        await client.close()
-        return found if isinstance(found, tuple) else ()
+        deadline_s = now_s() + 10.0
+        while True:
+            tx = await client.begin(READ_WRITE, now_s() + 2.0)
+            try:
+                found = await tx.read(key)
+            except StoreError as error:
+                if error.code != "TX-CONFLICT" or now_s() > deadline_s:
+                    raise
+                await asyncio.sleep(0.2)
+                continue
+            await client.close()
+            return found if isinstance(found, tuple) else ()
 
 
 def now_s() -> float:

@@ -140,6 +140,7 @@ def test_a_node_that_leaves_does_not_join_again(monkeypatch: pytest.MonkeyPatch)
         lab = await whole()
         monkeypatch.setattr(RaftHost, "hand_over", slow)
         await lab.provider.stop("d")
+        await lab.until_rows(QUERY, columns("a b c e f"))
         texts = [e.text for n in ("a", "b", "c") for e in await lab.events(n, TOPOLOGY_CHANGED)]
         assert "logical topology: joined none, left d" in texts
         assert "logical topology: joined d, left none" not in texts
