@@ -14,12 +14,19 @@ import msgspec
 from cli.analysis import Asked, Foreign, analyzed
 from cli.judging_limits import LimitsAsked
 from cli.session import say
-from harness.errors import FiredrillError, HarnessError, NotStored, PlanError, UsageError
+from harness.errors import (
+    FiredrillError,
+    HarnessError,
+    MalformedHistory,
+    NotStored,
+    PlanError,
+    UsageError,
+)
 from harness.exit_codes import Outcome, worst
-from harness.history.files import disk_failure, write_atomically
+from harness.history.files import disk_failure, is_regular, write_atomically
 from harness.history.manifest import RUNNING, read_manifest
-from harness.protocols.verdict import Verdict
-from harness.run.directory import RunDirectory
+from harness.protocols.verdict import Verdict, read_outcome
+from harness.run.directory import RunDirectory, require_plain
 from harness.text import inert
 
 PATH_CHARS = 4096  # the longest path that Linux takes
@@ -65,7 +72,8 @@ def judge(
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
     requested, draw its report.
 
-    As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``.
+    As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``,
+    which is stored only where no verdict is.
     """
     asked = Asked(executor=executor, model=model, search_limit=search_limit)
     found = analyzed(run, say, asked, report=report, history=history, kept=kept, asked=limits)
@@ -74,12 +82,25 @@ def judge(
         reason = f"the analysis did not end: {found.death}"
         say(reason)
         verdict = _undecided(run, model, reason)
-        _keep(run, verdict, say)
+        # One that was proven before is not proven wrong by an analysis that came to nothing.
+        if _stored(run):
+            say(f"the verdict that is stored stays: {inert(str(run.verdict), PATH_CHARS)}")
+        else:
+            _keep(run, verdict, say)
         return Judged(verdict=verdict, findings=(f"because: {inert(reason)}",))
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
     failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
     return Judged(verdict=verdict, findings=found.findings, report=failed)
+
+
+def _stored(run: RunDirectory) -> bool:
+    """Tell whether the run has a readable verdict."""
+    try:
+        require_plain(run)
+        return read_outcome(run) is not None
+    except MalformedHistory:
+        return False
 
 
 def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
@@ -204,8 +225,7 @@ def transaction_count(run: RunDirectory) -> int:
     from harness.history.layout import TRANSACTIONS, table_path
 
     path = table_path(run, TRANSACTIONS)
-    # The run may be a stranger's: no link is followed out of it.
-    if path.is_symlink() or not path.is_file():
+    if not is_regular(path):
         return 0
     try:
         return int(parquet.read_metadata(path).num_rows)

@@ -18,7 +18,7 @@ from cli.session import Session, say
 from cli.signals import interrupt_on_terminate
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
-from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome, worst
+from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome
 from harness.scratch import sweep
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
@@ -82,6 +82,16 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """See ``click.Group``. Raises ``HarnessBug`` for a pipe that broke and is none of ours."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # click leaves without a word after any of them.
+            if streams.unread():
+                raise
+            raise HarnessBug(f"{type(error).__name__}: {error}") from error
+
 
 @click.group(
     cls=Commands,
@@ -132,27 +142,25 @@ def execute(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE
-    except (BrokenPipeError, SystemExit):  # click leaves by SystemExit(1) when its reader is gone
-        return EXIT_NO_READER
+    except (BrokenPipeError, SystemExit) as error:
+        if streams.unread():
+            return EXIT_NO_READER
+        return _failed(session, error)
     except KeyboardInterrupt:
         return _failed(session, Interrupted("interrupted"))
     except OSError as error:
         refusal = streams.refusal(sys.stdout)
         if not refusal:
             return _failed(session, error)
-        # A violation stays one, also when its report could not be written.
-        code = _failed(session, HarnessError(f"stdout: {refusal}"))
-        return (
-            worst([session.outcome, Outcome.HARNESS_ERROR]).exit_code if session.outcome else code
-        )
+        return _failed(session, HarnessError(f"stdout: {refusal}"))
     except Exception as error:
         return _failed(session, error)
     return int(code or 0)
 
 
-def _failed(session: Session, error: Exception) -> int:
+def _failed(session: Session, error: BaseException) -> int:
     """Report the error in one sentence, keep the traceback in the run directory, and return the
-    code.
+    code: that of a violation where one was found before.
     """
     if session.debug:
         traceback.print_exception(error)
@@ -162,6 +170,9 @@ def _failed(session: Session, error: Exception) -> int:
         kept = session.keep_traceback(error)
         where = f"the traceback is in {kept}" if kept else "--debug shows where"
         say(f"unexpected {type(error).__name__}: {error} ({where})")
+    # It stays one, whatever came of its report, of the index, or of a second Ctrl-C.
+    if session.outcome is Outcome.VIOLATION:
+        return Outcome.VIOLATION.exit_code
     if isinstance(error, UsageError):
         return EXIT_USAGE
     return EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_HARNESS_ERROR

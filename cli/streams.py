@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -90,6 +91,17 @@ def refusal(stream: TextIO) -> str:
         return error.strerror or str(error)
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.reason if isinstance(raw, _Watched) else ""
+
+
+def unread() -> bool:
+    """Return whether the reader of stdout or of stderr is gone."""
+    watched = select.poll()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(OSError, ValueError):  # closed, or no file
+            if stream is not None:
+                watched.register(stream.fileno(), 0)
+    # Of a pipe's writing end the kernel tells this alone, requested or not.
+    return bool(watched.poll(0))
 
 
 def settle() -> None:

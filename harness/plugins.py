@@ -62,7 +62,8 @@ def told(group: str, name: str) -> Iterator[None]:
     # It is a sentence for a person already, and its kind decides the exit code.
     except FiredrillError:
         raise
-    except Exception as error:
+    # Code that is made to be a program leaves by ``sys.exit``: it must not end this one.
+    except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}"
         place = where(error)
         at = f" ({place})" if place else ""

@@ -369,6 +369,50 @@ def test_a_reader_that_left_is_no_error_and_no_verdict(tmp_path: Path) -> None:
     assert run.verdict.exists()
 
 
+LOST = operation(21, (MicroOp("r", 7),), (MicroOp("r", 7, tuple(range(19))),))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [KeyboardInterrupt(), OSError("no disk"), ValueError("odd"), SystemExit(3)],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_violation_that_was_found_stays_one_whatever_comes_after_it(
+    failure: BaseException, tmp_path: Path, firedrill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+
+    def refuse(_store: object) -> None:
+        raise failure
+
+    for number, (records, code) in enumerate((([*appended(20), *LOST], 1), (appended(20), None))):
+        run = recorded(runs / f"20260101-000000-r-000{number}", records)
+        monkeypatch.setattr("cli.check.refresh_index", refuse)
+
+        said = firedrill("check", str(run.root), "--no-report")
+
+        assert said.err.splitlines()[-1].startswith("firedrill: ")
+        if code is not None:
+            assert said.code == code
+        else:
+            assert said.code == (130 if isinstance(failure, KeyboardInterrupt) else 255)
+
+
+def test_a_pipe_that_breaks_inside_is_no_reader_that_left(
+    tmp_path: Path, firedrill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_store: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    run = recorded(tmp_path / "runs" / "20260101-000000-r-0000", appended(20))
+    monkeypatch.setattr("cli.check.refresh_index", refuse)
+
+    said = firedrill("check", str(run.root), "--no-report")
+
+    assert said.code == 255
+    assert "BrokenPipeError: [Errno 32] Broken pipe (the traceback is in " in said.err
+
+
 # -- what every start must be ---------------------------------------------------------------------
 
 

@@ -112,6 +112,12 @@ def line_of(source: str, text: str) -> int:
             "named 'no_such_module' (plugged/workload.py:1)",
         ),
         (
+            "import sys\nsys.exit(3)\n" + WORKLOAD,
+            CHECKER,
+            "workload 'count' of package plugged-counter 1.2: SystemExit: 3 "
+            "(plugged/workload.py:2)",
+        ),
+        (
             WORKLOAD,
             CHECKER.replace("def judge", "def judged"),
             "checker 'counter' of package plugged-counter 1.2: Counter has no 'judge' (",
@@ -123,7 +129,7 @@ def line_of(source: str, text: str) -> int:
             "attribute 'size' (plugged/workload.py:23)",
         ),
     ],
-    ids=["unknown checker", "no execute", "no import", "no judge", "build raises"],
+    ids=["unknown checker", "no execute", "no import", "sys.exit", "no judge", "build raises"],
 )
 def test_a_mistake_in_a_plugin_is_told_before_anything_starts(
     workload: str, checker: str, told: str, tmp_path: Path

@@ -189,6 +189,19 @@ def test_an_analysis_that_comes_to_no_end_is_unknown(tmp_path: Path) -> None:
     assert json.loads(run.verdict.read_bytes()) == verdict
 
 
+def test_an_analysis_that_comes_to_no_end_takes_no_verdict_away(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "time.sleep(float(os.environ['SLEEP_S']))")
+    run = recorded(tmp_path / "run", lost=True)
+
+    assert checked(run, environment | {"SLEEP_S": "0"})[0] == 1
+    proven = run.verdict.read_bytes()
+    code, verdict, said = checked(run, environment | {"SLEEP_S": "600"}, FIREDRILL_JUDGING_S="5")
+
+    assert (code, verdict["outcome"]) == (2, "unknown")
+    assert f"the verdict that is stored stays: {run.verdict}" in said
+    assert run.verdict.read_bytes() == proven
+
+
 @pytest.mark.parametrize("name", ["transactions", "micro_ops-0000"])
 def test_a_file_that_claims_more_rows_than_it_can_hold_is_refused_unread(
     name: str, tmp_path: Path
