@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 import re
+import secrets
 import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ UNFINISHED = ".restoring"
 MAX_SUMS_BYTES = 32 << 20
 MAX_FILES = 100_000
 CHUNK_BYTES = 1 << 20
+# Of a run's bytes to those of its archive: logs get ten times smaller, a column of zeros a thousand
+# times. An archive that claims more than this would fill a disk for what it costs to send.
+RATIO_MAX = 200
+SMALL_BYTES = 64 << 20
+ROOM_KEPT_BYTES = 256 << 20  # of the disk: a run at work needs some
 LEVEL = 6  # of gzip: tables are compressed already, logs are what it is for
 _PART = re.compile(r"[^/\x00]{1,255}")
 _LEFT_OUT = ("undo",)  # resources on the machine that made the run; a copy has none
@@ -220,6 +226,16 @@ def _read_sums(tar: tarfile.TarFile, source: Path) -> _Sums:
         plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
         if not plain or file.size_bytes < 0 or parts[0] in _LEFT_OUT:
             raise _malformed(source, f"expected names of files below the run, found {name[:80]!r}")
+        for parent in itertools.accumulate(parts[:-1], "{}/{}".format):
+            if parent in sums.files:
+                raise _malformed(
+                    source, f"expected a file or a directory, both are {parent[:80]!r}"
+                )
+    claimed = sum(file.size_bytes for file in sums.files.values())
+    most = max(SMALL_BYTES, RATIO_MAX * source.stat().st_size)
+    if claimed > most:
+        reason = f"expected at most {most:,} bytes in an archive of its size, found {claimed:,}"
+        raise _malformed(source, reason)
     return sums
 
 
@@ -227,8 +243,11 @@ def _require_room(store: RunStore, sums: _Sums, source: Path) -> None:
     needed = sum(file.size_bytes for file in sums.files.values())
     place = next(p for p in (store.root, *store.root.resolve().parents) if p.is_dir())
     free = shutil.disk_usage(place).free
-    if needed > free:
-        raise HarnessError(f"archive {source}: it needs {needed:,} bytes, and {free:,} are free")
+    if needed + ROOM_KEPT_BYTES > free:
+        kept = f"of which {ROOM_KEPT_BYTES:,} stay free"
+        raise HarnessError(
+            f"archive {source}: it needs {needed:,} bytes, and {free:,} are free, {kept}"
+        )
 
 
 def _begin_directory(store: RunStore, run: str) -> Path:
@@ -238,8 +257,10 @@ def _begin_directory(store: RunStore, run: str) -> Path:
         with locked(left) as alone:
             if alone:
                 shutil.rmtree(left, ignore_errors=True)
-    # No identifier: no listing shows it.
-    return Path(tempfile.mkdtemp(prefix=f".{run}.", suffix=UNFINISHED, dir=store.root))
+    # No identifier: no listing shows it. As readable as any directory of this user (its umask).
+    path = store.root / f".{run}.{secrets.token_hex(8)}{UNFINISHED}"
+    path.mkdir()
+    return path
 
 
 def _read(tar: tarfile.TarFile, sums: _Sums, root: Path | None, source: Path) -> None:

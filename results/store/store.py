@@ -103,12 +103,13 @@ class RunStore:
         Its name goes first, so that an interrupted deletion leaves no partial run. Raises
         ``HarnessError``.
         """
-        # No identifier matches this name, so that no listing shows it.
-        doomed = self.root / f".{run.root.name}.removing"
+        # No identifier matches this name, so that no listing shows it. Beside it: a run that was
+        # named by its path may lie on another file system than this store.
+        doomed = run.root.with_name(f".{run.root.name}.removing")
         try:
             run.root.rename(doomed)
             shutil.rmtree(doomed, onerror=_unless_gone)
-            self.mend_latest()
+            RunStore(run.root.parent).mend_latest()
         except (OSError, RecursionError) as error:
             raise HarnessError(f"cannot remove run {run.root}: {_why(error)}") from error
 
