@@ -74,6 +74,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     if request.judge is not None:
         from cli.verdict_lines import findings_of
 
+        run = judging.recovered(run, note)
         verdict = judging.judge_here(run, request.judge, note, request.crashed)
         tell(Reply(verdict=verdict, findings=findings_of(run, verdict, kept=request.kept)))
     if request.report:

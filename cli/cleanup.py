@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -11,10 +10,10 @@ from functools import partial
 import click
 
 from cli.reaper import BY_HAND
+from cli.run_state import driven
 from cli.session import Session, runs_option, say
 from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
 from harness.exit_codes import Outcome
-from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
 from harness.plan import planfile
 from harness.run.addresses import forget_addresses
@@ -170,28 +169,6 @@ def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
 def _tell_removed(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(f"removed {inert(line)}")
-
-
-def driven(run: RunDirectory) -> bool:
-    """Tell whether a living controller writes to ``run``, or judges it while its nodes are up."""
-    from clusters.providers.process.cleanup import driven as runs_nodes
-
-    try:
-        require_plain(run)
-    except MalformedHistory:  # what is elsewhere is not this run's
-        return False
-    with contextlib.suppress(MalformedHistory):  # the clean-up itself reports it
-        if runs_nodes(run.undo):
-            return True
-    try:
-        handle = lock_directory(run.chunks, shared=False)
-    except OSError:  # sealed, or never begun
-        return False
-    if handle is None:
-        return True
-    # Taken for the look only: a controller that begins now needs the lock.
-    os.close(handle)
-    return False
 
 
 def left_by_others(store: RunStore) -> str:

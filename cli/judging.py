@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ import msgspec
 
 from cli.analysis import Asked, Foreign, analyzed
 from cli.judging_limits import LimitsAsked
+from cli.run_state import holding
 from cli.session import say
 from harness.errors import (
     FiredrillError,
@@ -23,7 +25,13 @@ from harness.errors import (
     UsageError,
 )
 from harness.exit_codes import Outcome, worst
-from harness.history.files import disk_failure, is_regular, write_atomically
+from harness.history.files import (
+    READ_ONLY,
+    copy_files,
+    disk_failure,
+    is_regular,
+    write_atomically,
+)
 from harness.history.manifest import RUNNING, read_manifest
 from harness.protocols.verdict import Verdict, read_outcome
 from harness.run.directory import RunDirectory, require_plain
@@ -76,7 +84,8 @@ def judge(
     which is stored only where no verdict is.
     """
     asked = Asked(executor=executor, model=model, search_limit=search_limit)
-    found = analyzed(run, say, asked, report=report, history=history, kept=kept, asked=limits)
+    with holding(run):
+        found = analyzed(run, say, asked, report=report, history=history, kept=kept, asked=limits)
     verdict = found.verdict
     if verdict is None:
         reason = f"the analysis did not end: {found.death}"
@@ -125,16 +134,12 @@ def judge_here(
 ) -> Verdict:
     """Analyze ``run`` in this process and write its verdict, last and in one step.
 
-    A run whose controller died is recovered first. See ``Asked`` for the defaults. Raises
+    A run whose controller died is ``recovered`` first. See ``Asked`` for the defaults. Raises
     ``MalformedHistory`` for a directory without a history.
     """
     from checkers.engine.analyze import analyze
 
-    if read_manifest(run).state == RUNNING:
-        from harness.history.seal import recover
-
-        say(f"{run.root.name} was not sealed: recovering what was written")
-        recover(run, partition_of=_partition_of(run))
+    run = recovered(run, say)
     chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
     say(f"judging {run.root.name} ({chosen}{why})")
     origin = read_manifest(run).origin
@@ -151,6 +156,31 @@ def judge_here(
     )
     _keep(run, verdict, say, *unstored)
     return verdict
+
+
+def recovered(run: RunDirectory, say: Callable[[str], None] = say) -> RunDirectory:
+    """Recover ``run`` where its controller died, and return it. One that can only be read is
+    recovered in a copy among this process's temporary files, whose results go where those of
+    ``run`` would. Raises ``MalformedHistory`` and ``HarnessError`` as ``recover`` does.
+    """
+    if read_manifest(run).state != RUNNING:
+        return run
+    from harness.history.seal import recover
+
+    say(f"{run.root.name} was not sealed: recovering what was written")
+    try:
+        recover(run, partition_of=_partition_of(run))
+        return run
+    except NotStored as error:
+        cause = error.__cause__
+        if not (isinstance(cause, OSError) and cause.errno in READ_ONLY):
+            raise
+    say(f"{run.root.name} can only be read: it is recovered in a copy, which is not kept")
+    root = Path(tempfile.mkdtemp(prefix="firedrill-")) / run.root.name
+    copy_files(run.root, root)
+    copy = RunDirectory(root, run.output or run.root)
+    recover(copy, partition_of=_partition_of(copy))
+    return copy
 
 
 def _keep(

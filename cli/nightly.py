@@ -22,7 +22,7 @@ from cli import quantities
 from cli.campaign import CAMPAIGNS, TABLE, Conducted, conduct, past_by_axes, write_results
 from cli.cells import code_digest
 from cli.run_pages import refresh_index
-from cli.run_summary import held_by
+from cli.run_state import held_by
 from cli.runs import export_store
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell_table import CampaignTable, CellRow

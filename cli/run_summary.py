@@ -6,15 +6,13 @@ from datetime import datetime
 
 import msgspec
 
-from cli.cleanup import driven
+from cli.run_state import ON, held_by
 from harness.errors import MalformedHistory
 from harness.history.manifest import PREFIX, RUNNING, SEALED
 from harness.protocols.verdict import read_outcome
 from harness.run.directory import RunDirectory, require_plain
 from results.store.run_entry import RecordedFinding, RunEntry, entry_of
 
-ON = "still driven"
-UP = "its cluster is kept up"
 _UNJUDGED = {RUNNING: "not sealed", SEALED: "not judged", PREFIX: "not judged", "": "no history"}
 
 
@@ -102,16 +100,3 @@ def outcome_of(run: RunDirectory) -> str | None:
     except MalformedHistory:
         return None
     return found.value if found else None
-
-
-def held_by(run: RunDirectory) -> str:
-    """Return why the run can't be removed now; empty where nothing holds it, or where the directory
-    has links in place of files, and so comes from elsewhere.
-    """
-    try:
-        require_plain(run)
-    except MalformedHistory:
-        return ""
-    if run.kept.exists():
-        return UP
-    return ON if driven(run) else ""

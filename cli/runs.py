@@ -10,7 +10,8 @@ import msgspec
 
 from cli.quantities import seconds, size_bytes
 from cli.run_pages import refresh_index
-from cli.run_summary import Summary, held_by, summarized
+from cli.run_state import held_by
+from cli.run_summary import Summary, summarized
 from cli.session import runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
@@ -112,6 +113,8 @@ def archive_runs(store: RunStore, names: tuple[str, ...], directory: Path, remov
         target = archive(run, directory / f"{run.root.name}{SUFFIX}")
         if remove:
             require_whole(target)
+            if held := held_by(run):
+                raise HarnessError(f"run {run.root.name} is archived and stays: {held}")
             store.remove(run)
         click.echo(target)
     if remove:
@@ -236,6 +239,10 @@ def prune(
         click.echo(f"{'would finish' if dry_run else 'finished'} removing {name}")
     for chosen in to_prune(known, rule, datetime.now(UTC)):
         run = every[chosen.run_id]
+        # Again: since the list was made a command may have begun to work on it.
+        if held := held_by(run):
+            say(f"{chosen.run_id} stays: {held}")
+            continue
         size = used_bytes(run.root)
         if not dry_run:
             try:

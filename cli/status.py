@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from cli.live_status import LiveStatus, read_status
-from cli.run_summary import ON, summary
+from cli.run_state import ON
+from cli.run_summary import summary
 from cli.session import Session, runs_option
 from harness.text import inert, inert_json
 from results.store.store import RunStore

@@ -24,8 +24,13 @@ from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
 from harness.campaigns.coverage_log import CoverageLog
-from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
-from harness.history.files import locked
+from harness.errors import (
+    BrokenPlugin,
+    FiredrillError,
+    PlanError,
+    UnknownPlugin,
+    UsageError,
+)
 from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
 from harness.plan.installed_plugins import plugin
@@ -119,6 +124,7 @@ def run_plan(
     way.
     """
     from cli.cleanup import left_by_others
+    from cli.run_state import owning
     from results.store.store import RunStore
 
     ready = resolve(plan)
@@ -135,7 +141,7 @@ def run_plan(
     if begun:
         begun(run)
     # Held to its end: until there are chunks nothing else shows that the run is alive.
-    with locked(run.root):
+    with owning(run):
         try:
             _run(
                 plan,

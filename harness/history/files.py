@@ -14,6 +14,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -200,6 +201,23 @@ def write_atomically(path: Path, content: bytes) -> None:
                 unfinished.unlink(missing_ok=True)
         missing = "" if error.errno in WRONG_NAME else f"{len(content)} bytes are missing"
         raise disk_failure("write", path, error, missing) from error
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy the regular files below the directory ``source`` into the new directory ``target``; no
+    link is followed. Raises ``HarnessError``.
+    """
+    try:
+        for directory, _, names in os.walk(source):
+            copied = target / Path(directory).relative_to(source)
+            copied.mkdir(parents=True)
+            for name in names:
+                path = Path(directory) / name
+                if is_regular(path):
+                    with open_regular(path) as content, (copied / name).open("xb") as copy:
+                        shutil.copyfileobj(content, copy, 1 << 20)
+    except OSError as error:
+        raise disk_failure("copy", source, error, "the copy is incomplete") from error
 
 
 def remove_partials(directory: Path) -> None:

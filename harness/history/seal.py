@@ -49,6 +49,9 @@ def seal_chunks(
     with _alone(run):
         manifest = read_manifest(run)
         if manifest.state == RUNNING:
+            _adopt_settled_plan(run, manifest)
+            if not ended:  # a damaged plan or state must not become a table
+                require_checksums(run, manifest)
             manifest = _tabulate(run, manifest, partition_of, splits, ended)
             write_manifest(run, manifest)
         # Also of a sealed run: the sealer before may have died between the two.
@@ -69,6 +72,23 @@ def _alone(run: RunDirectory) -> Iterator[None]:
         yield
 
 
+def _adopt_settled_plan(run: RunDirectory, manifest: Manifest) -> None:
+    """Put the plan with settled offsets into the place of the plan, where the manifest names it: a
+    controller may die before that, and after. Raises ``HarnessError``.
+    """
+    settled = run.settled_plan
+    try:
+        if not files.is_regular(settled):
+            return
+        if files.sha256(settled) == manifest.checksums.get(run.plan.name):
+            files.publish(settled, run.plan)
+        else:
+            settled.unlink()
+    except OSError as error:
+        missing = "its plan lacks the moments at which faults came"
+        raise files.disk_failure("write", run.plan, error, missing) from error
+
+
 def _tabulate(
     run: RunDirectory,
     manifest: Manifest,
@@ -77,10 +97,10 @@ def _tabulate(
     ended: bool,
 ) -> Manifest:
     """Write the tables; returns the manifest with their entries."""
-    # The tables of a run on a full disk need this room.
-    for reserve in sorted(run.chunks.glob("reserve-*")):
-        reserve.unlink()
     try:
+        # The tables of a run on a full disk need this room.
+        for reserve in sorted(run.chunks.glob("reserve-*")):
+            reserve.unlink()
         scanned, phases, checksums = _written(run, manifest, partition_of, splits, None)
         if checksums is None:
             cut_ns = _end_ns(scanned)
@@ -216,7 +236,5 @@ def recover(run: RunDirectory, *, partition_of: PartitionOf | None = None) -> Ma
     ``HarnessError`` where the disk refuses.
     """
     manifest = read_manifest(run)
-    if manifest.state == RUNNING:  # a damaged plan or state must not become a table
-        require_checksums(run, manifest)
     splits = manifest.splits or SPLITS
     return seal_chunks(run, partition_of=partition_of, splits=splits, ended=False)

@@ -137,6 +137,13 @@ class RunDirectory:
         return self.root / "plan.toml"
 
     @property
+    def settled_plan(self) -> Path:
+        """The plan with the moments at which its aimed faults came, until it is the plan: from the
+        end of a run to its sealing.
+        """
+        return self.root / ".plan.toml.settled"
+
+    @property
     def manifest(self) -> Path:
         """Versions, machine, checksums, state."""
         return self.root / "manifest.json"

@@ -192,17 +192,18 @@ class Life:
 
     def settle_plan(self) -> dict[str, str]:
         """Write the plan again with the offsets of the faults that waited for a moment, where
-        there are any, and return its new checksum.
+        there are any, beside the plan, and return its checksum: sealing puts it into the place of
+        the plan once the manifest names it.
         """
         came = self.nemesis.schedule
         if came == self.plan.nemesis.schedule:
             return {}
         try:
-            write_atomically(self.run.plan, dumps(resolved(self.plan, came)).encode())
+            write_atomically(self.run.settled_plan, dumps(resolved(self.plan, came)).encode())
         except HarnessError as error:
             self.trouble.append(f"the offsets of aimed faults are not in the plan: {error}")
             return {}
-        return {self.run.plan.name: sha256(self.run.plan)}
+        return {self.run.plan.name: sha256(self.run.settled_plan)}
 
     @contextlib.contextmanager
     def within_budget(self) -> Iterator[None]:
