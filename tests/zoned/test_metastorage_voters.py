@@ -112,6 +112,7 @@ def test_a_wiped_member_of_metastorage_comes_back_as_another_one(leads: bool) ->
             await asyncio.sleep(0.1)
         (new,) = members - before
         assert new.startswith(f"{victim}@")
+        await asyncio.sleep(2.0)  # the clients go on
         await ended(lab, load, work)
 
     simulate(scenario())
