@@ -9,6 +9,7 @@ the kernel or checker that it died of, so that the findings of the others are re
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -62,10 +63,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     search_limit: int | None = None
 
 
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """The history of a run in another form: ``edn``, ``jsonl``, or one table as CSV; into the file
+    ``output``, or to stdout.
+    """
+
+    form: str
+    output: str | None = None
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The child's task: import ``history``, judge as ``judge`` says, where they are given, then
     draw. A run that is not ``kept`` is gone with the command. ``crashed`` are kernels and checkers
-    to leave out, and why.
+    to leave out, and why. Or, with ``export``, to write that and nothing else.
     """
 
     root: str
@@ -77,6 +87,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     report: bool
     kept: bool = True
     crashed: dict[str, str] = {}
+    export: Export | None = None
+    cpu_s: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,6 +185,33 @@ def analyzed(
     return found
 
 
+def exported(run: RunDirectory, say: Callable[[str], None], export: Export) -> None:
+    """Have a child write ``export`` of ``run``. Its limit of time is one of processor time: a
+    reader of stdout may take as long as it likes. Raises the child's error, in the same family of
+    errors, ``BrokenPipeError`` where the reader is gone, and ``HarnessError`` where the child died.
+    """
+    limits = limits_of(run.root)
+    request = Request(
+        root=str(run.root),
+        reply=-1,
+        memory_bytes=limits.memory_bytes,
+        judge=None,
+        report=False,
+        export=export,
+        cpu_s=math.ceil(limits.time_s),
+    )
+    found = _once(request, limits, math.inf, say)
+    if found.error is not None:
+        if found.error.error == BrokenPipeError.__name__:
+            raise BrokenPipeError(found.error.text)
+        if found.error.error == MemoryError.__name__:
+            allowed = f"{limits.memory_bytes >> 20} MiB ({MEMORY_VARIABLE} sets the limit)"
+            raise HarnessError(f"nothing, or not all, was exported: it needs more than {allowed}")
+        raise _raised(found.error)
+    if found.death:
+        raise HarnessError(f"nothing, or not all, was exported: {found.death}")
+
+
 def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]) -> Found:
     """Run one child, from its start to its end."""
     with scratch_directory("judge") as scratch:
@@ -202,7 +241,11 @@ def _once_in(
     found = Found()
     try:
         for line in _lines(
-            reader, ends_s, _Alive(found, say, judges=request.judge is not None).tell
+            reader,
+            ends_s,
+            (lambda: None)
+            if request.export
+            else _Alive(found, say, judges=request.judge is not None).tell,
         ):
             _take(msgspec.json.decode(line, type=Reply), found, say)
         found.death = _death(child.wait())

@@ -5,6 +5,7 @@ limits, and replies over a pipe.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -33,6 +34,8 @@ def main(argument: str) -> int:
     # An interruption ends the child without a traceback; the command tells of it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     limit_memory(request.memory_bytes)
+    if request.cpu_s is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (request.cpu_s, request.cpu_s))
 
     def tell(reply: Reply) -> None:
         content = memoryview(msgspec.json.encode(reply) + b"\n")
@@ -67,6 +70,11 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     def note(text: str) -> None:
         tell(Reply(note=text))
 
+    if request.export is not None:
+        from cli.export import write_export
+
+        write_export(run, request.export)
+        return
     ENTERING.set(lambda name: tell(Reply(at=name)))
     PROGRESS.set(lambda text: tell(Reply(progress=text)))
     if request.history is not None:

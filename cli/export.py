@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from cli import streams
+from cli.analysis import Export, exported
 from cli.session import Session, runs_option, say
-from harness.errors import MalformedHistory, UsageError
+from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import files
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory
@@ -52,13 +54,25 @@ def export(
     if edn + jsonl + (table is not None) != 1:
         raise UsageError("say in what form: one of --edn, --jsonl and --csv TABLE")
     session.run = directory = store.resolve(run)
-    history = _loaded(directory)
-    lines = _operations(history, edn=edn) if table is None else _table(history, table)
-    with _target(output) as stream:
-        stream.writelines(lines)
+    form = table or ("edn" if edn else "jsonl")
+    # In a process with limits: the run may be a stranger's.
+    exported(directory, say, Export(form=form, output=None if output is None else str(output)))
     if output is not None:
         say(f"wrote {output}")
     return 0
+
+
+def write_export(run: RunDirectory, export: Export) -> None:
+    """Write the history of ``run`` in another form, in this process. Raises ``FiredrillError``, and
+    ``BrokenPipeError`` where the reader of stdout is gone.
+    """
+    history = _loaded(run)
+    if export.form in CSV_CHOICES:
+        lines = _table(history, export.form)
+    else:
+        lines = _operations(history, edn=export.form == "edn")
+    with _target(Path(export.output) if export.output else None) as stream:
+        stream.writelines(lines)
 
 
 def _loaded(run: RunDirectory) -> History:
@@ -111,8 +125,14 @@ def _table(history: History, table: str) -> Iterator[bytes]:
 def _target(output: Path | None) -> Iterator[BinaryIO]:
     """Open stdout, or a file that appears under its name once it is whole."""
     if output is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            streams.settle()
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise HarnessError(f"stdout: {error.strerror or error}") from error
         return
     if output.exists() and not files.is_regular(output):
         raise UsageError(f"--output: expected a file (got {output})")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -369,3 +373,40 @@ def test_an_export_without_its_beginning_is_not_taken_for_a_history_of_another_t
     assert not is_exported(path)
     with pytest.raises(MalformedHistory, match="a record of an exported run"):
         import_run(path, RunDirectory(tmp_path / "again"))
+
+
+def piped(run: RunDirectory, to: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", "from cli.main import main; main()", "export", str(run.root)]
+    command = f"{shlex.join([*words, '--jsonl'])} {to}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "told"),
+    [
+        ("| true", 141, ""),
+        (">/dev/full", 255, "firedrill: stdout: No space left on device\n"),
+        ("| head -c 0", 141, ""),
+    ],
+)
+def test_a_stdout_that_takes_nothing_is_told_once(
+    run: RunDirectory, to: str, code: int, told: str
+) -> None:
+    done = piped(run, to)
+
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_a_run_is_exported_within_limits(run: RunDirectory) -> None:
+    assert piped(run, "", FIREDRILL_MEMORY_MIB="4000").returncode == 0
+
+    refused = piped(run, "", FIREDRILL_MEMORY_MIB="60")
+
+    assert (refused.returncode, refused.stdout) == (255, "")
+    assert "Traceback" not in refused.stderr
