@@ -104,10 +104,10 @@ def test_the_next_leader_completes_what_one_that_died_had_begun(
     variant: str, moment: Moment
 ) -> None:
     async def scenario() -> None:
-        lab = Lab(7)
-        lab.provider = SimProvider(seed=7, claims=ReferenceClaims())
+        lab = Lab(8)
+        lab.provider = SimProvider(seed=8, claims=ReferenceClaims())
         await begun(lab, 3, rebalance=variant)
-        load, assassin = Timed(lab, 7), Assassin(lab, moment)
+        load, assassin = Timed(lab, 8), Assassin(lab, moment)
         nodes = ("a", "b", "d", "e", "f")
         work = [asyncio.ensure_future(load.client(node)) for node in nodes]
         work += [asyncio.ensure_future(load.watch()), asyncio.ensure_future(assassin.kill())]
