@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import OK, TYPES, Ints, codes, ints
-from checkers.explain.attribution import windows
+from checkers.explain.attribution import FOREVER_NS, windows
 from checkers.explain.fault_effects import Effect, effects, summary
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
@@ -43,11 +43,12 @@ class GapChecker:
         found = effects(table, tables["faults"], tables["events"])
         faults = windows(tables["faults"])
         rows = zip(faults, found, strict=True)
-        gap = _gap(done, start_ns, end_ns)
+        last_ns = dict(setting.phases).get("heal", FOREVER_NS)  # a prefix has no mark of its end
+        gap = _gap(done, start_ns, end_ns, last_ns)
         return Part(
             availability=Availability(
                 drive=Window(start_ns=start_ns, end_ns=end_ns, **gap),
-                windows=tuple(_window(row, done, effect) for row, effect in rows),
+                windows=tuple(_window(row, done, last_ns, effect) for row, effect in rows),
                 effects=summary(found),
                 partitions=partition_gaps(tables[TRIES], faults) if TRIES in tables else None,
             )
@@ -62,15 +63,16 @@ def _drive(setting: Setting, invoked: Ints, done: Ints) -> tuple[int, int]:
     return marks.get("drive", first), marks.get("heal", last)
 
 
-def _gap(done: Ints, start_ns: int, end_ns: int) -> dict[str, int]:
+def _gap(done: Ints, start_ns: int, end_ns: int, last_ns: int) -> dict[str, int]:
     """Return the longest time without an ok completion that touches [start, end], and the number of
-    ok completions; a gap ends at the first completion, even when that lies beyond the end.
+    ok completions; a gap ends at the first completion, even when that lies beyond the end, but at
+    the latest at ``last_ns``, after which no client asks.
     """
     low, high = np.searchsorted(done, [start_ns, end_ns], side="right")
     inner = done[low:high]
-    # Without a completion in the drive phase its end may lie before its begin; no gap is negative.
-    closing = done[high : high + 1] if high < len(done) else np.asarray([max(end_ns, start_ns)])
-    points = np.concatenate([[start_ns], inner, closing])
+    closing = done[high] if high < len(done) else max(end_ns, start_ns)
+    # What began after the drive phase has no gap; no gap is negative.
+    points = np.minimum(np.concatenate([[start_ns], inner, [closing]]), max(last_ns, start_ns))
     widths = np.diff(points)
     at = int(np.argmax(widths))
     return {
@@ -80,7 +82,7 @@ def _gap(done: Ints, start_ns: int, end_ns: int) -> dict[str, int]:
     }
 
 
-def _window(row: dict[str, Any], done: Ints, effect: Effect) -> FaultWindow:
+def _window(row: dict[str, Any], done: Ints, drive_end_ns: int, effect: Effect) -> FaultWindow:
     last_ns = int(done[-1]) if len(done) else row["start_ns"]
     end_ns = max(last_ns, row["start_ns"]) if row["end_ns"] is None else row["end_ns"]
     healed = None if row["end_ns"] is None else _first_after(done, row["end_ns"])
@@ -92,7 +94,7 @@ def _window(row: dict[str, Any], done: Ints, effect: Effect) -> FaultWindow:
         roles=None if row["roles"] is None else tuple(row["roles"]),
         start_ns=row["start_ns"],
         end_ns=row["end_ns"],
-        **_gap(done, row["start_ns"], end_ns),
+        **_gap(done, row["start_ns"], end_ns, drive_end_ns),
         first_ok_after_inject_ns=_first_after(done, row["start_ns"]),
         first_ok_after_heal_ns=healed,
         open_at_injection=effect.open,

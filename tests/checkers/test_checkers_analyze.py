@@ -149,6 +149,17 @@ def test_availability_tells_gaps_and_the_way_back(tmp_path: Path) -> None:
     assert window.longest_gap_ns == 65 * MS
 
 
+def test_a_gap_ends_with_the_drive_at_the_latest(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", LOSS, [KILL])
+    phases = (("drive", 0), ("heal", 40 * MS))
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), phases=phases))
+
+    found = analyze(run, executor="local").availability
+
+    assert (found.drive.longest_gap_at_ns, found.drive.longest_gap_ns) == (10 * MS, 20 * MS)
+    assert found.windows[0].longest_gap_ns == 10 * MS
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
