@@ -18,10 +18,12 @@ import attrs
 import msgspec
 
 from harness.campaigns.cell import CellResult
-from harness.history.files import disk_failure
+from harness.history.files import disk_failure, open_regular
 
 RESULTS_FILE = "campaign.jsonl"
 _BLOCK_BYTES = 1 << 16
+# A line of anyone's: also nested without limit, or not text.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ class Ledger:
         """
         ledger = cls(path, code)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 for text in file:
                     result = _decoded(text, code)
                     if result is not None and counts(result):
@@ -100,9 +102,9 @@ def past_results(path: Path) -> list[tuple[str, CellResult]]:
     """
     found = []
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for text in file:
-                with contextlib.suppress(msgspec.DecodeError):
+                with contextlib.suppress(*_UNREADABLE):
                     code = msgspec.json.decode(text, type=_Line).code
                     if (result := _decoded(text, code)) is not None:
                         found.append((code, result))
@@ -121,7 +123,7 @@ def _decoded(text: bytes, code: str) -> CellResult | None:
         if line.code != code or line.crc != zlib.crc32(line.result):
             return None
         return msgspec.json.decode(line.result, type=CellResult)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return None
 
 

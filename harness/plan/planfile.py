@@ -10,6 +10,7 @@ import codecs
 import copy
 import difflib
 import enum
+import os
 import re
 import tomllib
 import typing
@@ -20,6 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from harness.errors import PlanError
+from harness.history.files import open_regular
 
 T = TypeVar("T")
 
@@ -71,7 +73,8 @@ _Place: TypeAlias = "tuple[_Place | None, Step]"
 def read_text(path: Path) -> str:
     """The text of a plan file. Raises ``PlanError`` naming the file."""
     try:
-        with path.open("rb") as file:
+        # What a link leads to is read too, but nothing that never ends, or waits for a writer.
+        with open_regular(Path(os.path.realpath(path))) as file:
             # One byte more tells a file that is too long, without reading all of it.
             data = file.read(MAX_PLAN_BYTES + 1)
     except OSError as error:

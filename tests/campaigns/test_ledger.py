@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from harness.campaigns.cell import CellResult, RunStats
-from harness.campaigns.ledger import Ledger
+from harness.campaigns.ledger import Ledger, past_results
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome
 
@@ -60,6 +61,25 @@ def test_a_line_that_was_changed_does_not_count(tmp_path: Path) -> None:
     assert known(path) == {"k2": result(2)}
     path.write_bytes(text)
     assert known(path).keys() == {"k1", "k2"}
+
+
+def test_a_line_nested_without_limit_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.jsonl"
+    Ledger(path, "code-1").add(result(1))
+    deep = b"[" * 100_000 + b"]" * 100_000
+    path.write_bytes(b'{"code":"code-1","result":' + deep + b',"crc":1}\n' + path.read_bytes())
+
+    assert known(path) == {"k1": result(1)}
+    assert past_results(path) == [("code-1", result(1))]
+
+
+def test_a_ledger_that_is_a_fifo_or_a_link_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+
+    for name, kind in (("fifo", "a FIFO"), ("link", "a symbolic link")):
+        with pytest.raises(HarnessError, match=f"it is {kind}, expected a regular file"):
+            known(tmp_path / name)
 
 
 def test_a_line_of_another_version_does_not_count(tmp_path: Path) -> None:

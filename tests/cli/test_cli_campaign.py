@@ -129,6 +129,13 @@ def test_a_campaign_of_a_plan_that_is_refused_names_the_cell(
     assert "drive.rate_per_s=-1.0" in capsys.readouterr().err
 
 
+def test_a_fifo_is_no_campaign_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "night.toml")
+
+    assert execute(["campaign", str(tmp_path / "night.toml")]) == 254
+    assert "it is a FIFO, expected a regular file" in capsys.readouterr().err
+
+
 def test_the_file_of_the_guide_is_one(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "campaigns.md").read_text()
     path = tmp_path / "night.toml"
