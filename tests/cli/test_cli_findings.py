@@ -38,7 +38,7 @@ def test_a_valid_run_says_what_was_driven_before_its_outcome(
     assert driven == (
         "list-append, seed 3, 3 nodes (sim), 13 s: 1,520 ok, 1,490 fail, 0 info (TX-CONFLICT "
         "1,476, CONNECT-FAILED 12, CONNECTION-LOST 2); p50 17.4 ms, p99 88.9 ms; longest gap "
-        "140 ms; 1 fault, 1 with proven effect"
+        "49.5 ms; 1 fault, 1 with proven effect"
     )
     assert last.startswith("VALID: ")
 
