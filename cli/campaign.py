@@ -41,7 +41,7 @@ from harness.campaigns.pool import Pool, in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, totals
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
 from harness.exit_codes import FAILED, Outcome
-from harness.history.files import write_atomically
+from harness.history.files import is_regular, write_atomically
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
 from results.store.store import RunStore
@@ -171,7 +171,9 @@ def conduct(
     of its cells, by ``Place.axes``; by default what that directory records. Raises ``PlanError``
     and ``UsageError``.
     """
-    root = store.root / CAMPAIGNS / name
+    root = _root(store, name)
+    if shard is not None:
+        _parts(shard)
     cells = _cells(asked, file)
     ledger = _ledger(root, others, again=again)
     budget_s = budget_s or asked.time_budget_s
@@ -344,10 +346,26 @@ class Runner:
         return f"{count} of {len(cells)} {what}, {ends}"
 
 
+def _root(store: RunStore, name: str) -> Path:
+    """The directory ``name`` of the store's campaigns, which leads nowhere else. Raises
+    ``UsageError``.
+    """
+    root = store.root / CAMPAIGNS / name
+    for path in (root.parent, root):
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise UsageError(f"{path}: expected a directory: nothing is written through a link")
+    return root
+
+
 def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
-    """Return the cell at each place. Raises ``PlanError``, ``UsageError``."""
+    """Return the cell at each place. A plan that no run could carry out is refused here, once for
+    all its seeds. Raises ``PlanError``, ``UsageError``.
+    """
+    from cli.wiring import resolve
+
     base = file.parent / asked.plan if asked.plan else None
     found, simulated = {}, []
+    resolved = set()
     for place in places(asked):
         given = place.overrides() | {"name": asked.name}
         try:
@@ -355,6 +373,9 @@ def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
             if plan.cluster.provider == SIMULATED:
                 plan = load(base, given | {"check.executor": "local"}, usual=DEFAULTS)
                 simulated.append(plan)
+            if place.axes not in resolved:
+                resolve(plan)
+                resolved.add(place.axes)
         except PlanError as error:
             raise PlanError(error.path, f"{error.problem} (in {place.axes})", str(file)) from error
         found[place] = Cell(plan=plan, limit_s=_limit_s(plan))
@@ -394,9 +415,9 @@ def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
     for other in others:
         source = other / CAMPAIGNS / root.name / RESULTS_FILE
-        if not source.is_file():
+        if not is_regular(source):
             source = other / RESULTS_FILE
-        if not source.is_file():
+        if not is_regular(source):
             raise UsageError(f"--merge: {other} holds no results of the campaign {root.name!r}")
         taken = Ledger.read(source, code)
         if not taken.known and past_results(source):

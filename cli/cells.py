@@ -39,6 +39,7 @@ WIRING = ("cli/cells.py", "cli/environment.py", "cli/wiring.py")
 _PRELOADED = (
     "checkers.engine.analyze",
     "cli.cleanup",
+    "cli.judging",
     "cli.wiring",
     "harness.campaigns.run_stats",
     "harness.driving.driver",

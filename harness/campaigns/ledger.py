@@ -87,13 +87,17 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Appending goes to the end, also where another campaign wrote meanwhile. Not synced:
             # cells whose results a power failure takes are run again.
-            with self.path.open("a+b") as file:
+            with open(self.path, "a+b", opener=_no_link) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # two campaigns may share a directory
                 _cut_torn_line(file)
                 file.write(msgspec.json.encode(line) + b"\n")
         except OSError as error:
             missing = "the seed's result is not kept"
             raise disk_failure("write", self.path, error, missing) from error
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def past_results(path: Path) -> list[tuple[str, CellResult]]:

@@ -118,6 +118,7 @@ def test_a_shard_that_is_none_is_refused(shard: str, file: Path, tmp_path: Path)
     of = ["--runs-dir", str(tmp_path / "runs"), "--shard", shard]
 
     assert execute(["campaign", str(file), *of]) == 254
+    assert execute(["campaign", str(file), *of, "--no-run"]) == 254
 
 
 def test_a_campaign_of_a_plan_that_is_refused_names_the_cell(
@@ -147,3 +148,36 @@ def test_the_file_of_the_guide_is_one(tmp_path: Path) -> None:
     assert set(msgspec.structs.asdict(asked)) == set(CampaignFile.__struct_fields__)
     for axis in AXES:
         assert f"`{axis}`" in guide
+
+
+@pytest.mark.parametrize("link", ["campaigns", "campaigns/night", "campaigns/night/campaign.jsonl"])
+@pytest.mark.parametrize("more", [(), ("--again",)])
+def test_nothing_is_written_through_a_link(
+    link: str, more: tuple[str, ...], file: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    name = tmp_path / "runs" / link
+    name.parent.mkdir(parents=True)
+    target = outside / "target"
+    if link.endswith(".jsonl"):
+        target.write_text("")
+    else:
+        target.mkdir()
+    name.symlink_to(target)
+
+    assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "runs"), *more]) >= 254
+
+    assert [*outside.iterdir()] == [target]
+    assert [*target.iterdir()] == [] if target.is_dir() else target.read_text() == ""
+
+
+def test_a_plan_that_no_run_can_carry_out_is_refused_before_any(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(CAMPAIGN + '"drive.duration_s" = [3.0, 1.0]\n')
+
+    assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "runs")]) == 254
+
+    assert "drive.duration_s=1.0" in capsys.readouterr().err
+    assert not [*(tmp_path / "runs").glob("*-sim-*")]

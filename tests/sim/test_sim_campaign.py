@@ -328,28 +328,31 @@ def test_a_campaign_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("campaign", "hunts", "bare", "code"),
+    ("campaign", "hunts", "tests", "bare", "code"),
     [
-        (0, 0, 0, 0),
-        (1, 255, 0, 1),
-        (1, 2, 0, 1),
-        (255, 1, 0, 1),
-        (2, 0, 0, 2),
-        (0, 2, 0, 2),
-        (2, 255, 0, 255),
-        (0, 0, 2, 255),
-        (1, 0, 2, 1),
-        (0, 2, 2, 2),
+        (0, 0, 0, 0, 0),
+        (1, 255, 0, 0, 1),
+        (1, 2, 0, 0, 1),
+        (255, 1, 0, 0, 1),
+        (2, 0, 0, 0, 2),
+        (0, 2, 0, 0, 2),
+        (2, 255, 0, 0, 255),
+        (0, 0, 0, 2, 255),
+        (0, 0, 2, 0, 255),
+        (1, 0, 0, 2, 1),
+        (0, 1, 2, 2, 1),
+        (0, 2, 0, 2, 255),
     ],
 )
 def test_a_night_ends_with_the_worst_of_what_it_found(
-    campaign: int, hunts: int, bare: int, code: int, tmp_path: Path
+    campaign: int, hunts: int, tests: int, bare: int, code: int, tmp_path: Path
 ) -> None:
     script = tmp_path / ".ci" / "nightly"
     firedrill = tmp_path / ".venv" / "bin" / "firedrill"
     cage = tmp_path / "scripts" / "bare"
     for file in (script, firedrill, cage):
         file.parent.mkdir(parents=True)
+    (tmp_path / "Makefile").write_text(f"test:\n\t@exit {tests}\n")
     script.write_bytes((Path(__file__).parents[2] / ".ci" / "nightly").read_bytes())
     firedrill.write_text(f'#!/bin/sh\n[ "$1" = sim ] && exit {campaign}\nexit {hunts}\n')
     cage.write_text(f"#!/bin/sh\nexit {bare}\n")
