@@ -74,7 +74,9 @@ def read_text(path: Path) -> str:
     """The text of a plan file. Raises ``PlanError`` naming the file."""
     try:
         # What a link leads to is read too, but nothing that never ends, or waits for a writer.
-        with open_regular(Path(os.path.realpath(path))) as file:
+        piped = path.is_relative_to("/dev/fd") or path == Path("/dev/stdin")
+        # A pipe that was handed to this process by that very name is its caller's own.
+        with path.open("rb") if piped else open_regular(Path(os.path.realpath(path))) as file:
             # One byte more tells a file that is too long, without reading all of it.
             data = file.read(MAX_PLAN_BYTES + 1)
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -143,3 +145,17 @@ def test_limits_that_no_run_could_break_or_test_are_refused(
     assert execute(["plan", *SIM, *schedule, *sets]) == 254
 
     assert words in capsys.readouterr().err
+
+
+def test_a_plan_is_read_from_a_pipe_that_its_caller_opened() -> None:
+    firedrill = Path(sys.executable).with_name("firedrill")
+    done = subprocess.run(
+        [firedrill, "plan", "/dev/stdin"],
+        input='name = "piped"\nseed = 1\n',
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert 'name = "piped"' in done.stdout
