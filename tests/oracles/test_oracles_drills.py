@@ -36,9 +36,13 @@ def drilled(bug: str, seed: int, into: Path, *, on: bool, keep: bool = False) ->
     return simulate(Cell(plan=plan), lambda _run: None, runs_dir=into, keep=keep)
 
 
+# The first seed in which the mistake comes about, where it is not 1.
+SEEDS = {"commit-retried": 5}
+
+
 @pytest.mark.parametrize(("bug", "name"), FOUND)
 def test_a_mistake_is_seen_where_its_promise_is_made(bug: str, name: str, tmp_path: Path) -> None:
-    assert name in drilled(bug, 1, tmp_path, on=True).anomalies
+    assert name in drilled(bug, SEEDS.get(bug, 1), tmp_path, on=True).anomalies
 
 
 def test_the_sound_node_breaks_no_claim_and_makes_each(tmp_path: Path) -> None:
