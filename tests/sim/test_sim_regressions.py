@@ -37,3 +37,13 @@ def test_a_lease_counts_from_a_snapshot_that_is_not_on_the_disk_yet(tmp_path: Pa
 
     assert pq.read_table(run.root / "claims_judged.parquet").num_rows > 0
     assert broken == []
+
+
+def test_a_renewal_that_is_applied_behind_a_decision_refuses_the_grant(tmp_path: Path) -> None:
+    # n1 hears nothing, and its last renewals are committed by n2, in the moment in which n2, a
+    # leader again, has found n1's lease over by those before.
+    plan = load(PLANS / "grant-decided-before-a-renewal.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    assert pq.read_table(run.root / "claims_judged.parquet").num_rows > 0
+    assert pq.read_table(run.root / "claims.parquet").to_pylist() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import attrs
 from hypothesis import given
@@ -341,40 +342,61 @@ class Replicated:
         return self.observer.store.apply(Entry(1, self.observer.index, data))
 
 
-def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
-    async def scenario() -> list[object]:
-        observer = Observer("n1")
-        observer.granted(0, Grant("n2", origin_of("n2", "00000009"), 4))
-        leader, work = Leader(observer), list[asyncio.Task[None]]()
-        manager = LeaseManager(
-            node="n1",
-            origin=observer.origin,
-            leases=observer.leases,
-            metastorage=leader,
-            event_log=EventLog(boot="boot", wall_ns=lambda: 7),
-            spawn=lambda step: work.append(asyncio.ensure_future(step)),
-        )
-
-        partition = Partition()
-        primary = Primary(
-            number=0,
+async def taken_over(
+    observer: Observer, meanwhile: Callable[[], None] = lambda: None
+) -> list[object]:
+    """What metastorage's leader did for n1, which would take partition 0 over; ``meanwhile``
+    happens between its decision and its request.
+    """
+    leader, work = Leader(observer), list[asyncio.Task[None]]()
+    manager = LeaseManager(
+        node="n1",
+        origin=observer.origin,
+        leases=observer.leases,
+        metastorage=leader,
+        event_log=EventLog(boot="boot", wall_ns=lambda: 7),
+        spawn=lambda step: work.append(asyncio.ensure_future(step)),
+    )
+    partition = Partition()
+    primary = Primary(
+        number=0,
+        partition=partition,
+        replication=Led(observer.leases),
+        outcomes=OutcomeSender(
             partition=partition,
-            replication=Led(observer.leases),
-            outcomes=OutcomeSender(
-                partition=partition,
-                primaries=PrimaryClient(route=lambda _: None, ask=unasked, notify=unnotified),
-                spawn=asyncio.ensure_future,
-            ),
-            clock=observer.clock,
-            leases=observer.leases,
-        )
-        manager.reconcile(primary, Led(observer.leases))
-        for task in work:
-            await task
-        assert observer.leases.grants[0] == Grant("n1", observer.origin, 5)
-        return leader.done
+            primaries=PrimaryClient(route=lambda _: None, ask=unasked, notify=unnotified),
+            spawn=asyncio.ensure_future,
+        ),
+        clock=observer.clock,
+        leases=observer.leases,
+    )
+    manager.reconcile(primary, Led(observer.leases))
+    meanwhile()
+    for task in work:
+        await task
+    return leader.done
 
-    assert asyncio.run(scenario()) == [True]
+
+def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
+    observer = Observer("n1")
+    observer.granted(0, Grant("n2", origin_of("n2", "00000009"), 4))
+
+    assert asyncio.run(taken_over(observer)) == [True]
+    assert observer.leases.grants[0] == Grant("n1", observer.origin, 5)
+
+
+def test_a_renewal_that_comes_after_the_decision_refuses_the_grant() -> None:
+    observer, other = Observer("n1"), Observer("n2")
+    held = Grant("n2", other.origin, 4)
+    observer.granted(0, held)
+    observer.renewed("n2", other.leases.next_renewal())
+    late = other.leases.next_renewal()
+    observer.pass_s(LEASE_S * (1 + DRIFT) + 0.01)
+
+    done = asyncio.run(taken_over(observer, lambda: observer.renewed("n2", late)))
+
+    assert done == [False]
+    assert observer.leases.grants[0] == held
 
 
 def service_of(observer: Observer, work: list[asyncio.Task[None]]) -> MetastorageService:

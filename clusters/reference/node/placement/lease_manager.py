@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 from clusters.reference.node import events, moments
 from clusters.reference.node.markers import reached
@@ -140,7 +140,7 @@ class LeaseManager:
             primary.close()
         if partition in self._busy or self._stopping or self._removed(partition):
             return
-        step: Awaitable[None] | None = None
+        step: Awaitable[object] | None = None
         if not group.leading and mine is not None:
             reached("grant released by a follower")
             step = self._write(partition, mine, self._leases.given_up(mine))
@@ -155,7 +155,8 @@ class LeaseManager:
                 # refuses commands of earlier ones.
                 epoch = 1 if held is None else held.epoch + 1
                 grant = Grant(self._node, self._origin, epoch, generation=group.generation)
-                step = self._acquire(primary, group, held, grant, fence)
+                written = self._write(partition, held, grant, fence)
+                step = self._acquire(primary, group, grant, written)
         elif group.serving and mine is not None and primary.epoch != mine.epoch:
             step = self._open(primary, mine.epoch)
         if step is not None:
@@ -206,25 +207,20 @@ class LeaseManager:
         # was closed: then no primary acts under it any more.
         return held.node == self._node or self._leases.expired(held.node, held.origin)
 
-    def _begin(self, partition: int, step: Awaitable[None]) -> None:
+    def _begin(self, partition: int, step: Awaitable[object]) -> None:
         self._busy[partition] = None
         self._spawn(self._do(partition, step))
 
-    async def _do(self, partition: int, step: Awaitable[None]) -> None:
+    async def _do(self, partition: int, step: Awaitable[object]) -> None:
         try:
             await step
         finally:
             del self._busy[partition]
 
     async def _acquire(
-        self,
-        primary: Primary,
-        group: Raft,
-        held: Grant | None,
-        grant: Grant,
-        fence: tuple[Condition, ...],
+        self, primary: Primary, group: Raft, grant: Grant, written: Awaitable[object]
     ) -> None:
-        await self._write(primary.number, held, grant, fence)
+        await written
         # At once where it is applied here by now: nothing serves the partition meanwhile.
         if self._leases.mine(primary.number) == grant and group.serving and not self._stopping:
             await self._open(primary, grant.epoch)
@@ -236,15 +232,16 @@ class LeaseManager:
             moments.tell(moments.PRIMARY_GRANTED, primary.number)
             self._opened(primary.number)
 
-    async def _write(
+    def _write(
         self,
         partition: int,
         held: Grant | None,
         grant: Grant,
         fence: tuple[Condition, ...] = (),
-    ) -> None:
+    ) -> Coroutine[Any, Any, object]:
         """Replace a grant, on condition that it still is ``held``, and of ``fence``. The result
-        shows when it is applied.
+        shows when it is applied. The conditions are of this very moment, in which the lease of
+        ``held`` was seen to be over: a renewal that is applied after it must refuse the grant.
         """
         conditions = superseding(self._leases, partition, held, own=self._node)
         if held is not None and held.node != self._node:
@@ -253,4 +250,4 @@ class LeaseManager:
             if len(conditions) > 1:
                 reached("grant taken on condition of the last renewal")
         operation = Operation(f"{PRIMARY}{partition}", encode(grant))
-        await self._metastorage.invoke(Invoke((*conditions, *fence), (operation,)))
+        return self._metastorage.invoke(Invoke((*conditions, *fence), (operation,)))
