@@ -48,20 +48,19 @@ _TYPE_WORDS = {
     "bool": "true or false",
 }
 
-# TOML text as far as its keys are short enough. Whatever is written in strings and comments is no
-# key: a string that is not closed goes on to the end of its line or of the text, and one of several
-# lines takes up to two quotes more than close it, as a TOML reader has it. Possessive throughout:
-# nothing is matched twice.
-_PART = r"""(?: [A-Za-z0-9_-]++ | "(?: [^"\\\n] | \\. )*+ "?+ | '[^'\n]*+ '?+ )"""
-_DOT = r"[ \t]*+ \. [ \t]*+"
-_SHORT_KEYS = re.compile(
-    rf"""
-    (?: \#[^\n]*+
-      | "{{3}} (?: [^"\\] | \\. | "(?!"") )*+ (?: "{{3,5}}+ | \\?\Z )
-      | '{{3}} (?: [^'] | '(?!'') )*+ (?: '{{3,5}}+ | \Z )
-      | {_PART} (?: {_DOT} {_PART} ){{0,{MAX_KEY_PARTS - 1}}}+ (?! {_DOT} ["'A-Za-z0-9_-] )
-      | [^"'\#A-Za-z0-9_-]
-    )*+
+# The parts of TOML text that tell where its keys are. Whatever is written in strings and comments
+# is no key: a string that is not closed goes on to the end of its line or of the text, and one of
+# several lines takes up to two quotes more than close it, as a TOML reader has it. Each alternative
+# matches as it goes, whatever follows: nothing is matched twice.
+_TOKEN = re.compile(
+    r"""
+      (?P<blank> [ \t]+ )
+    | (?P<dot> \. )
+    | \#[^\n]*
+    | "{3} (?: [^"\\]+ | \\. | "(?!"") )* (?: "{3,5} | \\?\Z )
+    | '{3} (?: [^']+ | '(?!'') )* (?: '{3,5} | \Z )
+    | (?P<part> [A-Za-z0-9_-]+ | "(?: [^"\\\n]+ | \\. )*"? | '[^'\n]*'? )
+    | [^"'\#A-Za-z0-9_\-. \t]+
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -141,12 +140,22 @@ def _require_short_keys(text: str, source: str) -> None:
     """Raise ``PlanError`` for a key of more than ``MAX_KEY_PARTS`` parts, before a TOML reader sees
     it. Takes time in proportion to the text.
     """
-    found = _SHORT_KEYS.match(text)
-    end = found.end() if found else 0
-    if end < len(text):
-        line = text.count("\n", 0, end) + 1
-        problem = f"line {line}: a key of more than {MAX_KEY_PARTS} parts is nested too deeply"
-        raise PlanError("", f"{source}: {problem}")
+    parts, start, dotted_on = 0, 0, False
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup
+        if kind == "part":
+            parts, start = (parts + 1, start) if dotted_on else (1, token.start())
+            dotted_on = False
+            if parts > MAX_KEY_PARTS:
+                line = text.count("\n", 0, start) + 1
+                problem = (
+                    f"line {line}: a key of more than {MAX_KEY_PARTS} parts is nested too deeply"
+                )
+                raise PlanError("", f"{source}: {problem}")
+        elif kind == "dot" and parts and not dotted_on:
+            dotted_on = True
+        elif kind != "blank":
+            parts, dotted_on = 0, False
 
 
 def override(table: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
