@@ -5,6 +5,7 @@ The outcome is the worst of what was found:
 ``violation``   a finding that the base does not have
 ``unknown``     a fault that took effect in the base no longer does; more runs show nothing; or
                 there is nothing to compare: no cell on both sides, or too few runs
+                (``Rules.findings_suffice``)
 ``regression``  a figure is worse, by the tests and by at least the effect that matters; or a known
                 finding is met more often
 ``valid``       none of these: known findings stay known
@@ -31,6 +32,7 @@ BUILDS_MAX = 8
 SHOWN = 3  # names of cells in one sentence
 EFFECT_FELL = 0.1  # of a share of faults that took effect: less matters to no reader
 GONE_SHARE = 0.5  # of the base's faults of a kind, for none at all to be no chance
+TOO_FEW = "too few runs: no change of any figure, however large, could be told"
 UNKNOWN_SHARE = 0.02  # of runs that show nothing, as a campaign forgives them
 
 
@@ -186,11 +188,8 @@ def _reasons(found: Comparison, both: set[str], rules: Rules) -> list[tuple[Outc
             )
     if doubt := _shows_less(found.new, found.base, rules.level):
         reasons.append((Outcome.UNKNOWN, doubt))
-    apart = bool(found.hosts) and all(pair.differ for pair in found.hosts)
-    if both and not apart and not resolvable(found.figures, rules.level):
-        reasons.append(
-            (Outcome.UNKNOWN, "too few runs: no change of any figure, however large, could be told")
-        )
+    if _too_few(found.hosts, found.figures, rules) and not rules.findings_suffice:
+        reasons.append((Outcome.UNKNOWN, TOO_FEW))
     reasons += [(Outcome.REGRESSION, each.sentence) for each in found.figures if each.worse]
     reasons += [
         (
@@ -202,6 +201,12 @@ def _reasons(found: Comparison, both: set[str], rules: Rules) -> list[tuple[Outc
         if each.new * each.of_base > each.base * each.of_new
     ]
     return reasons
+
+
+def _too_few(hosts: Sequence[HostPair], figures: Sequence[FigureChange], rules: Rules) -> bool:
+    """Whether figures are to be judged, and no change of any could be called."""
+    judged = any(not pair.differ for pair in hosts)
+    return judged and not resolvable(figures, rules.level)
 
 
 def _nothing_common(found: Comparison) -> str:
@@ -379,6 +384,8 @@ def _notes(
     unmeasured = sum(entry.figures is None for entry in table["entry"])
     if unmeasured:
         yield f"{unmeasured} runs have no figures: they count for findings alone"
+    if _too_few(hosts, figures, rules) and rules.findings_suffice:
+        yield f"{TOO_FEW}: findings and faults alone were compared (ten seeds a cell tell more)"
     counted = [each for each in figures if not each.untested]
     weak = [each for each in counted if each.least * len(counted) > rules.level]
     if weak and not resolvable(figures, rules.level):

@@ -100,12 +100,15 @@ BY_NAME: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure
 @attrs.frozen(kw_only=True)
 class Rules:
     """The rules of a comparison: ``level`` bounds the chance of any false call; ``across`` names
-    what cells of the two sides may differ in (``system``, ``mode``, ``provider`` ...).
+    what cells of the two sides may differ in (``system``, ``mode``, ``provider`` ...). With too few
+    runs to tell any change of a figure a comparison is ``unknown``, or, where ``findings_suffice``,
+    what findings and faults make it.
     """
 
     figures: tuple[Figure, ...] = FIGURES
     level: float = LEVEL
     across: frozenset[str] = frozenset()
+    findings_suffice: bool = False
 
 
 def with_effects(given: Iterable[str]) -> tuple[Figure, ...]:

@@ -185,15 +185,35 @@ def test_fresh_seeds_are_other_ones_every_night_and_follow_from_its_date(file: P
     assert seed("2026-11-22") == seed("2026-11-22")
 
 
+def test_one_seed_a_cell_compares_findings_and_says_so(file: Path, tmp_path: Path) -> None:
+    sound = PLAN.replace('bugs = ["ack-before-quorum"]', "")
+    (file.parent / "base.toml").write_text(sound)
+    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
+
+    nights = (run(file, "2026-11-21"), run(file, "2026-11-22"))
+    summary = night_of(file, "2026-11-22")
+
+    assert nights == (0, 0)
+    assert summary["comparison"] == summary["outcome"] == "valid"
+    assert summary["changes"] == []
+    (note,) = summary["compare_notes"]
+    assert "too few runs" in note
+    assert "findings and faults alone were compared" in note
+    told = tmp_path / "runs" / "campaigns" / "night-20261122"
+    assert "findings and faults alone were compared" in (told / "summary.md").read_text()
+
+
 def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     sound = PLAN.replace('bugs = ["ack-before-quorum"]', "")
     (file.parent / "base.toml").write_text(sound)
     file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
     first = run(file, "2026-11-21")
+    # Another cell has nothing in common with it: that is no pass.
+    other = file.read_text().replace('faults = ["kill"]', 'faults = ["pause"]')
+    file.write_text(other)
     again = run(file, "2026-11-22")
     summary = night_of(file, "2026-11-22")
 
-    # One run on either side tells nothing about figures: that is no pass.
     assert (first, again) == (0, 2)
     assert summary["campaign_outcome"] == "valid"
     assert summary["comparison"] == summary["outcome"] == "unknown"
@@ -201,7 +221,7 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     suites = {s.name: s for s in JUnitXml.fromfile(str(Path(summary["page"]).parent / "junit.xml"))}
     assert suites["night: compared with the night before"].skipped == 1
 
-    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "nothing"'))
+    file.write_text(other.replace('compare = "all"', 'compare = "nothing"'))
     assert run(file, "2026-11-22") == 0
     assert night_of(file, "2026-11-22")["comparison"] is None
 

@@ -230,6 +230,22 @@ def test_of_too_few_runs_nothing_is_told() -> None:
     assert found.reasons[0].startswith("too few runs")
 
 
+def test_where_findings_suffice_too_few_runs_are_a_note() -> None:
+    rules = Rules(findings_suffice=True)
+    one, other = side("a", [1], {}), side("b", [1], {})
+
+    quiet = compare(one, other, rules=rules)
+    found = compare(found_in(one, 1, finding()), other, rules=rules)
+    nowhere = compare(one, side("b", [1], {}, workload="bank"), rules=rules)
+
+    assert (quiet.outcome, quiet.reasons) == (Outcome.VALID, ())
+    assert "findings and faults alone were compared" in " ".join(quiet.notes)
+    assert found.outcome is Outcome.VIOLATION
+    assert nowhere.outcome is Outcome.UNKNOWN
+    enough = compare(side("a", SEEDS, {}), side("b", SEEDS, {}), rules=rules)
+    assert "findings and faults" not in " ".join(enough.notes)
+
+
 @pytest.mark.parametrize(
     ("other", "why"),
     [
