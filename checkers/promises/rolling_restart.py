@@ -32,8 +32,7 @@ from checkers.engine.arrays import OK, Ints, ints
 from checkers.explain.attribution import FOREVER_NS
 from checkers.promises import controller, liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
-from checkers.promises.served import Served, Stretch, served
-from checkers.promises.service_limits import silences
+from checkers.promises.served import Served, Stretch, served, silences
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import Outcome

@@ -1,5 +1,5 @@
 """The limits that a plan sets for the service: ``[promise]``, and ``[promise.KIND]`` while a fault
-of that kind is in force.
+of that kind is in force. A limit that the store's mode does not promise is judged by no run.
 
 ==================== ==============================================================================
 ``longest-gap``      clients asked for longer than ``longest_gap_s``, and nothing was acknowledged:
@@ -8,6 +8,10 @@ of that kind is in force.
 ``recovery``         ``recovered_within_s`` after a heal less than 90 % of the rate before the fault
                      was served, or a partition acknowledged nothing that was asked of it
 ``indefinite-share`` a larger share of the transactions had an unknown outcome
+``late-refusal``     a request to a partition without the majority of its voters was not refused
+                     within ``refused_within_s`` (in any mode but HA)
+``late-service``     a partition acknowledged no write within ``serves_within_s`` after it had lost
+                     the majority of its voters (in mode HA)
 ==================== ==============================================================================
 
 A figure is broken only where it is for certain: a silence counts as far as clients asked all the
@@ -19,16 +23,25 @@ was starved, whose delays can't be told from the store's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import attrs
 import numpy as np
 
 from checkers.engine.arrays import Ints, ints
-from checkers.promises import controller, liveness, recovery_limit
+from checkers.promises import controller, liveness, majority_loss, recovery_limit
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
-from checkers.promises.served import Broken, Figure, Served, Stretch, Tries, Untested, named, served
+from checkers.promises.majority_loss import MajorityLoss, majority_losses
+from checkers.promises.served import (
+    Broken,
+    Figure,
+    Served,
+    Stretch,
+    Untested,
+    named,
+    served,
+    silences,
+)
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.plan.plan import ServiceLimits
@@ -39,9 +52,6 @@ from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
 MIN_SAMPLES = 100  # below this the 99th percentile is the slowest transaction of all
-WIDEST = 100  # gaps that are looked at: a limit of a millisecond must not cost a night
-# A silence ends where nobody asked for this share of the time that is allowed.
-UNASKED_SHARE = 0.5
 
 _Period = tuple[int, int]
 
@@ -67,7 +77,7 @@ class Limits:
 
     name: str = "limits"
     # The tries by partition, which liveness counts.
-    kernels: tuple[Kernel, ...] = liveness.CHECKER.kernels
+    kernels: tuple[Kernel, ...] = (*liveness.CHECKER.kernels, majority_loss.KERNEL)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return an anomaly for each kind of limit that is broken; ``unknown`` for untested ones.
@@ -81,16 +91,21 @@ class Limits:
             return Part()
         got = served(tables, setting, marks)
         starved = _starved(tables, setting, lookup)
+        measure = _Measure(tables=tables, setting=setting, got=got)
         broken: list[tuple[_Limit, Broken]] = []
         doubts, remarks = list[str](), list[str]()
         figures: dict[str, dict[str, Any]] = {}
         for limit in _limits(sections, got):
+            if not _promised(limit, setting):
+                continue
             try:
-                figure = _figure(limit, got)
+                figure = measure.figure(limit)
             except Untested as reason:
                 doubts.append(f"{limit.name} was not tested: {reason}")
                 continue
-            sure = _beyond_doubt(limit, figure, got, starved.periods) if starved else figure.broken
+            sure = (
+                _beyond_doubt(limit, figure, measure, starved.periods) if starved else figure.broken
+            )
             if figure.broken and not sure:
                 doubts.append(f"undecided: {limit.name} looks broken, but {starved.reason}")
             broken += [(limit, one) for one in sure]
@@ -158,7 +173,7 @@ def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
 
 
 def _beyond_doubt(
-    limit: _Limit, figure: Figure, got: Served, late: Sequence[_Period]
+    limit: _Limit, figure: Figure, measure: _Measure, late: Sequence[_Period]
 ) -> tuple[Broken, ...]:
     """Return the breaches that hold without what happened in the periods ``late``."""
     match limit.key:
@@ -166,15 +181,14 @@ def _beyond_doubt(
             allowed_ns = int(limit.allowed * NS_PER_S)
             return tuple(one for one in figure.broken if _calm_ns(one, late) > allowed_ns)
         case "recovered_within_s":
-            times = ((one, recovery_limit.evidence(got, one)) for one in figure.broken)
-            return tuple(
-                one
-                for one, (start_ns, end_ns) in times
-                if all(end < start_ns or start > end_ns for start, end in late)
-            )
+            times = ((one, recovery_limit.evidence(measure.got, one)) for one in figure.broken)
+            return tuple(one for one, period in times if _apart(period, late))
+        case "refused_within_s" | "serves_within_s":
+            periods = ((one, (one.start_ns, one.end_ns)) for one in figure.broken)
+            return tuple(one for one, period in periods if _apart(period, late))
         case _:
             try:
-                return _figure(limit, got.without(late)).broken
+                return measure.without(late).figure(limit).broken
             except Untested:
                 return ()
 
@@ -188,20 +202,60 @@ def _calm_ns(one: Broken, late: Sequence[_Period]) -> int:
     return max(longest_ns, one.end_ns - from_ns)
 
 
-def _figure(limit: _Limit, got: Served) -> Figure:
-    """Measure one limit. Raises ``Untested``."""
-    if not limit.stretches:
-        raise Untested("no fault of that kind came into force")
+def _apart(period: _Period, late: Sequence[_Period]) -> bool:
+    return all(end < period[0] or start > period[1] for start, end in late)
+
+
+def _promised(limit: _Limit, setting: Setting) -> bool:
+    """Tell whether the store's mode is one in which ``limit`` may hold: a partition that has lost
+    its majority goes on where writes may be lost, and refuses else.
+    """
     match limit.key:
-        case "longest_gap_s":
-            return _gaps(got, limit.stretches, int(limit.allowed * NS_PER_S))
-        case "p99_ms":
-            return _slow(got, limit.stretches, limit.allowed)
-        case "recovered_within_s":
-            allowed_ns = int(limit.allowed * NS_PER_S)
-            return recovery_limit.unrecovered(got, limit.stretches, allowed_ns)
+        case "refused_within_s":
+            return not setting.declaration.may_lose
+        case "serves_within_s":
+            return setting.declaration.may_lose
         case _:
-            return _indefinite(got, limit.stretches, limit.allowed)
+            return True
+
+
+@attrs.frozen(kw_only=True)
+class _Measure:
+    """Measures limits by what clients got."""
+
+    tables: Tables
+    setting: Setting
+    got: Served
+
+    def without(self, periods: Sequence[_Period]) -> _Measure:
+        return attrs.evolve(self, got=self.got.without(periods))
+
+    def figure(self, limit: _Limit) -> Figure:
+        """Measure one limit. Raises ``Untested``."""
+        if not limit.stretches:
+            raise Untested("no fault of that kind came into force")
+        allowed_ns = int(limit.allowed * NS_PER_S)
+        match limit.key:
+            case "longest_gap_s":
+                return _gaps(self.got, limit.stretches, allowed_ns)
+            case "p99_ms":
+                return _slow(self.got, limit.stretches, limit.allowed)
+            case "recovered_within_s":
+                return recovery_limit.unrecovered(self.got, limit.stretches, allowed_ns)
+            case "refused_within_s":
+                return majority_loss.refusals(self.tables, self._losses(limit), allowed_ns)
+            case "serves_within_s":
+                return majority_loss.first_served(self.tables, self._losses(limit), allowed_ns)
+            case _:
+                return _indefinite(self.got, limit.stretches, limit.allowed)
+
+    def _losses(self, limit: _Limit) -> tuple[MajorityLoss, ...]:
+        """Return those that a fault of the limit's table took part in. Raises ``Untested``."""
+        losses = majority_losses(self.tables, self.setting, self.got)
+        found = tuple(loss for loss in losses if loss.of(limit.stretches))
+        if not found:
+            raise Untested("no partition certainly lost the majority of its voters")
+        return found
 
 
 def _gaps(got: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
@@ -236,49 +290,6 @@ def _gap(what: str, start_ns: int, end_ns: int, **more: Any) -> Broken:  # noqa:
         measured=length_ns / NS_PER_S,
         **more,
     )
-
-
-def silences(
-    tries: Tries, stretch: Stretch, last_ns: int, allowed_ns: int, *, least: int = 1
-) -> Iterator[_Period]:
-    """Yield times that begin in ``stretch``, and in which clients asked all the while and nothing
-    was acknowledged: all that are longer than ``allowed_ns``, and the longest. ``least`` tries at
-    least must show one. After ``last_ns`` no client asks.
-    """
-    acks = tries.acks
-    low = int(np.searchsorted(acks, stretch.start_ns, side="right"))
-    high = int(np.searchsorted(acks, stretch.end_ns, side="left"))
-    # The last one ends with the first acknowledgement behind the stretch.
-    close = min(int(acks[high]), last_ns) if high < len(acks) else last_ns
-    points = np.concatenate([[stretch.start_ns], acks[low:high], [max(close, stretch.start_ns)]])
-    widths = np.diff(points)
-    longest_ns = 0
-    for at in np.argsort(-widths, kind="stable")[:WIDEST].tolist():
-        if widths[at] <= min(longest_ns, allowed_ns):
-            return  # all that follow are shorter
-        for found in _asked(tries, int(points[at]), int(points[at + 1]), allowed_ns, least):
-            longest_ns = max(longest_ns, found[1] - found[0])
-            yield found
-
-
-def _asked(
-    tries: Tries, start_ns: int, end_ns: int, allowed_ns: int, least: int
-) -> Iterator[_Period]:
-    """Yield the parts of the time without an acknowledgement in which clients asked all the while:
-    a try was open, or the next one followed within a share of what is allowed.
-    """
-    inside = (tries.ended > start_ns) & (tries.begun < end_ns)
-    begun, ended = tries.begun[inside], tries.ended[inside]
-    order = np.argsort(begun, kind="stable")
-    begun = np.maximum(begun[order], start_ns)
-    # Counted in steps, a try may have ended before it began.
-    until = np.maximum.accumulate(np.minimum(np.maximum(ended[order], begun), end_ns))
-    # Without a client that asks no store can acknowledge.
-    breaks = np.flatnonzero(begun[1:] - until[:-1] > UNASKED_SHARE * allowed_ns) + 1
-    cuts = [0, *breaks.tolist(), len(begun)]
-    for low, high in pairwise(cuts):
-        if high - low >= least:
-            yield int(begun[low]), int(until[high - 1])
 
 
 def _within(got: Served, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN401 (a mask)

@@ -231,6 +231,20 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
             description="Of all transactions at most this share has an outcome that is not known."
         ),
     ] = None
+    refused_within_s: Annotated[
+        _LimitS | None,
+        Meta(
+            description="Except in mode HA: so long after it was made a request to a partition "
+            "without the majority of its voters is refused, from 3 s after the loss on."
+        ),
+    ] = None
+    serves_within_s: Annotated[
+        _LimitS | None,
+        Meta(
+            description="In mode HA: so long after a partition has lost the majority of its voters "
+            "it acknowledges writes again."
+        ),
+    ] = None
 
     @property
     def given(self) -> dict[str, float]:

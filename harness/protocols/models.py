@@ -211,11 +211,11 @@ OF_SERVICE = frozenset({LIVENESS})
 """Anomalies that break the promise to serve again once all is healed, under every model."""
 
 
-LONGEST_GAP, P99, RECOVERY, INDEFINITE = (
+LONGEST_GAP, P99, RECOVERY, INDEFINITE, REFUSAL, SERVICE = (
     *("longest-gap", "p99", "recovery"),
-    "indefinite-share",
+    *("indefinite-share", "late-refusal", "late-service"),
 )
-OF_LIMITS = frozenset({LONGEST_GAP, P99, RECOVERY, INDEFINITE})
+OF_LIMITS = frozenset({LONGEST_GAP, P99, RECOVERY, INDEFINITE, REFUSAL, SERVICE})
 """Anomalies that break a limit which the plan sets for the service, under every model."""
 
 

@@ -61,6 +61,7 @@ def compared(runs: Sequence[ModeRun]) -> Comparison:
                 columns=columns,
                 rows=_across(map(_faults, runs)),
             ),
+            Grid(title="limits of the plan", columns=columns, rows=_across(map(_limits, runs))),
             Grid(title="loss", columns=columns, rows=_across(map(_loss, runs))),
             Grid(
                 title="writes by fault, role of its target, and phase",
@@ -159,6 +160,18 @@ def _faults(one: ModeRun) -> dict[str, str]:
 def _first_ok(window: FaultWindow) -> str:
     after_ns = window.first_ok_after_inject_ns
     return DASH if after_ns is None else seconds(after_ns)
+
+
+def _limits(one: ModeRun) -> dict[str, str]:
+    """Each limit that the run tested, with what was measured; one that only another mode promises
+    is told by that one's run.
+    """
+    told = one.verdict.statistics.get("limits", {})
+    found = {}
+    for name, figures in told.items() if isinstance(told, dict) else ():
+        broken = ", broken" if figures["broken"] else ""
+        found[str(name)] = f"{figures['measured']:g} of {figures['limit']:g}{broken}"
+    return found
 
 
 def _loss(one: ModeRun) -> dict[str, str]:

@@ -318,6 +318,8 @@ def test_limits_of_a_kind_stand_below_the_limits_of_the_run() -> None:
         ("longest_gap = 5", "promise.longest_gap", "did you mean 'longest_gap_s'?"),
         ("p99_ms = 0", "promise.p99_ms", "expected a number > 0"),
         ("kill.p99 = 5", "promise.kill.p99", "did you mean 'p99_ms'?"),
+        ("refused_within_s = 0", "promise.refused_within_s", "expected a number > 0"),
+        ("kill.served_within_s = 6", "promise.kill.served_within_s", "'serves_within_s'?"),
         ("kill.indefinite_share = 2", "promise.kill.indefinite_share", "expected a number"),
     ],
 )

@@ -18,12 +18,22 @@ ATTRIBUTED = {
     "HA": [LOSS | {"reset": True, "count": 2}, LOSS | {"reset": False, "count": 1}],
 }
 
+LIMITS = {
+    "SC": {"promise.kill.refused_within_s": {"limit": 1.0, "measured": 0.003, "broken": 0}},
+    "HA": {"promise.kill.serves_within_s": {"limit": 6.0, "measured": 7.5, "broken": 2}},
+}
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModeRun, ...]:
     def made(mode: str, verdict: Verdict) -> ModeRun:
         verdict = msgspec.structs.replace(
-            verdict, statistics={**verdict.statistics, "attribution": ATTRIBUTED[mode]}
+            verdict,
+            statistics={
+                **verdict.statistics,
+                "attribution": ATTRIBUTED[mode],
+                "limits": LIMITS[mode],
+            },
         )
         run = build(tmp_path_factory.mktemp("runs") / mode)
         write_verdict(run, verdict)
@@ -57,6 +67,13 @@ def test_writes_are_attributed_to_fault_role_and_phase_by_mode(found: Comparison
     assert rows(found, "writes by fault") == {
         "lost: 1 kill of primary, inject, a reset": (DASH, "2"),
         "lost: 1 kill of primary, inject": (DASH, "1"),
+    }
+
+
+def test_limits_stand_with_the_mode_that_promises_them(found: Comparison) -> None:
+    assert rows(found, "limits") == {
+        "promise.kill.refused_within_s": ("0.003 of 1", DASH),
+        "promise.kill.serves_within_s": (DASH, "7.5 of 6, broken"),
     }
 
 

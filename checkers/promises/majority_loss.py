@@ -1,0 +1,330 @@
+"""When a partition was without the majority of its voters, and what was asked of it then.
+
+A loss is told where it is certain: faults under which no program of their targets answers
+(killed, stopped, gone with their machine) were proven in force on so many of the partition's
+voters, as the last states of its replicas before the fault name them, that too few were left. A
+store that tells no states is believed where the fault was aimed at the majority of the partition.
+The loss ends, for what is judged by it, when the first of these faults begins to be healed, or
+when another fault joins in. Where metastorage has lost its own majority nothing can be decided
+about partitions, and no loss is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
+from checkers.explain.attribution import FOREVER_NS
+from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
+from checkers.promises.served import Broken, Figure, Served, Stretch, Tries, Untested, silences
+from harness.clock import NS_PER_S
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
+from harness.protocols.fault_kinds import PROCEDURES, Effect, FaultKind, by_name
+from harness.protocols.models import REFUSAL, SERVICE
+from harness.text import seconds
+
+NOTICED_NS = 3 * NS_PER_S
+"""How long a store may take to notice a loss, before its refusals are timed."""
+
+LOOK_BACK_NS = 30 * NS_PER_S  # for the last state that a replica told before a fault
+REQUESTS = "limits.requests"
+_DOWN = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
+_AIMED = re.compile(r"(majority|all) of partition (\d{1,9})", re.ASCII)
+
+_Window = Mapping[str, Any]
+_METASTORAGE = None  # the partition of a group that is none's
+
+
+def requests(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """Return ``limits.requests``: the partitions of each transaction that was not acknowledged, or
+    took longer than any time within which the plan wants it refused.
+    """
+    given = [of.refused_within_s for of in setting.limits.sections.values()]
+    bounds = [bound_s for bound_s in given if bound_s is not None]
+    if not bounds or setting.declaration.may_lose:
+        return {}
+    table, steps = tables["transactions"], tables["micro_ops"]
+    took = ints(table, "complete_ns") - ints(table, "invoke_ns")
+    slow = took > int(min(bounds) * NS_PER_S)
+    asked = slow | (codes(table, "type", TYPES) != OK)
+    steps = steps.filter(pa.array(asked[ints(steps, "txn")]))
+    # A key of no partition is in none that was lost.
+    rows = pa.table(
+        {
+            "txn": steps["txn"],
+            "partition": pc.fill_null(steps["partition"], -1),
+        }
+    )
+    return {REQUESTS: rows.group_by(rows.column_names).aggregate([])}
+
+
+KERNEL = Kernel(name=REQUESTS, exchange=Exchange.KEY, run=requests)
+
+
+@attrs.frozen(kw_only=True)
+class MajorityLoss:
+    """``partition`` was without its majority from ``start_ns`` to ``end_ns``: ``out`` are the
+    voters that the faults ``windows`` had taken, ``left`` are the others, ``None`` where the store
+    does not tell them.
+    """
+
+    partition: int
+    start_ns: int
+    end_ns: int
+    out: tuple[str, ...]
+    left: tuple[str, ...] | None
+    windows: tuple[_Window, ...]
+
+    @property
+    def told(self) -> str:
+        """How findings name it."""
+        of = "" if self.left is None else f" of its {len(self.out) + len(self.left)} voters"
+        return f"partition {self.partition} had lost {', '.join(self.out)}{of} by " + seconds(
+            self.start_ns
+        )
+
+    def of(self, stretches: Sequence[Stretch]) -> bool:
+        """Tell whether one of its faults is that of one of ``stretches``; a stretch without a fault
+        is of all.
+        """
+        numbers = {window["fault"] for window in self.windows}
+        return any(s.fault is None or s.fault["fault"] in numbers for s in stretches)
+
+
+def majority_losses(tables: Tables, setting: Setting, got: Served) -> tuple[MajorityLoss, ...]:
+    """Return the losses of the drive, in the order of their begin."""
+    kinds, found = by_name(setting.fault_kinds), list[MajorityLoss]()
+    down = [window for window in got.windows if _takes_down(kinds.get(window["kind"]))]
+    for window in down:
+        at_ns = window["effective_ns"]
+        if at_ns is None or not got.drive.start_ns <= at_ns < got.drive.end_ns:
+            continue
+        lasting = [each for each in down if _in_force(each, at_ns)]
+        voters = _voters(tables.get("states"), window["start_ns"])
+        if _lost(voters.get(_METASTORAGE), lasting):
+            continue
+        for partition, members in sorted(
+            (number, members) for number, members in voters.items() if number is not None
+        ):
+            before = [each for each in lasting if each["fault"] != window["fault"]]
+            if _lost(members, lasting) and not _lost(members, before):
+                out = members & _targets(lasting)
+                taking = tuple(each for each in lasting if members & _targets([each]))
+                end_ns = _end_ns(taking, kinds, got, at_ns)
+                found.append(
+                    MajorityLoss(
+                        partition=partition,
+                        start_ns=at_ns,
+                        end_ns=end_ns,
+                        out=tuple(sorted(out)),
+                        left=tuple(sorted(members - out)),
+                        windows=taking,
+                    )
+                )
+        aimed = None if voters else _AIMED.fullmatch(window["target"])
+        if aimed is not None:
+            found.append(
+                MajorityLoss(
+                    partition=int(aimed[2]),
+                    start_ns=at_ns,
+                    end_ns=_end_ns([window], kinds, got, at_ns),
+                    out=tuple(sorted(window["nodes"] or ())),
+                    left=None if aimed[1] == "majority" else (),
+                    windows=(window,),
+                )
+            )
+    return tuple(loss for loss in found if loss.end_ns > loss.start_ns)
+
+
+def _takes_down(kind: FaultKind | None) -> bool:
+    # The targets of a procedure go one after the other.
+    return kind is not None and kind.name not in PROCEDURES and bool(kind.effects & _DOWN)
+
+
+def _in_force(window: _Window, at_ns: int) -> bool:
+    return window["effective_ns"] is not None and window["effective_ns"] <= at_ns < _healed(window)
+
+
+def _healed(window: _Window) -> int:
+    """When ``window`` may begin to be over."""
+    times = [window[name] for name in ("healing_ns", "end_ns") if window[name] is not None]
+    return min(times, default=FOREVER_NS)
+
+
+def _targets(windows: Sequence[_Window]) -> frozenset[str]:
+    return frozenset(node for window in windows for node in window["nodes"] or ())
+
+
+def _lost(voters: frozenset[str] | None, windows: Sequence[_Window]) -> bool:
+    return (
+        bool(voters) and len((voters or frozenset()) - _targets(windows)) <= len(voters or ()) // 2
+    )
+
+
+def _end_ns(
+    taking: Sequence[_Window], kinds: Mapping[str, FaultKind], got: Served, at_ns: int
+) -> int:
+    """Until when nothing but ``taking`` is in force; ``at_ns`` where something else is."""
+    end_ns = min(got.drive.end_ns, *(_healed(window) for window in taking))
+    own = {window["fault"] for window in taking}
+    for other in got.windows:
+        kind = kinds.get(other["kind"])
+        if other["fault"] in own or (kind is not None and not kind.may_be_missed):
+            continue
+        over_ns = FOREVER_NS if other["end_ns"] is None else other["end_ns"]
+        if other["start_ns"] < end_ns and over_ns > at_ns:
+            end_ns = max(at_ns, min(end_ns, other["start_ns"]))
+    return end_ns
+
+
+def _voters(states: pa.Table | None, at_ns: int) -> dict[int | None, frozenset[str]]:
+    """Return the voters of each group, by its partition, as the last states before ``at_ns`` tell
+    them; none of a group whose replicas do not tell all of them alike.
+    """
+    if states is None or not states.num_rows:
+        return {}
+    answered = states["answered_ns"]
+    near = pc.and_(pc.less_equal(answered, at_ns), pc.greater(answered, at_ns - LOOK_BACK_NS))
+    names = ("group", "partition", "node", "voter", "voters", "answered_ns")
+    rows = states.filter(near).select(names).sort_by("answered_ns").to_pylist()
+    last = {(row["group"], row["node"]): row for row in rows}
+    groups: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for row in last.values():
+        if row["voter"]:
+            groups.setdefault((row["group"], row["partition"]), []).append(row)
+    return {
+        partition: frozenset(row["node"] for row in told)
+        for (_, partition), told in groups.items()
+        if {row["voters"] for row in told} == {len(told)}
+    }
+
+
+# -- in SC: every request is refused
+
+
+def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) -> Figure:
+    """Time the refusals of requests to partitions without their majority. Raises ``Untested``.
+
+    Only a transaction says something that asked for nothing else: another partition may have let it
+    wait. Neither does one that was asked of a node that is out.
+    """
+    table = tables["transactions"]
+    begun, ended = ints(table, "invoke_ns"), ints(table, "complete_ns")
+    longest_ns, broken, judged = 0, list[Broken](), 0
+    for loss in losses:
+        asked = _asked_of(loss, losses, tables, allowed_ns)
+        judged += len(asked)
+        took = np.minimum(ended[asked], loss.end_ns) - begun[asked]
+        longest_ns = max(longest_ns, int(took.max(initial=0)))
+        late = asked[ended[asked] - begun[asked] > allowed_ns]
+        if len(late):
+            broken.append(_late(loss, late, begun[late], ended[late], len(asked)))
+    if not judged:
+        raise Untested(
+            f"no request was made to a partition alone that had lost its majority "
+            f"{seconds(NOTICED_NS)} before"
+        )
+    return Figure(measured=longest_ns / NS_PER_S, broken=tuple(broken))
+
+
+def _asked_of(
+    loss: MajorityLoss, losses: Sequence[MajorityLoss], tables: Tables, allowed_ns: int
+) -> Ints:
+    """Return the transactions that have to be refused within ``allowed_ns``, ascending."""
+    table, rows = tables["transactions"], tables[REQUESTS]
+    txn, partition = ints(rows, "txn"), ints(rows, "partition")
+    begun = ints(table, "invoke_ns")[txn]
+
+    def covered(by: MajorityLoss) -> Bools:
+        since = begun >= by.start_ns + NOTICED_NS
+        return np.asarray((partition == by.partition) & since & (begun + allowed_ns <= by.end_ns))
+
+    without = np.any([covered(each) for each in losses], axis=0)
+    # Of no partition that may serve.
+    found = np.setdiff1d(txn[covered(loss)], txn[~without])
+    nodes = table["node"].take(pa.array(found)).to_pylist()
+    there = [node not in loss.out for node in nodes]
+    return np.asarray(found[np.asarray(there, dtype=np.bool_)], dtype=np.int64)
+
+
+def _late(loss: MajorityLoss, late: Ints, begun: Ints, ended: Ints, asked: int) -> Broken:
+    slowest = np.argsort(begun - ended, kind="stable")[:EXAMPLES_MAX]
+    longest_ns = int((ended - begun).max())
+    return Broken(
+        name=REFUSAL,
+        text=f"late refusal: {loss.told}, and {len(late)} of {asked} requests to it alone were "
+        f"not refused in time, from {seconds(int(begun.min()))} to {seconds(int(ended.max()))}; "
+        f"the slowest ended after {seconds(longest_ns)}",
+        start_ns=int(begun.min()),
+        end_ns=int(ended.max()),
+        measured=longest_ns / NS_PER_S,
+        txns=tuple(sorted(late[slowest].tolist())),
+        partition=loss.partition,
+    )
+
+
+# -- in HA: what is left goes on
+
+
+def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) -> Figure:
+    """Time the first write that each partition acknowledged after it had lost its majority, of
+    those that were begun since. Raises ``Untested``.
+
+    A read may be answered under the lease from before the loss; and of a partition without any
+    voter nothing is left that could go on.
+    """
+    longest_ns, broken, judged = 0, list[Broken](), 0
+    for loss in losses:
+        if loss.left == () or loss.end_ns - loss.start_ns < allowed_ns + STEP_NS:
+            continue
+        tries = _writes_since(tables.get(TRIES), loss)
+        at = Stretch(start_ns=loss.start_ns, end_ns=loss.start_ns)
+        spans = tuple(silences(tries, at, loss.end_ns, allowed_ns, least=MIN_TRIES))
+        answered = bool(len(tries.acks)) and int(tries.acks[0]) <= loss.end_ns
+        judged += answered or any(_too_long(span, allowed_ns) for span in spans)
+        # What a step shows as acknowledged may have been so until the step's end.
+        took = [end_ns - start_ns - STEP_NS for start_ns, end_ns in spans]
+        longest_ns = max(longest_ns, *took, 0)
+        broken += [_unserved(loss, span) for span in spans if _too_long(span, allowed_ns)]
+    if not judged:
+        raise Untested("no partition was written to for so long without its majority")
+    return Figure(measured=longest_ns / NS_PER_S, broken=tuple(broken))
+
+
+def _too_long(span: tuple[int, int], allowed_ns: int) -> bool:
+    return span[1] - span[0] > allowed_ns + STEP_NS
+
+
+def _writes_since(tries: pa.Table | None, loss: MajorityLoss) -> Tries:
+    if tries is None:
+        none = np.zeros(0, dtype=np.int64)
+        return Tries(begun=none, ended=none, acks=none)
+    begun, ended = ints(tries, "begun") * STEP_NS, (ints(tries, "ended") + 1) * STEP_NS
+    here = (ints(tries, "partition") == loss.partition) & np.asarray(tries.column("writes"))
+    here &= begun >= loss.start_ns
+    ok = here & np.asarray(tries.column("ok"))
+    return Tries(begun=begun[here], ended=ended[here], acks=np.unique(ended[ok]))
+
+
+def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Broken:
+    start_ns, end_ns = span
+    return Broken(
+        name=SERVICE,
+        text=f"late service: {loss.told}, and acknowledged no write from {seconds(start_ns)} to "
+        f"{seconds(end_ns)}, though clients asked and {_left(loss)}",
+        start_ns=start_ns,
+        end_ns=end_ns,
+        measured=(end_ns - start_ns) / NS_PER_S,
+        partition=loss.partition,
+    )
+
+
+def _left(loss: MajorityLoss) -> str:
+    return f"{', '.join(loss.left)} lived" if loss.left else "a minority of its voters lived"
