@@ -2,7 +2,10 @@
 
 The history was sealed split by key hash, so a KEY kernel's exchange has happened already: a task
 reads its split's Parquet file with pyarrow and runs the same kernels that run in process. Results
-travel as Arrow IPC streams, in rows of a few columns instead of one schema a kernel.
+travel as Arrow IPC streams in envelopes.
+
+Of Spark only the core takes part, jobs over numbers and bytes: with its SQL a session and its first
+job cost two and a half times the CPU (14 s instead of 6), and no row of ours is Spark's to read.
 
 Spark is imported and its JVM started when the first analysis asks for it, and ended with it.
 """
@@ -29,22 +32,14 @@ from harness.errors import AnalysisLost, HarnessError
 from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
 PROGRESS_EVERY_S = 2.0
 
-_ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
-_FIELDS = pa.schema(
-    [
-        ("split", pa.int32()),
-        ("kernel", pa.string()),
-        ("output", pa.string()),
-        ("broken", pa.string()),
-        ("payload", pa.binary()),
-    ]
-)
+# Split, kernel and output by name, why the kernel broke, and rows as an IPC stream.
+Envelope = tuple[int, str, str, str, bytes]
 
 
 def run_by_key(
@@ -64,18 +59,19 @@ def run_by_key(
         def over_splits(chain: tuple[Kernel, ...], early: Tables) -> KernelOutput:
             known = _written(Path(scratch), early)
             work = _task(chain, files.paths(), msgspec.json.encode(setting), known)
-            splits = spark.range(0, files.splits, 1, numPartitions=files.splits)
+            # As many partitions as splits, so that each has a task of its own.
+            splits = spark.parallelize(range(files.splits), files.splits)
             with _told(spark):
-                return merge(_unpacked(splits.mapInArrow(work, _ENVELOPE).toArrow()))
+                return merge(_unpacked(splits.flatMap(work).collect()))
 
         return on_all_splits(kernels, source, over_splits)
 
 
 @contextmanager
-def _told(spark: SparkSession) -> Iterator[None]:
+def _told(spark: SparkContext) -> Iterator[None]:
     """Within the block report how many of the tasks under way are done."""
     report, over = PROGRESS.get(), threading.Event()
-    tracker = spark.sparkContext.statusTracker()
+    tracker = spark.statusTracker()
 
     def watch() -> None:
         while not over.wait(PROGRESS_EVERY_S):
@@ -103,78 +99,59 @@ def _written(scratch: Path, early: Tables) -> dict[str, str]:
 
 
 Paths = tuple[str, tuple[str, ...]]
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Work = Callable[[int], Iterator[Envelope]]
 
 
 def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes, early: dict[str, str]) -> Work:
-    """Run one Spark task: split numbers in, envelopes out."""
+    """Run one Spark task: a split's number in, envelopes out."""
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def work(split: int) -> Iterator[Envelope]:
         transactions, micro_ops = paths
         files = tuple(map(Path, micro_ops))
         source = Source.of_files(Path(transactions), files, columns=KEY_COLUMNS)
         known = msgspec.json.decode(setting, type=Setting)
         tables = {name: pq.read_table(file) for name, file in early.items()}
-        for batch in batches:
-            for split in batch.column(0).to_pylist():
-                yield from _packed(split, on_split(kernels, source, split, known, tables))
+        yield from _packed(split, on_split(kernels, source, split, known, tables))
 
     return work
 
 
-def _packed(split: int, given: KernelOutput) -> Iterator[pa.RecordBatch]:
+def _packed(split: int, given: KernelOutput) -> Iterator[Envelope]:
     for name, why in given.broken.items():
-        yield _row(split, name, "", why, b"")
+        yield split, name, "", why, b""
     for name, table in given.tables.items():
         # One stream even of no rows: its schema says what the concatenation looks like.
         for start in range(0, max(table.num_rows, 1), PIECE_ROWS):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table.slice(start, PIECE_ROWS))
-            yield _row(split, "", name, "", sink.getvalue().to_pybytes())
+            yield split, "", name, "", sink.getvalue().to_pybytes()
 
 
-def _row(split: int, kernel: str, output: str, broken: str, payload: bytes) -> pa.RecordBatch:
-    columns = zip(_FIELDS, (split, kernel, output, broken, payload), strict=True)
-    return pa.record_batch([pa.array([v], f.type) for f, v in columns], schema=_FIELDS)
-
-
-def _unpacked(rows: pa.Table) -> Iterator[KernelOutput]:
-    """Yield the envelopes in the order of their splits: Spark collects them in any order."""
-    for batch in rows.sort_by("split").to_batches():
-        for row in range(batch.num_rows):
-            _, kernel, output, broken = (batch.column(i)[row].as_py() for i in range(4))
-            if kernel:
-                yield KernelOutput(tables={}, broken={kernel: broken})
-            else:
-                # ``as_py`` would copy every payload.
-                payload = batch.column(4)[row].as_buffer()
-                yield KernelOutput(tables={output: pa.ipc.open_stream(payload).read_all()})
+def _unpacked(envelopes: Iterable[Envelope]) -> Iterator[KernelOutput]:
+    """Yield what the envelopes hold; they come in the order of their splits."""
+    for _, kernel, output, broken, payload in envelopes:
+        if kernel:
+            yield KernelOutput(tables={}, broken={kernel: broken})
+        else:
+            yield KernelOutput(tables={output: pa.ipc.open_stream(payload).read_all()})
 
 
 @contextmanager
-def session(master: str, scratch: Path) -> Iterator[SparkSession]:
-    """Open a Spark session, quiet, and stop it after use; it listens for a local master on the
-    loopback only, and takes nothing of the caller's Spark configuration.
+def session(master: str, scratch: Path) -> Iterator[SparkContext]:
+    """Open a session of Spark, quiet, and stop it after use; within another of this process it is
+    that one. It listens for a local master on the loopback only, and takes nothing of the caller's
+    Spark configuration.
     """
-    java = java_binary(find_java())
-    remote = not master.startswith("local")
     # Without it, workers are the python3 of PATH, which lacks our packages.
-    with gateway.environment({"PYSPARK_PYTHON": sys.executable}, foreign=remote):
+    workers = {"PYSPARK_PYTHON": sys.executable}
+    with gateway.environment(workers, foreign=not master.startswith("local")):
         from py4j.protocol import Py4JError
+        from pyspark import SparkContext
         from pyspark.errors import PySparkException
 
-        try:
-            jvm = gateway.gateway(java)
-        except (HarnessError, OSError) as error:
-            raise HarnessError(f"Spark did not start on {master}: {error}") from error
-        try:
-            spark = _connected(jvm, master, scratch)
-        except (PySparkException, Py4JError, OSError) as error:
-            # Closing removes the JVM's directory, and its log with it.
-            words = jvm.last_words
-            gateway.close()
-            raise HarnessError(f"Spark did not start on {master}: {error}\n{words}") from error
+        inside = SparkContext._active_spark_context
+        spark = inside or _started(master, scratch)
         try:
             yield spark
         except (PySparkException, Py4JError) as error:
@@ -182,19 +159,40 @@ def session(master: str, scratch: Path) -> Iterator[SparkSession]:
         finally:
             # A signal to the whole process group ends the JVM as well: what is to be told then is
             # the interruption, not that a session that is gone can't be stopped.
-            with suppress(Py4JError, OSError):
-                spark.stop()
+            if not inside:
+                with suppress(Py4JError, OSError):
+                    spark.stop()
 
 
-def _connected(jvm: gateway.Gateway, master: str, scratch: Path) -> SparkSession:
-    from pyspark.sql import SparkSession
+def _started(master: str, scratch: Path) -> SparkContext:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    java = java_binary(find_java())
+    try:
+        jvm = gateway.gateway(java)
+    except (HarnessError, OSError) as error:
+        raise HarnessError(f"Spark did not start on {master}: {error}") from error
+    try:
+        return _connected(jvm, master, scratch)
+    except (PySparkException, Py4JError, OSError) as error:
+        # Closing removes the JVM's directory, and its log with it.
+        words = jvm.last_words
+        gateway.close()
+        raise HarnessError(f"Spark did not start on {master}: {error}\n{words}") from error
+
+
+def _connected(jvm: gateway.Gateway, master: str, scratch: Path) -> SparkContext:
+    from pyspark import SparkConf, SparkContext
 
     where = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
     with gateway.environment(where, foreign=True):
-        builder = SparkSession.builder.master(master).appName("firedrill")
-        for key, value in _configuration(master, scratch).items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
+        # The first takes the connection that the variables tell of.
+        SparkContext._ensure_initialized()
+        settings = SparkConf().setMaster(master).setAppName("firedrill")
+        return SparkContext.getOrCreate(
+            settings.setAll(list(_configuration(master, scratch).items()))
+        )
 
 
 def _gist(error: Exception) -> str:
@@ -210,7 +208,6 @@ def _configuration(master: str, scratch: Path) -> dict[str, str]:
     configuration = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.maxResultSize": "0",  # edges of long histories outgrow the default of 1 GB
     }
     if master.startswith("local"):

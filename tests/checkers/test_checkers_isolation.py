@@ -204,7 +204,7 @@ from pathlib import Path
 from checkers.engine import spark
 try:
     with spark.session("local[1]", Path(sys.argv[1])) as begun:
-        os.kill(int(begun.sparkContext._jvm.ProcessHandle.current().pid()), signal.SIGKILL)
+        os.kill(int(begun._jvm.ProcessHandle.current().pid()), signal.SIGKILL)
         raise KeyboardInterrupt
 except BaseException as error:
     print("ended by", type(error).__name__)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from checkers.engine import gateway
 from checkers.engine.spark import session
@@ -76,18 +77,18 @@ def test_nothing_that_lies_in_the_current_directory_or_the_environment_takes_par
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkContext]:
     with session("local[1]", tmp_path_factory.mktemp("spark")) as spark:
         yield spark
 
 
-def jvm_of(spark: object) -> int:
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[attr-defined]
+def jvm_of(spark: SparkContext) -> int:
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())
 
 
 @pytest.mark.spark
-def test_the_options_are_those_of_sparks_launcher_but_for_one_module(begun: object) -> None:
-    options = begun._jvm.org.apache.spark.launcher.JavaModuleOptions  # type: ignore[attr-defined]
+def test_the_options_are_those_of_sparks_launcher_but_for_one_module(begun: SparkContext) -> None:
+    options = begun._jvm.org.apache.spark.launcher.JavaModuleOptions
     wanted = options.defaultModuleOptions().split()
 
     assert set(wanted) - set(gateway.MODULE_OPTIONS) == {"--add-modules=jdk.incubator.vector"}
@@ -95,7 +96,7 @@ def test_the_options_are_those_of_sparks_launcher_but_for_one_module(begun: obje
 
 
 @pytest.mark.spark
-def test_all_that_it_listens_on_is_the_loopback(begun: object) -> None:
+def test_all_that_it_listens_on_is_the_loopback(begun: SparkContext) -> None:
     jvm = Path("/proc") / str(jvm_of(begun))
     sockets = {os.readlink(handle) for handle in (jvm / "fd").iterdir() if handle.exists()}
     rows = [
@@ -110,15 +111,23 @@ def test_all_that_it_listens_on_is_the_loopback(begun: object) -> None:
 
 
 @pytest.mark.spark
-def test_it_asks_for_a_secret_that_no_command_line_shows(begun: object) -> None:
-    context = begun.sparkContext  # type: ignore[attr-defined]
+def test_a_session_within_another_is_that_one_and_leaves_it_open(
+    begun: SparkContext, tmp_path: Path
+) -> None:
+    with session("local[1]", tmp_path) as inner:
+        assert inner is begun
+    assert begun.parallelize([1, 2], 2).sum() == 3
+
+
+@pytest.mark.spark
+def test_it_asks_for_a_secret_that_no_command_line_shows(begun: SparkContext) -> None:
     words = (Path("/proc") / str(jvm_of(begun)) / "cmdline").read_text()
 
-    assert context.getConf().get("spark.authenticate") == "true"
+    assert begun.getConf().get("spark.authenticate") == "true"
     assert "secret" not in words
-    assert context._gateway.gateway_parameters.auth_token
-    assert context._gateway.gateway_parameters.auth_token not in words
-    assert context.uiWebUrl is None
+    assert begun._gateway.gateway_parameters.auth_token
+    assert begun._gateway.gateway_parameters.auth_token not in words
+    assert begun.uiWebUrl is None
 
 
 def test_the_environment_is_afterwards_what_it_was(
