@@ -15,7 +15,7 @@ from cli.trace_figure import DIAGRAM, View, draw_figure
 from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.exit_codes import Outcome
-from harness.history.checksums import damaged
+from harness.history.evidence import damaged
 from harness.history.manifest import SEALED, read_manifest
 from harness.mutation.loading import CHANGE, MUTANT, Mutation, load_mutant
 from harness.mutation.target import mutation_named

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from checkers.explain.attribution import windows
 from harness.errors import MalformedHistory
-from harness.history.checksums import NodeLog
+from harness.history.evidence import NodeLog
 from harness.history.files import open_or_refuse
 from harness.history.load import History
 from harness.history.records import EventKind

@@ -51,7 +51,7 @@ from clusters.reference.node.config import (
     Tuning,
     check,
 )
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.rpc.sessions import SNAPSHOT
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.tx.primary import STALENESS_S

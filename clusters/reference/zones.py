@@ -43,7 +43,7 @@ from clusters.reference.node.config import (
     Rebalance,
     Zoned,
 )
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.zones.affinity import assigned
 from clusters.reference.node.zones.data_nodes import of_profile
 from harness.errors import PlanError

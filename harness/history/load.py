@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history import schema
-from harness.history.checksums import (
+from harness.history.evidence import (
     NodeLogs,
     require_checksums,
     require_logs,

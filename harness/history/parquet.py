@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history import files
-from harness.history.checksums import require_checksum
+from harness.history.evidence import require_checksum
 from harness.history.files import open_regular, regular
 from harness.history.layout import KEYS, KEYS_FILE, table_names, table_path, table_schema
 from harness.history.page_headers import Contradiction, require_agreement

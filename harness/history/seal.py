@@ -16,7 +16,7 @@ import msgspec
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
-from harness.history.checksums import require_checksums, sizes, sum_logs
+from harness.history.evidence import require_checksums, sizes, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
 from harness.history.scan import Scan, Stream, TornChunk, scan

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
-from harness.history.checksums import sizes
+from harness.history.evidence import sizes
 from harness.history.layout import EVENTS, FAULTS, KEYS, KEYS_FILE, NOTES
 from harness.history.load import History, load
 from harness.history.manifest import PREFIX, SEALED, write_manifest

@@ -13,7 +13,7 @@ from checkers.engine.analyze import analyze
 from checkers.promises import stays_up
 from checkers.promises.stays_up import KEPT_MAX, scan
 from harness.errors import MalformedHistory
-from harness.history import checksums
+from harness.history import evidence
 from harness.history.chunks import ChunkWriter
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
@@ -279,7 +279,7 @@ def test_where_the_end_of_a_log_is_beyond_what_is_read_a_panic_may_be_in_it(
 ) -> None:
     run = write(tmp_path / "run", logs={"n1": b"all is fine\nand so on\n"})
     assert judged(run).outcome == "valid"
-    monkeypatch.setattr(checksums, "NODE_LOG_BYTES", 20)
+    monkeypatch.setattr(evidence, "NODE_LOG_BYTES", 20)
 
     found = judged(run)
 

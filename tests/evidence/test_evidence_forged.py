@@ -14,7 +14,7 @@ import pytest
 from checkers.engine.analyze import analyze
 from cli.main import execute
 from harness.errors import MalformedHistory
-from harness.history.checksums import sizes
+from harness.history.evidence import sizes
 from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest

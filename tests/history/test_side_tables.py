@@ -15,7 +15,7 @@ import pytest
 
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
-from harness.history.checksums import sum_logs
+from harness.history.evidence import sum_logs
 from harness.history.files import sha256
 from harness.history.parquet import write_side_table
 from harness.protocols.cluster import Cluster

@@ -12,7 +12,7 @@ from clusters.reference import client
 from clusters.reference.client import encode_key
 from clusters.reference.node import events
 from clusters.reference.node.config import Config, ConfigError, loads
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.reports import (
     GroupStatus,

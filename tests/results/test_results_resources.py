@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from synthetic_run import BREAKS, build, valid, write_verdict
 
 from harness.clock import NS_PER_S
-from harness.history.checksums import sizes
+from harness.history.evidence import sizes
 from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.run.node_usage import USAGE, USAGE_FILE

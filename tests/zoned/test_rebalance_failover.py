@@ -17,7 +17,7 @@ from clusters.reference.client import encode_key
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import loads
 from clusters.reference.node.events import REBALANCE_STAGE
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.rebalance.partition_driver import PartitionDriver
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.runtime.tasks import together

@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.availability import manager, resets, starts
-from clusters.reference.node.availability.copies import Copies
+from clusters.reference.node.availability import manager, resets, unwind_driver
 from clusters.reference.node.availability.driver import ResetDriver
 from clusters.reference.node.availability.intents import Intent, ZoneResets
 from clusters.reference.node.availability.resets import ASKED_TIMES, Resets
+from clusters.reference.node.availability.start_decisions import StartDecisions
 from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     InvokeResult,
@@ -96,7 +96,7 @@ def partition_driver(store: Store, node: str, ask: object, started: list[int]) -
     )
 
 
-async def ticked(copies: Copies) -> None:
+async def ticked(copies: StartDecisions) -> None:
     copies.tick()
 
 
@@ -139,7 +139,7 @@ def test_a_generation_that_can_not_begin_yet_is_tried_again() -> None:
         raise ChangeRefused("behind in its generation")
 
     driver = partition_driver(store, "e", None, [])
-    copies = driver._copies
+    copies = driver._start_decisions
     copies._host = cast(Any, SimpleNamespace(begin_generation=refused))
     driver._place(0, FIRST)
     copies._replicas.replicas[0] = cast(Any, SimpleNamespace(group=SimpleNamespace(generation=1)))
@@ -164,7 +164,7 @@ def test_copies_start_as_usual_once_one_lives_and_a_majority_is_there(
         driver._place(0, FIRST)
         assert started == []
         # The chain is as it was: to be placed again, the copy must count as decided.
-        await driver._copies._ask_aliveness(0, FIRST)
+        await driver._start_decisions._ask_aliveness(0, FIRST)
 
     simulate(story())
     assert started == expected
@@ -182,10 +182,10 @@ def test_a_copy_of_before_the_stable_assignments_is_not_alive() -> None:
     async def story() -> None:
         driver = partition_driver(store, "b", ask, started)
         driver._place(0, FIRST)
-        await driver._copies._ask_aliveness(0, FIRST)
+        await driver._start_decisions._ask_aliveness(0, FIRST)
         assert started == []
         behind["a"] = StartReply(True, 1, 2, 5, 0, 0, 0)
-        await driver._copies._ask_aliveness(0, FIRST)
+        await driver._start_decisions._ask_aliveness(0, FIRST)
         assert started == [0]
 
     simulate(story())
@@ -207,7 +207,7 @@ def test_a_node_is_asked_once_and_the_first_answers_that_tell_are_enough() -> No
         driver = partition_driver(store, "b", ask, [])
         driver._place(0, FIRST)
         async with asyncio.timeout(1.0):
-            await driver._copies._ask_aliveness(0, FIRST)
+            await driver._start_decisions._ask_aliveness(0, FIRST)
 
     simulate(story())
     assert asked == ["a", "c", "d"]
@@ -260,7 +260,7 @@ class Asked:
 
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (resets, starts):
+    for module in (resets, unwind_driver):
         monkeypatch.setattr(module, "numbers", lambda view: NUMBERS)
 
 

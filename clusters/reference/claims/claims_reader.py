@@ -21,7 +21,7 @@ from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     Metastorage,
 )
-from clusters.reference.node.placement.assignments import Zone, partition_of, zone_of
+from clusters.reference.node.placement.assignments import Zone, zone_of
 from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
     DRIFT,
@@ -32,6 +32,7 @@ from clusters.reference.node.placement.lease_expiry import (
     decode_lease,
     origin_of,
 )
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.raft.core import TERM_BITS
 from clusters.reference.node.raft.types import (
     Append,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
-from harness.history.checksums import sizes
+from harness.history.evidence import sizes
 from harness.history.layout import (
     EVENTS,
     FAULTS,

@@ -23,9 +23,9 @@ from clusters.reference.node.placement.assignments import (
     assignments,
     first_assignments,
     holders,
-    partition_of,
     reassigned,
 )
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.raft.types import Entry
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")

@@ -10,7 +10,7 @@ from primary_scene import OLD, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.client import CONNECT_FAILED, ERRORS
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import Transaction
 from clusters.reference.node.tx.limits import TxError

@@ -20,7 +20,7 @@ from primary_scene import (
 )
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.rpc import request_router
 from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span

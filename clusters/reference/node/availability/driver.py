@@ -14,7 +14,7 @@ from clusters.reference.node import events
 from clusters.reference.node.availability import intents, manager
 from clusters.reference.node.availability.intents import ZoneResets
 from clusters.reference.node.availability.resets import AGAIN_S, Resets
-from clusters.reference.node.availability.starts import Starts
+from clusters.reference.node.availability.unwind_driver import UnwindDriver
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.options import Zone
@@ -71,7 +71,7 @@ class ResetDriver:
             propose=self._propose,
             event_log=event_log,
         )
-        self._starts = Starts(
+        self._unwind = UnwindDriver(
             view=view, variant=variant, leases=leases, propose=self._propose, event_log=event_log
         )
         self._drives = False
@@ -80,7 +80,7 @@ class ResetDriver:
     def connect(self, ask: Ask) -> None:
         """``ask`` reaches other nodes, and this one. To be called once, before ``run``."""
         self._resets.connect(ask)
-        self._starts.connect(ask)
+        self._unwind.connect(ask)
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
@@ -175,11 +175,11 @@ class ResetDriver:
                 continue
             catalog, alive = self._catalog(), self._alive()
             acts = [
-                partial(self._starts.unwind, state, alive)
+                partial(self._unwind.unwind, state, alive)
                 for name in sorted(catalog.zones)
                 if catalog.zones[name].highly_available
                 for state in manager.states(self._view, catalog, catalog.zones[name])
-                if self._starts.may_wait(state)
+                if self._unwind.may_wait(state)
             ]
             await side_by_side(acts, MAX_AT_ONCE)
 

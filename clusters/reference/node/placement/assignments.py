@@ -1,6 +1,4 @@
-"""The partition of a key, and the members that hold a partition: fixed hashes, equal everywhere.
-
-Both hashes are BLAKE2b cut to 8 bytes and read big-endian, so that any language can repeat them.
+"""The members that hold a partition: a fixed hash, equal everywhere.
 
 ``zone`` and one ``assignments/PARTITION`` a partition are first written by the first leader of
 metastorage, as one revision. An assignment changes when a node comes back as another member.
@@ -9,7 +7,6 @@ metastorage, as one revision. An assignment changes when a node comes back as an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 
 import msgspec
 
@@ -19,21 +16,12 @@ from clusters.reference.node.metastorage.metastorage import (
     Metastorage,
     Operation,
 )
+from clusters.reference.node.placement.partitioning import hash64
 from clusters.reference.node.storage.identity import replaced
 
 ZONE = "zone"
 ASSIGNMENTS = "assignments/"
 encode = msgspec.json.encode
-
-
-def hash64(data: bytes) -> int:
-    """The first 64 bits of the keyless BLAKE2b-64 digest of ``data``."""
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of ``key``, 0 up to ``partitions`` - 1."""
-    return hash64(key) % partitions
 
 
 def holders(partition: int, members: Sequence[str], replicas: int) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Protocol
 
 from clusters.reference.node import events
-from clusters.reference.node.availability.copies import Copies
 from clusters.reference.node.availability.majority import Standing, standing
+from clusters.reference.node.availability.start_decisions import StartDecisions
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
@@ -161,7 +161,7 @@ class PartitionDriver:
         self._held: dict[PartitionId, None] = {}  # that were assigned, until ``_is_current``
         self._newest: int | None = None  # revision of metastorage after this node's start
         self._asking_newest = False
-        self._copies = Copies(
+        self._start_decisions = StartDecisions(
             node=node,
             phase2=phase2,
             view=view,
@@ -231,7 +231,7 @@ class PartitionDriver:
             self._assignments[number] = assignment
         else:
             self._assignments.pop(number, None)
-        if self._copies.undecided(number, partition, state):
+        if self._start_decisions.undecided(number, partition, state):
             self._wanted.pop(number, None)
         elif self._node in decisions.wanted(state):
             self._wanted[number] = assignment
@@ -239,7 +239,7 @@ class PartitionDriver:
             self._found(number, assignment)
         else:
             self._wanted.pop(number, None)
-        self._copies.placed(number, partition, state)
+        self._start_decisions.placed(number, partition, state)
         return before is None or before.members != assignment.members
 
     def _found(self, number: int, assignment: Assignment) -> None:
@@ -273,7 +273,7 @@ class PartitionDriver:
                 break
             if partition is None or number in self._acting:
                 continue
-            if self._copies.waits(number):
+            if self._start_decisions.waits(number):
                 continue
             state = keys.read(self._view, partition)
             if self._node in decisions.kept(state):
@@ -323,7 +323,7 @@ class PartitionDriver:
             reached("assignments of a start are up to date")
             self._place_held()
         self._reconcile()
-        self._copies.tick()
+        self._start_decisions.tick()
         given = self._numbers()
         for number, replica in list(self._replicas.replicas.items()):
             partition = given.partition(number)
@@ -356,7 +356,7 @@ class PartitionDriver:
         for event in group.take_events():
             led = self._led.get(number)
             if isinstance(event, Diverged):
-                self._copies.diverged(number, event)
+                self._start_decisions.diverged(number, event)
             elif isinstance(event, LeaderElected):
                 self._elected(number, event.term)
             elif isinstance(event, ChangeFailed) and led is not None and led.term == event.term:

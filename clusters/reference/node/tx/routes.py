@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.tx.limits import ROUTING_TIMEOUT_S, Row, TxError
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed

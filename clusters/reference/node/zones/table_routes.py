@@ -9,7 +9,7 @@ import msgspec
 
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.metastorage.metastorage import Change, View
-from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed
 from clusters.reference.node.zones import manager

@@ -36,7 +36,7 @@ Begin = Callable[[int, Callable[[], Coroutine[None, None, object]]], bool]
 log = logging.getLogger("node.availability")
 
 
-class Copies:
+class StartDecisions:
     """The decisions about the copies of one node."""
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The files that the manifest has checksums for: tables and side files whole, logs of nodes up to
-the sealed byte.
+"""The files that a verdict may rest on, those that the manifest has checksums for: tables and side
+files whole, logs of nodes up to the sealed byte.
 
 A verdict uses no other file. A file that differs from its checksum is reported as damage, never
 treated as absent; a missing log is reported, and its node's silence proves nothing; a file without

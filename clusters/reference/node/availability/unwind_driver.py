@@ -28,7 +28,7 @@ ASK_TIMEOUT_S = 0.5
 Fence = tuple[tuple[Condition, ...], tuple[Operation, ...]]
 
 
-class Starts:
+class UnwindDriver:
     """Unwinds the chains of partitions."""
 
     def __init__(
