@@ -23,6 +23,7 @@ from cli.wiring import build_system, build_workload
 from harness.clock import RunClock, cpu_s
 from harness.driving import protocol
 from harness.driving.driver import Driver
+from harness.driving.final_reads import final_reads
 from harness.driving.protocol import (
     Dismiss,
     Enlist,
@@ -50,7 +51,7 @@ class Worker:
     def __init__(self, enlist: Enlist) -> None:
         plan = self._plan = loads(enlist.plan, source="the run's plan")
         share = self._share = Share(number=enlist.number, of=enlist.of)
-        system = build_system(plan)
+        system = self._system = build_system(plan)
         self._workload: Workload = build_workload(plan, system)
         clock = RunClock(asyncio.get_running_loop(), origin_s=enlist.origin_s)
         self._writer = ChunkWriter(
@@ -80,7 +81,7 @@ class Worker:
             case Main():
                 generator = self._paced(self._workload.main())
             case Read():
-                generator = self._workload.final(order.keys)
+                generator = final_reads(self._workload, order.keys, self._system.declaration)
         return await self._driver.drive(generator, order.until_ns)
 
     async def next_order(self, reader: asyncio.StreamReader) -> Order:

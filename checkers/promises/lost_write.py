@@ -91,7 +91,7 @@ class LostWrite:
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=anomalies,
-            reasons=doubts,
+            reasons=(*doubts, *_by_snapshots(tables, setting)),
             statistics=whole,
             tables={
                 "lost_writes": _beside(
@@ -99,6 +99,21 @@ class LostWrite:
                 )
             },
         )
+
+
+def _by_snapshots(tables: Tables, setting: Setting) -> Iterator[str]:
+    """Yield a remark where final reads had to be of snapshots: what else takes locks then waits."""
+    final_ns = dict(setting.phases).get(FINAL_READS)
+    stale = {p.kind for p in setting.declaration.promises if p.staleness_s is not None}
+    if final_ns is None or not stale:
+        return
+    table = tables["transactions"]
+    late = pc.and_(pc.greater_equal(table["invoke_ns"], final_ns), pc.equal(table["type"], "ok"))
+    kinds = table["kind"].filter(late).cast(pa.string())
+    count = pc.sum(pc.is_in(kinds, value_set=pa.array(sorted(stale), pa.string()))).as_py() or 0
+    if count:
+        text = "final reads: {} of {} are of snapshots, since others of them were refused each time"
+        yield text.format(count, len(kinds))
 
 
 def _attributed(

@@ -25,12 +25,14 @@ import msgspec
 from harness.clock import NS_PER_S, RunClock
 from harness.driving import protocol
 from harness.driving.driver import Driver
+from harness.driving.final_reads import final_reads
 from harness.driving.protocol import Order, Word
 from harness.errors import HarnessError
 from harness.generators import paced
 from harness.history.records import OpType
 from harness.plan.plan import Plan
 from harness.protocols.cluster import Cluster
+from harness.protocols.promise import Declaration
 from harness.protocols.workload import Workload, whole
 from harness.run.controller_health import LoopStats
 from harness.run.stop import SETTLE_LIMIT_S, end
@@ -77,8 +79,11 @@ class OwnLoad:
 
     trouble: tuple[str, ...] = ()
 
-    def __init__(self, plan: Plan, workload: Workload, driver: Driver) -> None:
+    def __init__(
+        self, plan: Plan, workload: Workload, driver: Driver, declaration: Declaration
+    ) -> None:
         self._plan, self._workload, self._driver = plan, workload, driver
+        self._declaration = declaration
 
     async def enlist(self) -> None:
         """No other process is needed."""
@@ -90,7 +95,7 @@ class OwnLoad:
 
     async def read_all(self, until_ns: int) -> bool:
         """See ``Load``."""
-        final = self._workload.final(self._driver.touched_keys())
+        final = final_reads(self._workload, self._driver.touched_keys(), self._declaration)
         return await self._driver.drive(final, until_ns)
 
     def use_nodes(self, nodes: tuple[str, ...]) -> None:

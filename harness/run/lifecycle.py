@@ -379,7 +379,7 @@ class Life:
             op_deadline_s=drive.op_deadline_s,
             observe=lambda done: self.completed(done.type, done.error),
         )
-        return OwnLoad(self.plan, self.workload, driver)
+        return OwnLoad(self.plan, self.workload, driver, self.system.declaration)
 
     async def _drive_and_break(self, scene: Scene, load: Load) -> None:
         """The drive phase: clients and nemesis side by side, for the plan's duration."""
