@@ -23,7 +23,14 @@ import msgspec
 
 from cli.judging_limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
 from cli.quantities import words
-from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
+from harness.errors import (
+    AnalysisLost,
+    FiredrillError,
+    HarnessBug,
+    HarnessError,
+    Interrupted,
+    UsageError,
+)
 from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
 from harness.scratch import Scratch, scratch_directory
@@ -133,13 +140,14 @@ def analyzed(
     history: Foreign | None = None,
     kept: bool = True,
     asked: LimitsAsked | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Found:
     """Have a child import ``history`` into ``run``, if it is given, judge it, if ``judge`` says
     how, and draw its report. No command is told for a run that is not ``kept``.
 
     ``verdict`` is ``None`` where the child died, exceeded its limits, or was not to judge. Raises
-    the child's error, in the same family of errors, and ``UsageError`` where the child died before
-    the history was imported.
+    the child's error, in the same family of errors, ``UsageError`` where the child died before the
+    history was imported, and ``Interrupted`` within about a second of ``interrupted`` being true.
     """
     limits = limits_of(run.root if history is None else Path(history.path), asked)
     ends_s = time.monotonic() + limits.time_s
@@ -156,7 +164,7 @@ def analyzed(
             kept=kept,
             crashed=crashed,
         )
-        found = _once(request, limits, ends_s, say)
+        found = _once(request, limits, ends_s, say, interrupted)
         # The limit ended a kernel: taken for a death, so that the others are judged without it.
         if found.error is not None and found.error.error == MemoryError.__name__:
             found.death, found.error = _out_of_memory(limits.memory_bytes), None
@@ -212,14 +220,25 @@ def exported(run: RunDirectory, say: Callable[[str], None], export: Export) -> N
         raise HarnessError(f"nothing, or not all, was exported: {found.death}")
 
 
-def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]) -> Found:
+def _once(
+    request: Request,
+    limits: Limits,
+    ends_s: float,
+    say: Callable[[str], None],
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Found:
     """Run one child, from its start to its end."""
     with scratch_directory("judge") as scratch:
-        return _once_in(scratch, request, limits, ends_s, say)
+        return _once_in(scratch, request, limits, ends_s, say, interrupted)
 
 
 def _once_in(
-    scratch: Scratch, request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]
+    scratch: Scratch,
+    request: Request,
+    limits: Limits,
+    ends_s: float,
+    say: Callable[[str], None],
+    interrupted: Callable[[], bool],
 ) -> Found:
     reader, writer = os.pipe()
     try:
@@ -239,14 +258,16 @@ def _once_in(
         # The pipe ends with its last writer, which must be the child's.
         os.close(writer)
     found = Found()
+    alive = None if request.export else _Alive(found, say, judges=request.judge is not None)
+
+    def idle() -> None:
+        if interrupted():
+            raise Interrupted("interrupted")
+        if alive is not None:
+            alive.tell()
+
     try:
-        for line in _lines(
-            reader,
-            ends_s,
-            (lambda: None)
-            if request.export
-            else _Alive(found, say, judges=request.judge is not None).tell,
-        ):
+        for line in _lines(reader, ends_s, idle):
             _take(msgspec.json.decode(line, type=Reply), found, say)
         found.death = _death(child.wait())
     except TimeoutError:

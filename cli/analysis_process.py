@@ -10,15 +10,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from cli.analysis import FAMILIES, Foreign, Reply, Request
+from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
 
@@ -64,7 +63,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from cli import judging
     from harness.run.directory import RunDirectory
 
-    _without_pandas()
+    without_pandas()
     run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
 
     def note(text: str) -> None:
@@ -107,34 +106,6 @@ def _import(history: Foreign, run: RunDirectory) -> str:
         return f"imported {path}, a run that was exported: {again.manifest.workload}"
     imported = import_run(path, run, workload=workload, bank=history.bank, clock=clock)
     return f"imported {history.path} as {imported.manifest.workload}"
-
-
-def _without_pandas() -> None:
-    """Have pyarrow decide, once and for all, not to look for pandas in what it converts: the first
-    list would import it, for half a second. What asks for pandas by name imports it all the same.
-    """
-    import pyarrow as pa
-
-    refusing = _Refusing("pandas")
-    sys.meta_path.insert(0, refusing)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(refusing)
-
-
-class _Refusing(MetaPathFinder):
-    """Finds no module of that name, and lets the other finders find none."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> None:
-        """Raises ``ImportError`` for the name; ``None`` for any other."""
-        if fullname == self._name:
-            raise ImportError(f"{fullname} is not needed here")
 
 
 def _family(error: Exception) -> str:

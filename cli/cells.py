@@ -45,7 +45,7 @@ _PRELOADED = (
     "harness.driving.driver",
     "nemesis.runner",
     "nemesis.schedule",
-    "pandas",  # what pyarrow converts with
+    "pandas",  # what the figures of a run that is kept are made with
     "pyarrow.acero",
     "pyarrow.dataset",
     "results.store.store",

@@ -5,13 +5,14 @@ Both go to stderr; stdout carries the results. Nothing here is part of the histo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Any, Protocol, Self, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -54,7 +55,7 @@ class Display(Progress, Protocol):
 def choose(stream: TextIO, drive_s: float, now: Now = time.monotonic) -> Display:
     """Return the live panel where ``stream`` is a terminal with a viewer, else plain lines."""
     if stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb":
-        return LiveDisplay(Console(file=stream), drive_s, now)
+        return LiveDisplay(Console(file=cast(TextIO, _Lasting(stream))), drive_s, now)
     return PlainDisplay(stream, drive_s, now)
 
 
@@ -222,6 +223,27 @@ class PlainDisplay:
     def _tick(self) -> None:
         while not self._closed.wait(TICK_S):
             self.tick()
+
+
+class _Lasting:
+    """A terminal whose end ends no work: what is written after it is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (as the stream's)
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As ``TextIO.write``."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As ``TextIO.flush``."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class LiveDisplay:

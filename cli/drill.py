@@ -5,6 +5,7 @@ kept up or not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import sys
 import time
@@ -20,8 +21,7 @@ from cli.run_pages import refresh_index
 from cli.session import Session, say
 from cli.signals import stopping
 from harness.errors import FiredrillError, Interrupted
-from harness.exit_codes import FAILED, Outcome, exit_code, worst
-from harness.history.manifest import read_manifest
+from harness.exit_codes import FAILED, Outcome, worst
 from harness.plan.plan import Plan
 from harness.run.directory import RunDirectory
 from harness.run.progress import Progress
@@ -65,25 +65,30 @@ class Budget:
 
 @attrs.frozen(kw_only=True)
 class DrillResult:
-    """The result of a run: its outcome, its exit code, and whether its cluster is up."""
+    """The result of a run: its outcome, and whether its cluster is up."""
 
     run: RunDirectory
     outcome: Outcome
-    code: int
     kept: bool = False
 
 
 def one(
     session: Session, plan: Plan, store: RunStore, options: RunOptions, budget: Budget | None = None
 ) -> DrillResult:
-    """Make one run of ``plan`` and report its result. Raises ``FiredrillError``."""
-    drill = _Drill(session, options)
-    directory = drill.drive(plan, store, budget.stop() if budget else Stop())
+    """Make one run of ``plan`` and report its result. Raises ``FiredrillError``, ``Interrupted``
+    for a signal: a run that the user ended is sealed, and not judged.
+    """
+    drill, stop = _Drill(session, options), budget.stop() if budget else Stop()
+    directory = drill.drive(plan, store, stop)
     session.run = directory
+    if drill.judged is None and stop.interrupted:
+        refresh_index(store)
+        if drill.kept:
+            _tell_kept(directory, store)
+        raise _unjudged("interrupted", directory)
     judged = drill.judged or drill.judge(directory)
     outcome = judged.outcome
     session.found(outcome)
-    code = exit_code(outcome, interrupted=read_manifest(directory).interrupted)
     # The outcome is the last line.
     refresh_index(store)
     try:
@@ -95,10 +100,9 @@ def one(
         reason = streams.refusal(sys.stdout) or "it can't be written"
         say(f"stdout: {reason}; {judging.last_line(directory, outcome, directory.report.exists())}")
         outcome = worst([outcome, Outcome.HARNESS_ERROR])
-        code = outcome.exit_code
     if drill.kept:
         _tell_kept(directory, store)
-    return DrillResult(run=directory, outcome=outcome, code=code, kept=drill.kept)
+    return DrillResult(run=directory, outcome=outcome, kept=drill.kept)
 
 
 @attrs.define
@@ -130,36 +134,38 @@ class _Drill:
                     return run_plan(plan, store.root, display, stop, keeping, begun=self._begun)
             except FiredrillError as error:
                 self._broke_off(store)
-                if stop.cut_short and not stop.reason:
+                interrupted = stop.cut_short and not stop.reason
+                if interrupted and not isinstance(error, Interrupted):
                     raise Interrupted(f"interrupted: {error}") from error
                 raise
             except Exception:
                 self._broke_off(store)
                 raise
 
-    def judge(self, run: RunDirectory) -> judging.Judged:
-        """Return the verdict, and draw the report if requested. Raises
-        ``Interrupted`` at Ctrl-C.
+    def judge(
+        self, run: RunDirectory, interrupted: Callable[[], bool] = lambda: False
+    ) -> judging.Judged:
+        """Return the verdict, and draw the report if requested. Raises ``Interrupted`` at Ctrl-C,
+        and soon after ``interrupted`` returns true.
         """
         try:
-            return judging.judge(run, None, report=self.options.report)
-        except KeyboardInterrupt as error:
-            again = f"'firedrill check {run.root}' judges it"
-            raise Interrupted(f"interrupted while judging: the run is sealed; {again}") from error
+            return judging.judge(run, None, report=self.options.report, interrupted=interrupted)
+        except (KeyboardInterrupt, Interrupted) as error:
+            raise _unjudged("interrupted while judging", run) from error
 
     def _keeping(
         self, display: Progress, stop: Stop
     ) -> Callable[[RunDirectory, bool], Awaitable[bool]]:
         async def keep(run: RunDirectory, broke_off: bool) -> bool:
             failed = broke_off
-            if not broke_off:
+            if not broke_off and not stop.interrupted:
                 display.phase("judge")
-                # On a thread: the links of the cluster may live on this loop.
-                self.judged = await asyncio.to_thread(self.judge, run)
-                failed = self.judged.outcome in FAILED
-            # A reason is given where a budget asked for the end; a user's Ctrl-C has none.
-            interrupted = stop.asked and not stop.reason
-            self.kept = self.options.keep is Keep.ALWAYS or (failed and not interrupted)
+                with contextlib.suppress(Interrupted):
+                    # On a thread: the links of the cluster may live on this loop, where signals
+                    # are heard, too.
+                    self.judged = await asyncio.to_thread(self.judge, run, lambda: stop.interrupted)
+                    failed = self.judged.outcome in FAILED
+            self.kept = self.options.keep is Keep.ALWAYS or (failed and not stop.interrupted)
             return self.kept
 
         return keep
@@ -174,6 +180,10 @@ class _Drill:
         self.session.run = self.begun if self.begun and self.begun.root.is_dir() else None
         if self.kept and self.session.run:
             _tell_kept(self.session.run, store)
+
+
+def _unjudged(how: str, run: RunDirectory) -> Interrupted:
+    return Interrupted(f"{how}: the run is sealed; 'firedrill check {run.root}' judges it")
 
 
 def _tell_kept(run: RunDirectory, store: RunStore) -> None:

@@ -11,7 +11,7 @@ import signal
 from types import FrameType
 
 _INTERRUPTED = 130  # as ``harness.exit_codes.EXIT_INTERRUPTED``, which is not imported yet
-_WATCHED = (signal.SIGINT, signal.SIGTERM)
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from cli import reaper, watchdog
 from harness.errors import HarnessError
 from harness.run.directory import RunDirectory
 
-LET_GO_LIMIT_S = 10.0  # an interpreter that ends on a loaded machine
+LET_GO_LIMIT_S = 0.2  # past it they are killed: an interpreter may not even have begun to read
 
 
 @attrs.define
@@ -46,7 +46,7 @@ class ReaperGuard:
         return cls((reaping, watching), expected)
 
     def release(self) -> None:
-        """Tell both processes that nothing is left to heal, and wait for their end. Idempotent.
+        """End both processes, since nothing is left to heal, and wait for their end. Idempotent.
         Does nothing while the daemon may still make what it was asked for: that is to be handed
         over.
         """
@@ -56,8 +56,9 @@ class ReaperGuard:
         for process in reversed(self._processes):  # the watchdog first: it waits for the reaper
             try:
                 process.communicate(reaper.RELEASE, timeout=LET_GO_LIMIT_S)
-            except (OSError, subprocess.TimeoutExpired):  # it read the word, or is gone
-                continue
+            except (OSError, subprocess.TimeoutExpired):
+                process.kill()
+                process.wait()
 
     @property
     def released(self) -> bool:

@@ -76,16 +76,27 @@ def judge(
     history: Foreign | None = None,
     kept: bool = True,
     limits: LimitsAsked | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Judged:
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
     requested, draw its report.
 
     As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``,
-    which is stored only where no verdict is.
+    which is stored only where no verdict is. Raises ``Interrupted`` soon after ``interrupted``
+    returns true.
     """
     asked = Asked(executor=executor, model=model, search_limit=search_limit)
     with holding(run):
-        found = analyzed(run, say, asked, report=report, history=history, kept=kept, asked=limits)
+        found = analyzed(
+            run,
+            say,
+            asked,
+            report=report,
+            history=history,
+            kept=kept,
+            asked=limits,
+            interrupted=interrupted,
+        )
     verdict = found.verdict
     if verdict is None:
         reason = f"the analysis did not end: {found.death}"

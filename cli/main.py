@@ -15,7 +15,7 @@ import click
 
 from cli import streams
 from cli.session import Session, say
-from cli.signals import interrupt_on_terminate
+from cli.signals import interrupt_on_signals
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome
@@ -115,7 +115,7 @@ def cli(session: Session, debug: bool) -> None:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    interrupt_on_terminate()
+    interrupt_on_signals()
     streams.complete()
     streams.bound_warnings()
     sweep()

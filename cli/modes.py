@@ -8,7 +8,7 @@ import msgspec
 from cli.drill import Budget, RunOptions, one
 from cli.session import Session, say
 from harness.errors import HarnessError, Interrupted, PlanError
-from harness.exit_codes import EXIT_INTERRUPTED, worst
+from harness.exit_codes import worst
 from harness.plan.plan import Plan, resolved
 from harness.protocols.verdict import read_verdict
 from harness.text import inert
@@ -61,10 +61,11 @@ def compare(
     rows, results = [], []
     for mode, given in in_modes(plan, modes).items():
         say(f"mode {mode}, seed {given.seed}")
-        result = one(session, given, store, options, budget)
+        try:
+            result = one(session, given, store, options, budget)
+        except Interrupted as error:
+            raise Interrupted(f"{error}; the modes are not compared") from error
         results.append(result)
-        if result.code == EXIT_INTERRUPTED:
-            raise Interrupted(f"interrupted in mode {mode}: the modes are not compared")
         verdict = read_verdict(result.run)
         if verdict is None:
             raise HarnessError(f"no verdict of the run in mode {mode}: it can't be compared")
@@ -78,4 +79,4 @@ def compare(
         f"{row.mode} {result.outcome.value}" for row, result in zip(rows, results, strict=True)
     )
     click.echo(f"{outcome.value.upper()}: {told}: {inert(str(path), PATH_CHARS)}")
-    return next(result.code for result in results if result.outcome is outcome)
+    return outcome.exit_code

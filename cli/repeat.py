@@ -17,7 +17,7 @@ from harness.campaigns.rates import METHOD, between
 from harness.campaigns.summary import outcome_counts
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
-from harness.exit_codes import EXIT_INTERRUPTED, FAILED, Outcome, exit_code, worst
+from harness.exit_codes import FAILED, Outcome, exit_code, worst
 from harness.plan.plan import MAX_SEED, Plan
 from results.store.store import RunStore
 
@@ -84,10 +84,10 @@ def _run(
     """Make one run of the series; tell also whether its cluster is still up."""
     began_s = time.monotonic()
     # A traceback of this run must not go into the directory of the one before.
-    session.run, kept = None, False
+    session.run, kept, interrupted = None, False, False
     try:
         ended = one(session, cell.plan, store, options, budget)
-        outcome, code, kept = ended.outcome, ended.code, ended.kept
+        outcome, kept = ended.outcome, ended.kept
     # Nothing reads what further runs would find.
     except BrokenPipeError:
         raise
@@ -95,28 +95,28 @@ def _run(
         # Before a run began: every further one would be refused as well.
         if isinstance(error, UsageError) and session.run is None:
             raise
-        outcome, code = _broken(session, error)
+        outcome, interrupted = _broken(session, error), isinstance(error, Interrupted)
     result = result_of(
         cell,
         outcome,
         run=str(session.run.root) if session.run else "",
-        interrupted=code == EXIT_INTERRUPTED,
+        interrupted=interrupted,
         wall_s=time.monotonic() - began_s,
     )
     return result, kept
 
 
-def _broken(session: Session, error: Exception) -> tuple[Outcome, int]:
+def _broken(session: Session, error: Exception) -> Outcome:
     """Report the error that broke one run of many: the others go on all the same."""
     if isinstance(error, Interrupted):
         say(str(error))
-        return Outcome.UNKNOWN, EXIT_INTERRUPTED
+        return Outcome.UNKNOWN
     if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):
         say(str(error))
     else:
         where = session.keep_traceback(error) or "nowhere: there is no run directory"
         say(f"unexpected {type(error).__name__}: {error} (the traceback is in {where})")
-    return Outcome.HARNESS_ERROR, Outcome.HARNESS_ERROR.exit_code
+    return Outcome.HARNESS_ERROR
 
 
 def over(rows: list[CellResult], bounds: Bounds, *, kept: bool = False) -> str:

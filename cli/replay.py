@@ -86,7 +86,7 @@ def replay(
             raise UsageError(f"on real nodes: firedrill selftest --plan {old.plan} --mutant {key}")
         ended = one(session, plan, store, RunOptions(report=not no_report))
         click.echo(faults_compared(old, ended.run))
-        return ended.code
+        return ended.outcome.exit_code
     manifest = read_manifest(old)  # an impossible comparison is reported before the run
     view = attrs.evolve(view, windows=clipped(manifest, view.windows))
     mutation = mutation_of(manifest)

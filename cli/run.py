@@ -104,8 +104,9 @@ def run(
 ) -> int:
     """Run PLAN (a TOML file; flags override its keys) and judge what happened.
 
-    The first Ctrl-C heals, collects and seals, the second stops at once. A run failed where it is
-    no valid one and not unknown. With --repeat the seeds of later runs follow from the first.
+    The first Ctrl-C, SIGTERM or SIGHUP heals, collects and seals, and leaves the verdict to
+    ``firedrill check``; a second Ctrl-C or SIGTERM stops at once. A run failed where it is no valid
+    one and not unknown. With --repeat the seeds of later runs follow from the first.
     """
     given = overrides(flags)
     options = RunOptions(report=not no_report, keep=Keep(keep))
@@ -119,7 +120,7 @@ def run(
             return compare(session, chosen, store, options, modes_of(modes), budget)
         if repeat == 1 and not until_failure:
             budget = Budget(time_budget) if time_budget else None
-            return one(session, chosen, store, options, budget).code
+            return one(session, chosen, store, options, budget).outcome.exit_code
         bounds = Bounds(
             # ``--until-failure`` alone sets no number.
             runs=repeat if repeat > 1 else MAX_REPEAT,

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run: the first ends it in order, the second at once."""
+"""Ctrl-C, SIGTERM and SIGHUP during a run: the first ends it in order, the second at once."""
 
 from __future__ import annotations
 
@@ -6,64 +6,53 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from types import FrameType
-from typing import Protocol
 
 from harness.exit_codes import EXIT_INTERRUPTED
 from harness.run.stop import Stop
 
-WATCHED = (signal.SIGINT, signal.SIGTERM)
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAST_BUDGET_S = 0.001  # a timer of zero seconds is one that is not set
 _SHOW_CURSOR = "\x1b[?25h"  # the live display hides it, and won't get to undo that
 
 
-STOPPING = "stopping: heal, collect, seal; once more to stop at once"
+STOPPING = "stopping: heal, collect, seal, and judge nothing; once more to stop at once"
 OVER = "the run is over, nothing of it is cut short: it is being sealed; once more to stop at once"
 
 
-class Stoppable(Protocol):
-    """An object that can be asked to end in order: see ``Stop``. ``over``: nothing is left that it
-    could skip.
-    """
-
-    over: bool
-
-    def ask(self) -> None:
-        """Heal, collect, seal."""
-
-
 @contextmanager
-def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator[None]:
-    """Within the block the first signal asks ``stop`` to end the run and calls ``say`` with the
-    notice.
+def stopping(stop: Stop, say: Callable[[str], None], hint: str) -> Iterator[None]:
+    """Within the block the first signal interrupts ``stop`` and calls ``say`` with the notice. A
+    signal that is ignored, as nohup has SIGHUP ignored, stays so.
 
-    The second exits the process at once with exit code 130, ``hint`` on stderr: nothing of Python
-    is unwound, since that would wait for the same nodes again. Everything recorded is already with
-    the operating system.
+    The second SIGINT or SIGTERM exits the process at once with exit code 130, ``hint`` on stderr:
+    nothing of Python is unwound, since that would wait for the same nodes again. Everything
+    recorded is already with the operating system. SIGHUP never counts as the second.
     """
-    asked = False
+    told = asked = False
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            _leave(hint)
-        asked = True
-        _on_loop(stop.ask)
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal told, asked
+        # Of one terminal that is closed both the kernel and the shell tell.
+        if number != signal.SIGHUP:
+            if asked:
+                _leave(hint)
+            asked = True
+        _on_loop(stop.interrupt)
+        if told:
+            return
+        told = True
         if stop.over:  # sealing blocks the loop: what is said there would come when all is done
             with suppress(RuntimeError):  # interrupted in the middle of saying something else
                 say(OVER)
         else:
             _on_loop(lambda: say(STOPPING))
 
-    before = {number: signal.signal(number, handle) for number in WATCHED}
-    try:
+    with _handled(WATCHED, handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -88,21 +77,26 @@ def ending_in_time(stop: Stop) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def interrupt_on_terminate() -> None:
-    """Make SIGTERM unwind as Ctrl-C does, outside of runs, so that children (a JVM) don't outlive
-    this process.
+def interrupt_on_signals() -> None:
+    """Make SIGTERM and SIGHUP unwind as Ctrl-C does, outside of runs, so that children (a JVM)
+    don't outlive this process. A signal that is ignored stays so.
     """
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            # The shell sends it as well as the kernel: what is unwound must not be struck again.
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, handle)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handle)
 
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Within the block SIGHUP and SIGQUIT, unless they are ignored, unwind as Ctrl-C does: what the
-    block made is removed.
+    """Within the block SIGQUIT, unless it is ignored, unwinds as Ctrl-C does: what the block made
+    is removed.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -112,15 +106,24 @@ def unwinding() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # of nohup
-            signal.signal(number, handle)
+    with _handled((signal.SIGQUIT,), handle):
+        yield
+
+
+@contextmanager
+def _handled(
+    numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Within the block those of ``numbers`` that are not ignored call ``handle``."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    heard = {number: was for number, was in before.items() if was is not signal.SIG_IGN}
+    for number in heard:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, was in heard.items():
+            signal.signal(number, was)
 
 
 def _on_loop(act: Callable[[], None]) -> None:

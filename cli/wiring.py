@@ -23,10 +23,12 @@ from cli.environment import SIMULATED, prepare
 from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
+from harness.arrow import without_pandas
 from harness.campaigns.coverage_log import CoverageLog
 from harness.errors import (
     BrokenPlugin,
     FiredrillError,
+    Interrupted,
     PlanError,
     UnknownPlugin,
     UsageError,
@@ -127,12 +129,15 @@ def run_plan(
     from cli.run_state import owning
     from results.store.store import RunStore
 
+    without_pandas()
     ready = resolve(plan)
     plan, faults = ready.plan, ready.faults
     progress.note(f"provider {plan.cluster.provider}: {ready.provider_reason}")
     if keep and plan.cluster.provider == SIMULATED:
         raise UsageError("--keep needs nodes that outlive the run: those of 'sim' are simulated")
     require_room(plan, runs_dir)
+    if stop.interrupted:
+        raise Interrupted("interrupted before the run began: nothing was made")
     store = RunStore(runs_dir)
     # A simulated run takes nothing of the machine, so what others left there can't hinder it.
     if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):

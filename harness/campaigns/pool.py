@@ -46,7 +46,7 @@ GRACE_S = 5.0  # from the signal that asks a worker to end to the one that ends 
 LONGEST_WAIT_S = 60.0  # of one select, which takes no more than 2**31 ms; a limit may be longer
 LONGEST_ALARM_S = 1 << 31  # exclusive: the kernel's counter
 _CHUNK_BYTES = 1 << 16
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Returns the next cell; ``None`` where there is none until another result is delivered.
 Choose = Callable[[], Cell | None]
@@ -339,7 +339,8 @@ def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) ->
     """Run the whole life of a worker."""
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+        for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal, to all of its processes
+            signal.signal(number, signal.SIG_IGN)  # the parent ends its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.dup2(stderr, 2)

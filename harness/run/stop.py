@@ -15,13 +15,14 @@ class Stop:
     """The request to end a run early: set once, checked at every phase.
 
     ``cut_short``: the request made the run skip work; ``over``: no work can be skipped any more.
-    ``reason`` is set where not the user asked: a budget, a limit. ``budget_s`` seconds after the
-    run began the request comes by itself, because of ``budget_text``.
+    ``reason`` is set where not the user asked first: a budget, a limit. ``interrupted``: the user
+    asked, first or later. ``budget_s`` seconds after the run began the request comes by itself,
+    because of ``budget_text``.
     """
 
     def __init__(self, budget_s: float | None = None, budget_text: str = "") -> None:
         self._event = asyncio.Event()
-        self.cut_short = self.over = False
+        self.cut_short = self.over = self.interrupted = False
         self.reason = ""
         self.budget_s, self.budget_text = budget_s, budget_text
 
@@ -30,6 +31,11 @@ class Stop:
         if not self.asked:
             self.reason = reason
         self._event.set()
+
+    def interrupt(self) -> None:
+        """Request an orderly end for the user."""
+        self.interrupted = True
+        self.ask()
 
     @property
     def asked(self) -> bool:
@@ -42,9 +48,12 @@ class Stop:
         return self.asked
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of ``work``, or ``None`` as soon as the end is requested (work is cancelled).
-        Raises what ``work`` raises, also in response to its cancellation.
+        """The result of ``work``, or ``None`` as soon as the end is requested (work is cancelled,
+        or never begun). Raises what ``work`` raises, also in response to its cancellation.
         """
+        if self.skips():
+            work.close()
+            return None
         task = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._event.wait())
         try:

@@ -307,7 +307,8 @@ PROGRAM = """
     def interrupt(number, frame):
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     try:
         for result in Pool(work=lambda c, _: hanging(Path({pids!r}), c), workers=2).results(
             in_turn(cells(1, 3, 5))
@@ -318,7 +319,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_command_that_is_ended_leaves_no_worker(number: signal.Signals, tmp_path: Path) -> None:
     text = textwrap.dedent(PROGRAM).format(tests=str(Path(__file__).parent), pids=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", text]) as command:

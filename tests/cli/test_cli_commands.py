@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import select
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from cli.main import execute
 from harness.history.chunks import ChunkWriter
-from harness.history.manifest import read_manifest
+from harness.history.manifest import SEALED, read_manifest
 from harness.run.directory import RunDirectory
 
 LIMIT_S = 120
 FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]
+DRILL = [
+    *FIREDRILL, "run", "--provider", "process", "--nodes", "3", "--duration", "20",
+    "--executor", "local", "--concurrency", "3",
+]  # fmt: skip
 RUN_ID = "20261121-104500-drill-1a2b"
 
 
@@ -105,17 +113,43 @@ def test_a_plan_for_spark_is_refused_before_it_starts_where_there_is_no_java(
 
 
 @pytest.mark.slow
-def test_a_drill_that_is_stopped_heals_seals_and_exits_130(tmp_path: Path) -> None:
+def test_a_drill_that_is_stopped_heals_seals_and_is_judged_later(tmp_path: Path) -> None:
     with _drill() as process:
         _await_line(process, "drive for")
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=LIMIT_S)
+        out, err = process.communicate(timeout=LIMIT_S)
 
     (run,) = _runs(tmp_path)
-    assert process.returncode == 130
-    assert out.splitlines()[-1].startswith("UNKNOWN: ")
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == (
+        f"firedrill: interrupted: the run is sealed; 'firedrill check {run.root}' judges it"
+    )
     assert read_manifest(run).interrupted
-    assert run.report.exists()
+    assert not run.verdict.exists()
+    assert _nodes_of(run) == []
+    checked = _output("check", "latest", "--no-report")
+    assert checked.returncode == 2
+    assert "interrupted" in checked.stdout
+
+
+@pytest.mark.slow
+def test_a_drill_whose_terminal_is_closed_heals_and_seals(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        DRILL, stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=_on_its_terminal
+    )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while b"drive" not in shown:
+            shown += os.read(controller, 4096)
+
+    os.close(controller)
+
+    assert process.wait(LIMIT_S) == 130, shown
+    (run,) = _runs(tmp_path)
+    manifest = read_manifest(run)
+    assert (manifest.state, manifest.interrupted) == (SEALED, True)
     assert _nodes_of(run) == []
 
 
@@ -138,15 +172,13 @@ def test_after_kill_9_the_reaper_leaves_nothing_and_the_prefix_is_judged(tmp_pat
 
 
 def _drill() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *FIREDRILL, "run", "--provider", "process", "--nodes", "3", "--duration", "20",
-            "--executor", "local", "--concurrency", "3",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+    return subprocess.Popen(DRILL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _on_its_terminal() -> None:
+    """Make standard input the terminal of a session of its own, as a shell does."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _output(*arguments: str) -> subprocess.CompletedProcess[str]:

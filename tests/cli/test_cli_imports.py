@@ -67,8 +67,8 @@ def test_every_command_is_listed_and_a_name_that_is_none_is_refused() -> None:
 def test_what_asks_for_pandas_by_name_still_gets_it() -> None:
     code = (
         "import sys\n"
-        "from cli import analysis_process\n"
-        "analysis_process._without_pandas()\n"
+        "from harness import arrow\n"
+        "arrow.without_pandas()\n"
         "import pyarrow as pa\n"
         "table = pa.table({'a': [1, 2]})\n"
         "assert 'pandas' not in sys.modules\n"

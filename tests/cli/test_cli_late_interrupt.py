@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,15 +15,20 @@ from cli.main import execute
 from clusters.reference.system import ReferenceSystem
 from harness.history.manifest import read_manifest
 from harness.run.directory import RunDirectory
+from harness.supervisor import Supervised
 
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]"]
+
+
+def again(run: RunDirectory) -> str:
+    return f"'firedrill check {run.root}' judges it"
 
 
 def interrupt(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_while_the_run_is_sealed_it_changes_nothing(
+def test_while_the_run_is_sealed_it_is_whole_and_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from harness.history import seal
@@ -36,11 +43,15 @@ def test_while_the_run_is_sealed_it_changes_nothing(
 
     code = execute([*DRILL, "--duration", "4", "--runs-dir", str(tmp_path)])
 
-    assert code == 0
+    assert code == 130
     err = capsys.readouterr().err
     assert signals.OVER in err
     assert signals.STOPPING not in err
-    assert not read_manifest(RunDirectory(tmp_path / "latest")).interrupted
+    run = RunDirectory((tmp_path / "latest").resolve())
+    assert err.splitlines()[-1].endswith(f"the run is sealed; {again(run)}")
+    assert not read_manifest(run).interrupted
+    assert not run.verdict.exists()
+    assert execute(["check", str(run.root), "--no-report"]) == 0
 
 
 def test_while_final_reads_are_still_to_come_the_run_is_cut_short(
@@ -68,9 +79,27 @@ def test_while_it_is_judged_the_sealed_run_and_how_to_judge_it_are_named(
     code = execute([*DRILL, "--duration", "2", "--runs-dir", str(tmp_path)])
 
     assert code == 130
-    run = (tmp_path / "latest").resolve()
+    run = RunDirectory((tmp_path / "latest").resolve())
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == (
-        "firedrill: interrupted while judging: the run is sealed; "
-        f"'firedrill check {tmp_path}/{run.name}' judges it"
-    )
+    assert said == (f"firedrill: interrupted while judging: the run is sealed; {again(run)}")
+
+
+@pytest.mark.slow
+def test_while_it_is_judged_with_its_cluster_up_the_cluster_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow(command: list[str], *arguments: Any, **options: Any) -> Supervised:
+        interrupt()
+        return Supervised(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], *arguments, **options
+        )
+
+    monkeypatch.setattr("cli.analysis.Supervised", slow)
+
+    on_nodes = [*DRILL, "--provider", "process", "--nodes", "3", "--duration", "2"]
+    code = execute([*on_nodes, "--keep", "--runs-dir", str(tmp_path)])
+
+    run = RunDirectory((tmp_path / "latest").resolve())
+    assert code == 130
+    assert capsys.readouterr().err.splitlines()[-1].endswith(again(run))
+    assert not run.kept.exists()

@@ -1,5 +1,5 @@
-"""``check`` and ``run`` ended at moments all over their course, in four ways: 5 s later no process
-of theirs lives, whatever session it made for itself, and no file of theirs is left behind.
+"""``check`` and ``run`` interrupted at moments all over their course, in four ways: 5 s later no
+process of theirs lives, in whatever session it was, and no file of theirs is left behind.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def moments(name: str, length_s: float, count: int) -> list[tuple[float, signal.
 def left_after(
     command: list[str | Path], cwd: Path, at_s: float, number: signal.Signals
 ) -> tuple[dict[int, str], list[str], float]:
-    """The processes and files that are left 5 s after the end of ``command``, which got ``number``
-    at ``at_s``; and how long the last process took to go.
+    """The processes and files that are left 5 s after ``command``, the command itself among them,
+    got ``number`` at ``at_s``; and the time from there to the end of the last process.
     """
     mark = secrets.token_hex(8)
     scratch = cwd / f"tmp-{mark}"
@@ -101,13 +101,14 @@ def left_after(
         child.wait(at_s)
     except subprocess.TimeoutExpired:
         child.send_signal(number)
-    child.wait(COMMAND_LIMIT_S)  # a run that is asked to end heals, collects, seals and judges
-    ended_s = time.monotonic()
-    while (left := marked(mark)) and time.monotonic() - ended_s < GONE_LIMIT_S:
+    asked_s = time.monotonic()
+    while (left := marked(mark)) and time.monotonic() - asked_s < GONE_LIMIT_S:
+        child.poll()  # so that it is no zombie
         time.sleep(0.05)  # others' processes: there is nothing to wait on
-    took_s = time.monotonic() - ended_s
+    took_s = time.monotonic() - asked_s
     for pid in left:
         os.kill(pid, signal.SIGKILL)
+    child.wait(COMMAND_LIMIT_S)
     return left, sorted(p.name for p in scratch.iterdir()), took_s
 
 

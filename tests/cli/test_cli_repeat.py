@@ -128,9 +128,7 @@ def test_a_violation_ends_a_search_and_is_its_exit_code(
 
     def one(session, plan, store, options, budget=None):
         outcome = next(outcomes)
-        return drill.DrillResult(
-            run=RunDirectory(tmp_path), outcome=outcome, code=outcome.exit_code
-        )
+        return drill.DrillResult(run=RunDirectory(tmp_path), outcome=outcome)
 
     monkeypatch.setattr(repeat, "one", one)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -28,16 +29,18 @@ with stopping(stop, lambda text: print(text, flush=True), "clean up with: it"):
 """
 
 
-def started(then: str) -> subprocess.Popen[str]:
+def started(then: str, preexec_fn: Callable[[], object] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(then=then)],
+        preexec_fn=preexec_fn,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_heals_and_seals(number: signal.Signals) -> None:
     with started("pass") as process:
         assert process.stdout is not None
@@ -50,7 +53,7 @@ def test_the_first_signal_heals_and_seals(number: signal.Signals) -> None:
     assert sorted(out.splitlines()) == [
         "healing",
         "sealed",
-        "stopping: heal, collect, seal; once more to stop at once",
+        "stopping: heal, collect, seal, and judge nothing; once more to stop at once",
     ]
     assert err == ""
 
@@ -71,3 +74,33 @@ def test_the_second_signal_ends_at_once_whatever_goes_on(then: str) -> None:
 
     assert process.returncode == 130
     assert "stopped at once; clean up with: it" in err
+
+
+def test_a_hang_up_never_counts_as_the_second() -> None:
+    with started("import sys; sys.stdin.readline()") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "driving\n"
+        process.send_signal(signal.SIGTERM)
+        while process.stdout.readline() != "healing\n":
+            pass
+
+        for _ in range(2):  # the kernel's, and the shell's
+            process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate("go on\n", timeout=LIMIT_S)
+
+    assert process.returncode == 0
+    assert "sealed" in out
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    then = "import sys; sys.stdin.readline()"
+    with started(then, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "driving\n"
+
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate("go on\n", timeout=LIMIT_S)
+
+    assert process.returncode == 0
+    assert out.count("stopping") == 1

@@ -102,7 +102,7 @@ def test_a_reader_that_leaves_ends_no_run(tmp_path: Path, provider: str) -> None
     assert list(run.undo.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_command_line_is_imported_is_130_and_one_sentence(
     number: signal.Signals,
 ) -> None:
