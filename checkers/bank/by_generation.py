@@ -265,5 +265,10 @@ class _Stretch:
         return _Stretch(low=low, high=high, kept=kept, lost=lost)
 
 
-KEPT_BY_KEY = Kernel(name="bank.kept", exchange=Exchange.KEY, run=find_kept)
+KEPT_BY_KEY = Kernel(
+    name="bank.kept",
+    exchange=Exchange.KEY,
+    run=find_kept,
+    numbers={"bank.kept": ("read", "kept", "lost")},
+)
 GENERATIONS = Kernel(name="bank.generations", exchange=Exchange.ONE_PLACE, run=judge_kept)

@@ -222,7 +222,16 @@ def _unexpected(untouched: pa.Table, at_first: Ints, txn: Ints) -> tuple[Bools, 
     return found, least
 
 
-IMPORTED = Kernel(name="bank.imported", exchange=Exchange.KEY, run=add_up_imported)
+IMPORTED = Kernel(
+    name="bank.imported",
+    exchange=Exchange.KEY,
+    run=add_up_imported,
+    numbers={
+        "bank.unset.untouched": ("txn",),
+        "bank.unset.sums": ("txn",),
+        "bank.unset.moved": ("read", "before"),
+    },
+)
 IMPORTED_JUDGED = Kernel(
     name="bank.imported.judged", exchange=Exchange.ONE_PLACE, run=judge_imported
 )

@@ -275,7 +275,13 @@ def _changes(reads: pa.Table, tables: Tables, setting: Setting) -> dict[str, Int
     return {"excess": excess, "since": since, "until": until}
 
 
-SUMS = Kernel(name="bank.sums", exchange=Exchange.KEY, run=add_accounts)
+SUMS = Kernel(
+    name="bank.sums",
+    exchange=Exchange.KEY,
+    run=add_accounts,
+    # A bank is named by the transaction that set it up.
+    numbers={"bank.accounts": ("bank",), "bank.sums": ("bank", "txn")},
+)
 
 
 JUDGED = Kernel(name="bank.judged", exchange=Exchange.ONE_PLACE, run=judge_reads)
@@ -338,4 +344,9 @@ def _beside(k: Ints, txn: Ints, steps: Bools) -> Bools:
     return np.isin(pair, pair[steps])
 
 
-LAST = Kernel(name="bank.last", exchange=Exchange.KEY, run=compare_last_reads)
+LAST = Kernel(
+    name="bank.last",
+    exchange=Exchange.KEY,
+    run=compare_last_reads,
+    numbers={"bank.lost": ("read", "suspect")},
+)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import cells
 from checkers.engine.source import Source
-from checkers.engine.transactions import PREPARED, prepared
+from checkers.engine.transactions import OBSERVED_TABLE, PREPARED, prepared, proven
 from harness.errors import FiredrillError
 from harness.plugins import where
 from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
@@ -71,12 +71,37 @@ def on_split(
     """Run EARLY or KEY kernels over one split of ``source``, KEY ones with the tables of the EARLY
     ones: the work of a Spark task, and of the process executor.
     """
+    # What a reset cut off in other partitions is told by numbers that a split may not have.
+    alone = all(name == OBSERVED_TABLE or not table.num_rows for name, table in early.items())
+    able = tuple(k for k in kernels if alone and k.numbers is not None)
+    there = source.split(split)
+    given = KernelOutput(tables={})
+    if able:
+        tables = {"transactions": there.transactions, **early, **there.early(early)}
+        local = _on_cells(able, tables, there.micro_ops, setting)
+        columns = {name: columns for k in able for name, columns in (k.numbers or {}).items()}
+        # The words of an error may name transactions, so those that broke break again below.
+        given = KernelOutput(tables=there.named(local.tables, columns))
+        able = tuple(k for k in able if k.name not in local.broken)
+    rest = [k for k in kernels if k not in able]
+    if not rest:
+        return given
     # Only what a Spark task reads: a kernel must not find more in process than there.
     tables = {"transactions": source.transactions.select(KEY_COLUMNS), **early}
-    tables[PREPARED] = prepared(tables, setting)
+    at = there.micro_ops.column_names.index("txn")
+    steps = there.micro_ops.set_column(
+        at, "txn", pa.array(there.number).take(there.micro_ops["txn"])
+    )
+    whole = _on_cells(rest, tables, steps, setting)
+    return KernelOutput(tables={**given.tables, **whole.tables}, broken=whole.broken)
+
+
+def _on_cells(
+    kernels: Sequence[Kernel], tables: Tables, micro_ops: pa.Table, setting: Setting
+) -> KernelOutput:
+    tables = {**tables, PREPARED: prepared(tables, setting)}
     return merge(
-        apply(kernels, {**tables, "micro_ops": cell}, setting)
-        for cell in cells(source.micro_ops(split))
+        apply(kernels, {**tables, "micro_ops": cell}, setting) for cell in cells(micro_ops)
     )
 
 
@@ -89,8 +114,11 @@ def on_all_splits(
     kernels = tuple(kernels)
     first = [k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions)]
     early = over_splits(tuple(first), {}) if first else KernelOutput(tables={})
-    given = over_splits(of(kernels, Exchange.KEY), early.tables)
-    return KernelOutput(tables={**early.tables, **given.tables}, broken=early.broken | given.broken)
+    known = dict(early.tables)
+    if OBSERVED_TABLE in known:
+        known[OBSERVED_TABLE] = proven(known[OBSERVED_TABLE])
+    given = over_splits(of(kernels, Exchange.KEY), known)
+    return KernelOutput(tables={**known, **given.tables}, broken=early.broken | given.broken)
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkers.engine.split import Split, split_of_steps
 from harness.errors import InvariantError, MalformedHistory
+from harness.history import schema
 from harness.history.files import regular
 from harness.history.records import MicroOp
 from harness.protocols.finding import RecordedOperation
@@ -26,9 +29,10 @@ class Source:
     All micro-operations of a key are in one split. Transactions are dense: row i is transaction i.
     """
 
-    transactions: pa.Table
+    _loaded: pa.Table | None = None
     _files: tuple[Path, ...] = ()
     _transactions_file: Path | None = None
+    _columns: tuple[str, ...] | None = None
     _tables: tuple[pa.Table, ...] = ()
 
     @classmethod
@@ -37,21 +41,29 @@ class Source:
         transactions: Path,
         micro_ops: tuple[Path, ...],
         *,
-        columns: Sequence[str] | None = None,
+        columns: tuple[str, ...] | None = None,
     ) -> Source:
-        """Open a sealed history, all columns of its transactions or only ``columns``.
-
-        Raises ``MalformedHistory`` where transactions are not dense.
-        """
-        wanted = None if columns is None else list(columns)
-        # In one piece: taking a few rows of a column of many pieces joins them each time.
-        table = _dense(_read(transactions, columns=wanted).combine_chunks(), transactions.name)
-        return cls(transactions=table, files=micro_ops, transactions_file=transactions)
+        """Open a sealed history, all columns of its transactions or only ``columns``."""
+        return cls(files=micro_ops, transactions_file=transactions, columns=columns)
 
     @classmethod
     def of_tables(cls, transactions: pa.Table, *micro_ops: pa.Table) -> Source:
         """Wrap tables in memory, one of micro-operations per split."""
-        return cls(transactions=_dense(transactions, "transactions"), tables=micro_ops)
+        return cls(loaded=_dense(transactions, "transactions"), tables=micro_ops)
+
+    @cached_property
+    def transactions(self) -> pa.Table:
+        """The transactions, read when they are first asked for. Raises ``MalformedHistory`` where
+        they are not dense.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        file = self._transactions_file
+        if file is None:
+            raise InvariantError("a history without transactions, in memory or in a file")
+        wanted = None if self._columns is None else list(self._columns)
+        # In one piece: taking a few rows of a column of many pieces joins them each time.
+        return _dense(_read(file, columns=wanted).combine_chunks(), file.name)
 
     @property
     def splits(self) -> int:
@@ -61,6 +73,14 @@ class Source:
     def micro_ops(self, split: int) -> pa.Table:
         """Return every micro-operation of the keys of ``split``."""
         return _read(self._files[split]) if self._files else self._tables[split]
+
+    def split(self, number: int) -> Split:
+        """Return split ``number`` by itself; its file is all that is read, unless it is of version
+        1 of the tables.
+        """
+        steps = self.micro_ops(number)
+        told = set(schema.OF_TRANSACTION) <= set(steps.column_names)
+        return split_of_steps(steps, None if told else self.transactions)
 
     def operations(self, txns: tuple[int, ...]) -> dict[int, RecordedOperation]:
         """Return the operations ``txns``; see ``Lookup``."""

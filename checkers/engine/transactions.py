@@ -19,6 +19,7 @@ NOBODY = -1
 # where it answered ok, which proves that the writer committed; a reader of unknown fate does so
 # once it is proven itself.
 OBSERVED = pa.schema([("writer", pa.int64()), ("reader", pa.int64())])
+OBSERVED_TABLE = "lists.observed"
 
 
 def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
@@ -28,13 +29,28 @@ def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
     A transaction that failed at commit without reporting it may have seen anything.
     """
     sure: Bools = type_ == OK
-    if "lists.observed" not in tables:
+    if OBSERVED_TABLE not in tables:
         return sure
-    writer, reader = (ints(tables["lists.observed"], name) for name in ("writer", "reader"))
+    writer, reader = (ints(tables[OBSERVED_TABLE], name) for name in ("writer", "reader"))
     sure[writer[reader == NOBODY]] = True
     told = reader != NOBODY
     _spread(sure, writer[told], reader[told])
     return sure
+
+
+def proven(observed: pa.Table) -> pa.Table:
+    """Return rows of ``OBSERVED`` that prove the same transactions committed, each by one that
+    answered ok: what is observed in one split may prove what was in another.
+    """
+    writer, reader = (ints(observed, name) for name in ("writer", "reader"))
+    sure = np.zeros(int(max(writer.max(initial=-1), reader.max(initial=-1))) + 1, dtype=np.bool_)
+    sure[writer[reader == NOBODY]] = True
+    told = reader != NOBODY
+    _spread(sure, writer[told], reader[told])
+    known = np.flatnonzero(sure)
+    return pa.Table.from_arrays(
+        [pa.array(known), pa.array(np.full(len(known), NOBODY))], schema=OBSERVED
+    )
 
 
 def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:

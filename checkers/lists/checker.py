@@ -66,7 +66,22 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     }
 
 
-INFERENCE = Kernel(name="lists", exchange=Exchange.KEY, run=infer)
+INFERENCE = Kernel(
+    name="lists",
+    exchange=Exchange.KEY,
+    run=infer,
+    numbers={
+        "lists.findings": ("txn", "other"),
+        "lists.edges": ("source", "target"),
+        "lists.tails": ("txn",),
+        "snapshots.seen": ("txn",),
+        "snapshots.written": ("writer",),
+        "lost-write.lost": ("writer", "read", "seen"),
+        "resets.cuts": ("writer", "shown_by", "missed_by"),
+        "resets.findings": ("writer", "reader"),
+        "resets.elsewhere": ("writer",),
+    },
+)
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import INFO, TYPES, Ints, codes, ints, spread
-from checkers.engine.transactions import NOBODY, OBSERVED, transactions_of
+from checkers.engine.transactions import NOBODY, OBSERVED, OBSERVED_TABLE, transactions_of
 from checkers.lists.findings import Seen, suspects
 from checkers.lists.list_ops import ListOps, list_ops
 from checkers.lists.versions import Versions, versions_of
@@ -21,11 +21,11 @@ def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     appended = np.asarray(pc.equal(micro_ops.column("f"), "append"))
     asked = pc.unique(micro_ops.column("key").filter(unknown[ints(micro_ops, "txn")] & appended))
     if not len(asked):
-        return {"lists.observed": OBSERVED.empty_table()}
+        return {OBSERVED_TABLE: OBSERVED.empty_table()}
     some = micro_ops.filter(pc.is_in(micro_ops.column("key"), value_set=asked))
     ops = list_ops({**tables, "micro_ops": some}, setting)
     versions = versions_of(ops)
-    return {"lists.observed": observed(ops, versions, suspects(ops, versions))}
+    return {OBSERVED_TABLE: observed(ops, versions, suspects(ops, versions))}
 
 
 def observed(ops: ListOps, versions: Versions, seen: Seen) -> pa.Table:
@@ -63,5 +63,9 @@ def anybody_unknown(transactions: pa.Table) -> bool:
 
 
 WITNESSES = Kernel(
-    name="witnesses", exchange=Exchange.EARLY, run=find_witnesses, needed=anybody_unknown
+    name="witnesses",
+    exchange=Exchange.EARLY,
+    run=find_witnesses,
+    needed=anybody_unknown,
+    numbers={OBSERVED_TABLE: ("writer", "reader")},
 )

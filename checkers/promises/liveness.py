@@ -79,7 +79,9 @@ class Liveness:
     """Judges only systems that declare a bound."""
 
     name: str = LIVENESS
-    kernels: tuple[Kernel, ...] = (Kernel(name=LIVENESS, exchange=Exchange.KEY, run=count_tries),)
+    kernels: tuple[Kernel, ...] = (
+        Kernel(name=LIVENESS, exchange=Exchange.KEY, run=count_tries, numbers={}),
+    )
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return ``liveness``, with an example for each partition and stretch without a commit."""

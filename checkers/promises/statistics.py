@@ -20,7 +20,7 @@ def count_steps(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     return {"statistics.steps": steps.group_by(["f", "type"]).aggregate([([], "count_all")])}
 
 
-STEPS = Kernel(name="statistics", exchange=Exchange.KEY, run=count_steps)
+STEPS = Kernel(name="statistics", exchange=Exchange.KEY, run=count_steps, numbers={})
 
 
 def steps_by_f(tables: Tables) -> dict[str, dict[str, int]]:

@@ -129,7 +129,12 @@ def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
     }
 
 
-REGISTER = Kernel(name="register", exchange=Exchange.KEY, run=judge_keys)
+REGISTER = Kernel(
+    name="register",
+    exchange=Exchange.KEY,
+    run=judge_keys,
+    numbers={"register.findings": ("txns",)},
+)
 
 
 @attrs.frozen

@@ -44,4 +44,4 @@ def table_schema(name: str) -> pa.Schema:
         EVENTS: schema.EVENTS,
         NOTES: schema.NOTES,
     }
-    return fixed.get(name, schema.MICRO_OPS)
+    return fixed.get(name, schema.SPLIT)

@@ -73,10 +73,12 @@ class History:
 
         A split is sorted by (txn, pos) and holds every row of its keys (``schema.MICRO_OPS``).
         """
-        if split is not None:
-            return self._table(micro_ops_name(split))
+        splits = range(self.manifest.splits) if split is None else (split,)
+        steps = schema.MICRO_OPS
+        # What later files tell of transactions as well, ``transactions`` tells here.
         return pa.concat_tables(
-            [self._table(micro_ops_name(number)) for number in range(self.manifest.splits)]
+            self._table(micro_ops_name(number), steps.names).replace_schema_metadata(steps.metadata)
+            for number in splits
         )
 
     def faults(self) -> pa.Table:
@@ -91,11 +93,11 @@ class History:
         """One row a note, in the order of writing (``schema.NOTES``)."""
         return self._table(NOTES)
 
-    def _table(self, name: str) -> pa.Table:
+    def _table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         path = table_path(self.run, name)
         try:
             with pq.ParquetFile(regular(path)) as source:
-                return schema.with_later(name, source.read(), table_schema(name))
+                return schema.with_later(name, source.read(columns), table_schema(name))
         except (OSError, pa.ArrowException) as error:
             raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
 
@@ -176,7 +178,8 @@ def _require_schema(path: Path, name: str, expected: pa.Schema) -> None:
     found = require_plausible(path, rows_per_byte=dense)
     # The version of the schema is in its metadata.
     first = schema.without_later(name, expected)
-    if not any(found.equals(like, check_metadata=True) for like in (expected, first)):
+    known = (expected, first, *((schema.MICRO_OPS,) if expected is schema.SPLIT else ()))
+    if not any(found.equals(like, check_metadata=True) for like in known):
         reason = f"expected the columns {expected.names}, found {found.names}"
         if found.names == expected.names:
             reason = "expected the types and version of the schema here, found others"

@@ -1,8 +1,10 @@
-"""The tables of a sealed history, version 1, and the hash that splits micro-operations by key.
+"""The tables of a sealed history, and the hash that splits micro-operations by key.
 
 ``transactions`` has one row a transaction, ``micro_ops`` one row a step of one, split into files by
 ``split_of`` of the key, so that every step on a key stands in one file. Both are sorted by
-``txn`` (then ``pos``); ``txn`` counts invocations from 0.
+``txn`` (then ``pos``); ``txn`` counts invocations from 0. A file of a split (``SPLIT``) tells with
+each step what inference needs of its transaction, so that it can be judged alone; those of version
+1 (``MICRO_OPS``) don't.
 
 The result of a read: ``elements`` is null where it is not known, ``[]`` where the key was empty; a
 register's read has its ``value`` and null ``elements``. ``error`` is the code alone.
@@ -42,9 +44,9 @@ def _list(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind))
 
 
-def _schema(table: str, *columns: pa.Field) -> pa.Schema:
-    version = {"firedrill.table": table, "firedrill.schema_version": str(SCHEMA_VERSION)}
-    return pa.schema(columns, metadata=version)
+def _schema(table: str, *columns: pa.Field, version: int = SCHEMA_VERSION) -> pa.Schema:
+    metadata = {"firedrill.table": table, "firedrill.schema_version": str(version)}
+    return pa.schema(columns, metadata=metadata)
 
 
 TRANSACTIONS = _schema(
@@ -77,6 +79,11 @@ MICRO_OPS = _schema(
     _column("value", pa.int64(), nullable=True),
     _column("elements", _list(pa.int64()), nullable=True),
     _column("type", pa.string()),
+)
+
+OF_TRANSACTION = ("process", "kind", "error", "invoke_ns", "complete_ns")
+SPLIT = _schema(
+    "micro_ops", *MICRO_OPS, *(TRANSACTIONS.field(name) for name in OF_TRANSACTION), version=2
 )
 
 FAULTS = _schema(
@@ -151,6 +158,13 @@ def with_later(name: str, table: pa.Table, columns: pa.Schema) -> pa.Table:
                 columns.field(column), pa.array([value] * table.num_rows, kind)
             )
     return table
+
+
+def of_split(steps: pa.Table, transactions: pa.Table) -> pa.Table:
+    """``steps`` (``MICRO_OPS``) as rows of ``SPLIT``; ``transactions`` has theirs, sorted."""
+    at = pa.array(np.searchsorted(transactions["txn"].to_numpy(), steps["txn"].to_numpy()))
+    told = [transactions.column(name).take(at) for name in OF_TRANSACTION]
+    return pa.Table.from_arrays([*steps.columns, *told], schema=SPLIT)
 
 
 def check_splits(splits: int) -> None:

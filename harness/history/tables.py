@@ -231,8 +231,9 @@ class Tabulator:
     def _give(self, rows: list[_Row], *, late: bool = False) -> None:
         if late and not rows:
             return
-        self._sink.put(TRANSACTIONS, _transactions(rows), late=late)
-        ops = _micro_ops(rows, self._partition_of)
+        transactions = _transactions(rows)
+        self._sink.put(TRANSACTIONS, transactions, late=late)
+        ops = schema.of_split(_micro_ops(rows, self._partition_of), transactions)
         split = schema.splits_of(ops.column("key").to_numpy(), self._splits)
         for number in range(self._splits):
             # Also an empty piece: every split has its file.

@@ -13,8 +13,8 @@ nothing else, so the same chain of kernels gives the same verdict in process and
 =============== ==========================================================================
 
 The result of an EARLY or KEY kernel must not depend on which keys share a split, nor on the order
-of rows. Such a kernel sees only ``KEY_COLUMNS`` of the transactions, because every task reads all
-of them.
+of rows. Such a kernel sees only ``KEY_COLUMNS`` of the transactions: all of them, or, where it
+declares ``Kernel.numbers``, only those of its split, which the split itself tells.
 """
 
 from __future__ import annotations
@@ -108,12 +108,18 @@ class Kernel:
 
     ``needed`` decides from the transactions whether an EARLY kernel has anything to search for;
     running one costs another pass over the history.
+
+    ``numbers``, of an EARLY or KEY kernel, tells for each table that it gives the columns that hold
+    numbers of transactions (or lists of them). With it the kernel is given the transactions of its
+    split alone, numbered anew in the same order, and those columns are translated; without it a
+    task has to read the transactions of the whole history.
     """
 
     name: str
     exchange: Exchange
     run: Callable[[Tables, Setting], Tables]
     needed: Callable[[pa.Table], bool] = lambda transactions: True
+    numbers: Mapping[str, tuple[str, ...]] | None = None
 
 
 class Lookup(Protocol):

@@ -189,9 +189,11 @@ def _write(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
     splits = history.manifest.splits
     sink = ParquetSink(run, splits)
     try:
-        _put(sink, TRANSACTIONS, history.transactions())
+        transactions = history.transactions()
+        _put(sink, TRANSACTIONS, transactions)
         for number in range(splits):
-            _put(sink, micro_ops_name(number), history.micro_ops(number))
+            steps = schema.of_split(history.micro_ops(number), transactions)
+            _put(sink, micro_ops_name(number), steps)
         _put(sink, FAULTS, history.faults())
         _put(sink, EVENTS, history.events())
         _put(sink, NOTES, history.notes())
