@@ -342,8 +342,8 @@ class Runner:
         took = [r.wall_s for cell in cells[:count] if (r := self.ledger.known.get(cell.key))]
         workers = (self.jobs or 2) if _simulated(cells[0]) else 1
         left_s = len(left) * (sum(took) / len(took) if took else SIMULATED_S) / workers
-        ends = f"about {quantities.words(max(1.0, round(left_s)))} left"
-        return f"{count} of {len(cells)} {what}, {ends}"
+        ends = f", about {quantities.words(max(1.0, round(left_s)))} left" if left else ""
+        return f"{count} of {len(cells)} {what}{ends}"
 
 
 def _root(store: RunStore, name: str) -> Path:

@@ -39,16 +39,21 @@ def totals(results: Sequence[CellResult], wall_s: float, unit: str = "seed") -> 
         return
     shown = ", ".join(f"{outcome.value} {n}" for outcome, n in outcome_counts(results).items())
     yield f"{len(results)} {unit}s: {shown}"
-    whole = [result.stats for result in results if result.judged]
+    # Runs on real nodes are not counted so: zeros would say that nothing was done.
+    whole = [result.stats for result in results if result.judged and result.stats != RunStats()]
     if whole:
         yield from _operations(whole, unit)
         yield from _rebalances(whole, unit)
         yield from _roles(whole)
     simulated_s = sum(result.stats.simulated_s for result in results)
-    computed_s = sum(result.cpu_s for result in results)
+    took = f"this command took {wall_s:.0f} s"
+    if not simulated_s:
+        yield f"time: {took}"
+        return
+    computed_s = sum(result.cpu_s for result in results if result.stats.simulated_s)
     yield (
         f"time: {simulated_s:.0f} s simulated with {computed_s:.0f} s of a core "
-        f"({simulated_s / (computed_s or 1.0):.1f} a second); this command took {wall_s:.0f} s"
+        f"({simulated_s / (computed_s or 1.0):.1f} a second); {took}"
     )
 
 

@@ -35,23 +35,26 @@ def write_manifest(run: RunDirectory, manifest: Manifest) -> None:
     write_atomically(run.manifest, _encoded(manifest))
 
 
-def read_manifest(run: RunDirectory) -> Manifest:
+def read_manifest(run: RunDirectory, *, plain: bool = False) -> Manifest:
     """The run's manifest, once ``require_plain`` holds: every reader of a run calls this first.
-    Raises ``MalformedHistory`` where there is no manifest or it is damaged.
+    ``plain``: the caller has just called that. Raises ``MalformedHistory`` where there is no
+    manifest or it is damaged.
     """
     path = run.manifest
+    if not plain:
+        require_plain(run)
     content = _content(run)
     try:
         # First and alone: another version is named as such, not by the fields that are new in it.
         version = msgspec.json.decode(content, type=_Version).schema_version
         _require_version(run, version)
         stored = msgspec.json.decode(content, type=_Stored)
-        plain = msgspec.json.decode(content, type=dict[str, object])
+        values = msgspec.json.decode(content, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
     manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
     # Of the stored fields, not of the decoded ones: decoding drops an unknown name.
-    digest = _digest({name: value for name, value in plain.items() if name != "digest"})
+    digest = _digest({name: value for name, value in values.items() if name != "digest"})
     if stored.digest != digest:
         reason = f"expected the digest {digest}, found {stored.digest or 'none'}"
         raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
@@ -74,7 +77,6 @@ def _encoded(manifest: Manifest) -> bytes:
 
 def _content(run: RunDirectory) -> bytes:
     path = run.manifest
-    require_plain(run)
     try:
         return read_small(path, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from results.compare.rules import Figure, Rules, Scale
 from results.compare.significance import (
+    Group,
     holm,
     least_paired,
     least_unpaired,
@@ -94,7 +95,17 @@ class _Sample:
     cell: str
     new: tuple[float, ...]
     base: tuple[float, ...]
+    new_seeds: tuple[str, ...]
+    base_seeds: tuple[str, ...]
     pairs: tuple[tuple[float, float], ...]
+
+    def turned(self) -> Group:
+        """The base in the place of the new side."""
+        return Group(self.base, self.new, self.base_seeds, self.new_seeds)
+
+    def group(self) -> Group:
+        """Both sides with their seeds."""
+        return Group(self.new, self.base, self.new_seeds, self.base_seeds)
 
 
 def figure_changes(table: pd.DataFrame, rules: Rules, apart: frozenset[str]) -> list[FigureChange]:
@@ -131,6 +142,8 @@ def _sample(cell: str, rows: pd.DataFrame, figure: Figure) -> _Sample | None:
         cell=cell,
         new=tuple(new[figure.name].tolist()),
         base=tuple(base[figure.name].tolist()),
+        new_seeds=tuple(new["seed"].tolist()),
+        base_seeds=tuple(base["seed"].tolist()),
         pairs=tuple(zip(joined["new"].tolist(), joined["base"].tolist(), strict=True)),
     )
 
@@ -149,11 +162,10 @@ def _change(
         p_value, p_better = sign_flip(differences), sign_flip([-d for d in differences])
         least = least_paired(len(pairs))
     else:
-        up = [(sample.new, sample.base) for sample in samples]
-        down = [(other, one) for one, other in up]
+        up, down = [each.group() for each in samples], [each.turned() for each in samples]
         worse, better = (up, down) if figure.more_is_worse else (down, up)
         p_value, p_better = rank_sum(worse), rank_sum(better)
-        least = least_unpaired([(len(one), len(other)) for one, other in up])
+        least = least_unpaired(up)
     of_new, of_base, change = _effect(figure, pairs if paired else None, samples)
     found = FigureChange(
         cell=cell,

@@ -4,7 +4,7 @@
 paired by seed        the sign of each difference is as likely as the other: exact over all signs
                       (Fisher, 1935), by chance over some where there are many
 not paired            Mann and Whitney (1947): exact of few without ties; of several cells ranks
-                      within each, relabelled within each (a stratified permutation)
+                      within each, relabelled by seed over all of them (a cluster permutation)
 shares                Fisher's exact test
 many comparisons      Holm (1979)
 ====================  ===========================================================================
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -48,37 +49,62 @@ def sign_flip(differences: Sequence[float]) -> float:
     return hits / (DRAWS + 1)
 
 
-def rank_sum(groups: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """Return the chance that the first of each pair of ``groups``, one a cell, ranks so much higher
-    than the second, if both are alike.
+@attrs.frozen
+class Group:
+    """The values of one cell, on both sides, and the seed of each: empty where it has none."""
+
+    new: Sequence[float]
+    base: Sequence[float]
+    new_seeds: Sequence[str]
+    base_seeds: Sequence[str]
+
+
+def rank_sum(groups: Sequence[Group]) -> float:
+    """Return the chance that the new values of ``groups``, one a cell, rank so much higher than
+    the base's, if both are alike.
     """
-    kept = [(one, other) for one, other in groups if one and other]
+    kept = [group for group in groups if group.new and group.base]
     if not kept:
         return 1.0
-    if len(kept) == 1:
-        from scipy.stats import mannwhitneyu
+    if len(kept) > 1:
+        return _by_seed(kept)
+    from scipy.stats import mannwhitneyu
 
-        one, other = kept[0]
-        if len({*one, *other}) == 1:
-            return 1.0
-        return float(mannwhitneyu(one, other, alternative="greater").pvalue)
-    return _stratified(kept)
+    one, other = kept[0].new, kept[0].base
+    if len({*one, *other}) == 1:
+        return 1.0
+    return float(mannwhitneyu(one, other, alternative="greater").pvalue)
 
 
-def _stratified(groups: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+def _by_seed(groups: Sequence[Group]) -> float:
+    """Relabel seeds, with all their runs: cells share theirs, and a seed that draws long faults
+    draws them in every cell. Run by run, two nights of one other seed each would differ surely.
+    """
     from scipy.stats import rankdata
 
-    stream = np.random.default_rng(SEED)
-    observed, drawn = 0.0, np.zeros(DRAWS)
-    for one, other in groups:
-        whole = np.asarray([*one, *other], dtype=np.float64)
+    scores: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for number, group in enumerate(groups):
+        whole = np.asarray([*group.new, *group.base], dtype=np.float64)
         # As many ranks as a cell has runs: so weighed, each cell counts by what it knows.
         ranks = np.asarray(rankdata(whole)) / (whole.size + 1)
-        centred = ranks - ranks.mean()
-        observed += float(centred[: len(one)].sum())
-        shuffled = stream.permuted(np.tile(centred, (DRAWS, 1)), axis=1)
-        drawn += shuffled[:, : len(one)].sum(axis=1)
-    return float((1 + np.sum(drawn >= observed - 1e-9)) / (DRAWS + 1))
+        centred = (ranks - ranks.mean()).tolist()
+        found = zip(_units(group, number), centred, strict=True)
+        for (side, unit), score in found:
+            scores[side][unit] = scores[side].get(unit, 0.0) + score
+    new, base = (list(side.values()) for side in scores)
+    stream = np.random.default_rng(SEED)
+    shuffled = stream.permuted(np.tile([*new, *base], (DRAWS, 1)), axis=1)
+    drawn = shuffled[:, : len(new)].sum(axis=1)
+    return float((1 + np.sum(drawn >= sum(new) - 1e-9)) / (DRAWS + 1))
+
+
+def _units(group: Group, number: int) -> list[tuple[int, str]]:
+    """Name the side and the seed of each value of a cell: what has none is a unit of its own."""
+    return [
+        (side, seed or f"{number} {at}")
+        for side, seeds in enumerate((group.new_seeds, group.base_seeds))
+        for at, seed in enumerate(seeds)
+    ]
 
 
 def least_paired(pairs: int) -> float:
@@ -86,10 +112,13 @@ def least_paired(pairs: int) -> float:
     return 1.0 if pairs == 0 else max(0.5**pairs, 1 / (DRAWS + 1) if pairs > EXACT_PAIRS else 0.0)
 
 
-def least_unpaired(sizes: Sequence[tuple[int, int]]) -> float:
-    """The least p-value that ``rank_sum`` can come to with cells of these sizes."""
-    ways = math.prod(math.comb(one + other, one) for one, other in sizes)
-    return max(1 / ways, 1 / (DRAWS + 1) if len(sizes) > 1 else 0.0)
+def least_unpaired(groups: Sequence[Group]) -> float:
+    """The least p-value that ``rank_sum`` can come to."""
+    if len(groups) == 1:
+        return 1 / math.comb(len(groups[0].new) + len(groups[0].base), len(groups[0].new))
+    units = {unit for number, group in enumerate(groups) for unit in _units(group, number)}
+    new = sum(side == 0 for side, _ in units)
+    return max(1 / math.comb(len(units), new), 1 / (DRAWS + 1))
 
 
 def share_fell(new: int, of_new: int, base: int, of_base: int) -> float:

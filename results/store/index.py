@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 import msgspec
@@ -30,7 +31,7 @@ from results.store.store import RunStore
 
 INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
 MARK_CHARS = 16
-VERSION = 5  # of the tables, and of what a row holds
+VERSION = 6  # of the tables, and of what a row holds
 BUSY_S = 30.0  # for another command that refreshes the same index
 BATCH = 500  # rows of one commit: an interrupted refresh goes on where it was
 _COLUMNS = {
@@ -70,7 +71,7 @@ SEARCHED = (
     "workload",
     "provider",
 )
-"""Columns that a word is searched in, beside the tags."""
+"""Columns that a word is searched in, beside the tags: together in a column of their own."""
 ORDERS = tuple(_COLUMNS)
 """Names that a list may be sorted by."""
 OPERATORS = {"!=": "IS NOT", "<=": "<=", ">=": ">=", "=": "IS", "<": "<", ">": ">"}
@@ -146,6 +147,30 @@ class Query:
 
 
 @attrs.frozen
+class SeenFinding:
+    """A finding over all runs of a store: ``met`` in so many, from ``first_run`` to ``last_run``.
+    Its words are those of the first.
+    """
+
+    fingerprint: str
+    anomaly: str
+    fault: str
+    role: str
+    system: str
+    example: str
+    met: int
+    first_run: str
+    last_run: str
+    first_seen: datetime | None
+    last_seen: datetime | None
+
+    @property
+    def cause(self) -> str:
+        """The fault and the role of its target."""
+        return f"{self.fault} of {self.role}" if self.role else self.fault
+
+
+@attrs.frozen
 class RunIndex:
     """The index of a store, open; ``opened`` makes one."""
 
@@ -164,8 +189,14 @@ class RunIndex:
         direction = "DESC" if query.descending else "ASC"
         limit = -1 if query.limit is None else query.limit
         # The run last: rows that are equal in what is sorted by stay in one order.
-        order = f'"{query.order}" {direction}, run {direction}'
-        text = f"SELECT entry FROM runs{where} ORDER BY {order} LIMIT ? OFFSET ?"
+        chosen = (
+            f'SELECT run, "{query.order}" AS place FROM runs{where} '
+            f"ORDER BY place {direction}, run {direction} LIMIT ? OFFSET ?"
+        )
+        text = (
+            f"SELECT entry FROM ({chosen}) JOIN entries USING (run) "
+            f"ORDER BY place {direction}, run {direction}"
+        )
         rows = self._database.execute(text, (*values, limit, query.offset))
         return [_decoder.decode(row[0]) for row in rows]
 
@@ -183,11 +214,51 @@ class RunIndex:
         text = f"SELECT coalesce(outcome, ''), count(*) FROM runs{where} GROUP BY 1 ORDER BY 1"
         return dict(self._database.execute(text, values).fetchall())
 
+    def findings(self, fingerprint: str | None = None) -> list[SeenFinding]:
+        """Return the findings over all runs, the last seen first; or the one of ``fingerprint``."""
+        where = "" if fingerprint is None else "WHERE fingerprint = ?"
+        text = f"""
+            WITH seen AS (
+                SELECT fingerprint, count(DISTINCT run) AS met, min(run) AS first, max(run) AS last,
+                    min(begun) AS since, max(begun) AS until
+                FROM findings JOIN runs USING (run) {where} GROUP BY fingerprint)
+            SELECT fingerprint, anomaly, fault, role, system, example, met, first, last,
+                since, until
+            FROM seen JOIN findings AS one USING (fingerprint) JOIN runs USING (run)
+            WHERE one.run = seen.first GROUP BY fingerprint ORDER BY last DESC, fingerprint DESC
+        """
+        given = () if fingerprint is None else (fingerprint,)
+        return [_seen(*row) for row in self._database.execute(text, given)]
+
+    def months(self, finding: SeenFinding) -> list[tuple[str, int, int]]:
+        """Return month, runs with ``finding`` and runs of its system, from its first month on."""
+        text = """
+            SELECT substr(coalesce(begun, ''), 1, 7) AS month, sum(run IN (
+                SELECT run FROM findings WHERE fingerprint = ?)), count(*)
+            FROM runs WHERE system = ? GROUP BY month ORDER BY month
+        """
+        rows = self._database.execute(text, (finding.fingerprint, finding.system)).fetchall()
+        since = min((month for month, met, _ in rows if met), default="")
+        return [row for row in rows if row[0] >= since]
+
     def in_memory(self) -> RunIndex:
         """Return a copy as it is now, in memory: any thread may read it, one at a time."""
         copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._database.backup(copy)
         return RunIndex(copy)
+
+    def mark(self) -> str:
+        """Return what is another one as soon as any run is."""
+        digest = hashlib.sha256()
+        for row in self._database.execute("SELECT run, stamp FROM runs ORDER BY run"):
+            digest.update("\0".join(row).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+
+def _seen(*row: Any) -> SeenFinding:  # noqa: ANN401 (what the database holds)
+    *fields, since, until = row
+    times = (datetime.fromisoformat(each) if each else None for each in (since, until))
+    return SeenFinding(*fields, *times)
 
 
 def index_path(store: RunStore) -> Path:
@@ -267,6 +338,15 @@ def _remove(path: Path) -> None:
 
 
 _decoder = msgspec.json.Decoder(RunEntry)
+_TABLES = ("runs", "entries", "faults", "tags", "findings")
+_HERE = RunDirectory(Path())
+# As texts, made once: a store has some ten thousand runs, and all are looked at each time.
+_READ = tuple(
+    map(
+        str,
+        (_HERE.plan, _HERE.manifest, _HERE.verdict, figures_path(_HERE), _HERE.tags, _HERE.report),
+    )
+)
 
 
 def _make_tables(database: sqlite3.Connection) -> None:
@@ -275,12 +355,17 @@ def _make_tables(database: sqlite3.Connection) -> None:
         for name, kind in _COLUMNS.items()
     )
     database.execute("BEGIN IMMEDIATE")
-    for table in ("runs", "faults", "tags", "findings"):
+    for table in _TABLES:
         database.execute(f"DROP TABLE IF EXISTS {table}")
-    database.execute(f"CREATE TABLE runs ({columns}, stamp TEXT, entry BLOB)")
+    database.execute(f"CREATE TABLE runs ({columns}, stamp TEXT, searched TEXT)")
+    # Apart: a search or a sort of all runs would read every entry.
+    database.execute("CREATE TABLE entries (run TEXT PRIMARY KEY, entry BLOB)")
     database.execute("CREATE TABLE faults (run TEXT, fault TEXT)")
     database.execute("CREATE TABLE tags (run TEXT, tag TEXT)")
-    database.execute("CREATE TABLE findings (run TEXT, fingerprint TEXT, anomaly TEXT)")
+    database.execute(
+        "CREATE TABLE findings "
+        "(run TEXT, fingerprint TEXT, anomaly TEXT, fault TEXT, role TEXT, example TEXT)"
+    )
     for table in ("faults", "tags", "findings"):
         database.execute(f"CREATE INDEX {table}_run ON {table} (run)")
     database.execute("CREATE INDEX findings_fingerprint ON findings (fingerprint, run)")
@@ -308,23 +393,26 @@ def _refresh(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> int:
 
 
 def _forget(database: sqlite3.Connection, run: str) -> None:
-    for table in ("runs", "faults", "tags", "findings"):
+    for table in _TABLES:
         database.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
 
 def _add(database: sqlite3.Connection, entry: RunEntry, stamp: str) -> None:
     values = [_column(getattr(entry, name)) for name in _COLUMNS]
     marks = ", ".join("?" * (len(values) + 2))
-    row = (*values, stamp, msgspec.json.encode(entry))
-    database.execute(f"INSERT INTO runs VALUES ({marks})", row)
     run = entry.run
+    words = (*(getattr(entry, name) or "" for name in SEARCHED), *entry.tags)
+    row = (*values, stamp, "\n".join(words).lower())
+    database.execute(f"INSERT INTO runs VALUES ({marks})", row)
+    database.execute("INSERT INTO entries VALUES (?, ?)", (run, msgspec.json.encode(entry)))
     for each in entry.faults:
         database.execute("INSERT INTO faults VALUES (?, ?)", (run, each))
     for tag in entry.tags:
         database.execute("INSERT INTO tags VALUES (?, ?)", (run, tag))
     for finding in entry.findings:
         row = (run, finding.fingerprint, finding.anomaly)
-        database.execute("INSERT INTO findings VALUES (?, ?, ?)", row)
+        cause = (finding.fault, finding.role, finding.example)
+        database.execute("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", (*row, *cause))
 
 
 def _column(value: object) -> object:
@@ -334,8 +422,8 @@ def _column(value: object) -> object:
 def _stamp(run: RunDirectory) -> str:
     """Return what changes whenever a file that an entry is read from does."""
     parts = []
-    files = (run.plan, run.manifest, run.verdict, figures_path(run), run.tags, run.report)
-    for path in (run.root, *files):
+    root = str(run.root)
+    for path in (root, *(f"{root}/{name}" for name in _READ)):
         try:
             found = os.lstat(path)
         except OSError:
@@ -357,9 +445,7 @@ def _where(
 
 def _containing(word: str) -> tuple[str, tuple[object, ...]]:
     """Return the condition that a searched column, or a tag, has ``word`` in it."""
-    columns = " OR ".join(f'instr(lower("{name}"), ?) > 0' for name in SEARCHED)
-    tagged = "EXISTS (SELECT 1 FROM tags WHERE tags.run = runs.run AND instr(lower(tag), ?) > 0)"
-    return f"({columns} OR {tagged})", (word.lower(),) * (len(SEARCHED) + 1)
+    return "instr(searched, ?) > 0", (word.lower(),)
 
 
 def _number(text: str) -> int | float:

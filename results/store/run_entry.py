@@ -103,13 +103,16 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         # Once: it looks at every directory of the run.
         require_plain(run)
         plain = True
-        manifest = read_manifest(run)
+        manifest = read_manifest(run, plain=True)
     except MalformedHistory as error:
         if os.path.lexists(run.manifest):
             refused = _text(f"{os.path.relpath(error.file, run.root)}: {error.reason}")
     plan = _plan_of(run) if plain else {}
     verdict = _verdict_of(run) if plain else None
-    tags = read_tags(run)
+    outcome = None
+    if plain:
+        outcome = verdict.outcome.value if verdict else _outcome_of(run)
+    tags = read_tags(run, plain=True) if plain else ()
     named = dict(map(split_tag, tags))
     system = _text(_at(plan, "system", "name"))
     schedule = _at(plan, "nemesis", "schedule")
@@ -117,7 +120,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         run=run.root.name,
         begun=begun_at(run.root.name),
         state=manifest.state if manifest else "",
-        outcome=_outcome_of(run) if plain else None,
+        outcome=outcome,
         name=_text(plan.get("name")),
         system=system,
         release=named.get("release") or _text(_at(plan, "system", "release")),
@@ -139,7 +142,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         info=_count(verdict, "info"),
         longest_gap_s=_longest_gap_s(verdict),
         findings=findings_of(verdict, system),
-        figures=read_figures(run),
+        figures=read_figures(run, plain=True) if plain else None,
         host=host_of(manifest.machine) if manifest else Host(),
         size_bytes=used_bytes(run.root) if sized else 0,
         refused=refused,

@@ -36,12 +36,14 @@ def require_tags(tags: Iterable[str]) -> None:
             )
 
 
-def read_tags(run: RunDirectory) -> tuple[str, ...]:
+def read_tags(run: RunDirectory, *, plain: bool = False) -> tuple[str, ...]:
     """Return the tags of ``run``, sorted; none where there are none, or the file is not one of
-    tags: the directory may come from elsewhere.
+    tags: the directory may come from elsewhere. ``plain``: the caller has just called
+    ``require_plain``.
     """
     try:
-        require_plain(run)
+        if not plain:
+            require_plain(run)
         found = msgspec.json.decode(read_small(run.tags, MAX_TAGS_BYTES), type=list[str])
         require_tags(found)
     except (OSError, MalformedHistory, UsageError, msgspec.MsgspecError, UnicodeDecodeError):

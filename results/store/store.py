@@ -171,7 +171,8 @@ class RunStore:
         """Return every run of the store, oldest first; nothing where there is no store."""
         if not self.root.is_dir():
             return ()
-        names = sorted(p.name for p in self.root.iterdir() if _is_run(p, p.name))
+        with os.scandir(self.root) as found:
+            names = sorted(each.name for each in found if _is_run(each, each.name))
         return tuple(RunDirectory(self.root / name) for name in names)
 
     def resolve(self, name: str) -> RunDirectory:
@@ -285,8 +286,8 @@ def _holds_a_run(path: Path) -> bool:
     return any(part.exists() for part in (run.manifest, run.plan, run.chunks, run.history))
 
 
-def _is_run(path: Path, name: str) -> bool:
-    return is_run_id(name) and path.is_dir() and not path.is_symlink()
+def _is_run(path: Path | os.DirEntry[str], name: str) -> bool:
+    return is_run_id(name) and not path.is_symlink() and path.is_dir()
 
 
 def _some(runs: tuple[RunDirectory, ...] | list[RunDirectory]) -> str:

@@ -30,7 +30,7 @@ from results.store.index import Condition, Query
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
 from results.web import search
-from results.web.catalog import Catalog, FindingHistory
+from results.web.catalog import Catalog
 from results.web.guards import REPORT_POLICY, Guard
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ MAX_PLAN_BYTES = 1 << 20
 REASONS_MAX = 50
 EXAMPLES_MAX = 3  # of an anomaly
 CELLS_MAX = 1000  # of a campaign, in one page
-RUNS_MAX = 300  # of a finding
+RUNS_MAX = search.PAGE_ROWS  # of a finding, in one page
+FINDINGS_MAX = 500
 CAMPAIGNS_MAX = 300
 FIGURES_MAX = 400
 Page = Callable[[Request], Awaitable[Response]]
@@ -253,24 +254,30 @@ class Pages:
 
     async def findings(self, request: Request) -> Response:
         """The findings over all runs, the last seen first."""
-        found = self.catalog.current().findings.values()
-        rows = sorted(found, key=lambda each: (each.runs[-1], each.fingerprint), reverse=True)
-        return self._page("findings.html", title="Findings", rows=rows)
+        rows = self.catalog.current().index.findings()
+        return self._page(
+            "findings.html",
+            title="Findings",
+            rows=rows[:FINDINGS_MAX],
+            more=max(0, len(rows) - FINDINGS_MAX),
+        )
 
     async def finding(self, request: Request) -> Response:
         """One finding: since when, how often, in which runs."""
-        current = self.catalog.current()
-        found: FindingHistory | None = current.findings.get(request.path_params["fingerprint"])
-        if found is None:
+        index = self.catalog.current().index
+        seen = index.findings(request.path_params["fingerprint"])
+        if not seen:
             raise HTTPException(404, "no run of the store has such a finding (any more)")
+        (found,) = seen
         condition = Condition(name="finding", operator="=", value=found.fingerprint)
         query = Query(conditions=(condition,), descending=True, limit=RUNS_MAX)
         return self._page(
             "finding.html",
             title=f"{found.anomaly} ({found.fingerprint})",
             found=found,
-            rows=[_row(each) for each in current.index.entries(query)],
-            most=max(count for _, count, _ in found.by_month),
+            rows=[_row(each) for each in index.entries(query)],
+            more=max(0, found.met - RUNS_MAX),
+            months=index.months(found),
         )
 
     async def missing(self, request: Request, error: Exception) -> Response:

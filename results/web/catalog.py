@@ -1,8 +1,7 @@
-"""What the web view shows, kept true to a store: the index of its runs in memory, the findings over
-all of them, and its campaigns.
+"""What the web view shows, kept true to a store: an index of its runs in memory, its campaigns.
 
 Pages are made from what is in memory; a refresh, which looks at every run directory, goes on in a
-thread beside them.
+thread beside them. Where no run changed it leaves what there is.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import attrs
@@ -22,8 +19,7 @@ from harness.errors import FiredrillError
 from harness.history.files import read_small
 from harness.plan.plan import NAME_PATTERN
 from results.nights.summary import NightSummary, nights_before, read_night
-from results.store.index import Query, RunIndex, opened
-from results.store.run_entry import RunEntry
+from results.store.index import RunIndex, opened
 from results.store.store import RunStore
 
 CAMPAIGNS = "campaigns"
@@ -32,23 +28,6 @@ MAX_TABLE_BYTES = 64 << 20
 REFRESH_S = 5.0  # between two looks at all runs, at least
 REFRESH_SHARE = 0.1  # of the time at most that is spent on looking
 _NAME = re.compile(NAME_PATTERN)
-
-
-@attrs.frozen(kw_only=True)
-class FindingHistory:
-    """A finding over all runs of a store, which are named from the first to the last."""
-
-    fingerprint: str
-    anomaly: str
-    fault: str
-    role: str
-    system: str
-    example: str
-    runs: tuple[str, ...]
-    first_seen: datetime | None
-    last_seen: datetime | None
-    by_month: tuple[tuple[str, int, int], ...]
-    """Month, runs with the finding, runs of its system."""
 
 
 @attrs.frozen(kw_only=True)
@@ -67,8 +46,7 @@ class Snapshot:
     """What was true of a store at one moment."""
 
     index: RunIndex
-    findings: dict[str, FindingHistory]
-    run_count: int
+    mark: str
 
 
 @attrs.define
@@ -81,12 +59,15 @@ class Catalog:
     _rest_s: float = attrs.field(init=False, default=REFRESH_S)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     trouble: str = attrs.field(init=False, default="")
+    _lines: dict[str, tuple[tuple[int, int], CampaignLine]] = attrs.field(init=False, factory=dict)
 
     def load(self) -> None:
         """Look at every run now. Raises ``HarnessError``."""
         began_s = time.monotonic()
         with opened(self.store) as index:
-            self._snapshot = _snapshot(index.in_memory())
+            mark = index.mark()
+            if self._snapshot is None or self._snapshot.mark != mark:
+                self._snapshot = Snapshot(index=index.in_memory(), mark=mark)
         self._refreshed_s = time.monotonic()
         self._rest_s = max(REFRESH_S, (self._refreshed_s - began_s) / REFRESH_SHARE)
 
@@ -113,18 +94,21 @@ class Catalog:
 
     def campaigns(self) -> list[CampaignLine]:
         """Return the campaigns whose tables can be read, the newest first."""
-        found = []
+        lines: dict[str, tuple[tuple[int, int], CampaignLine]] = {}
         for path in sorted((self.store.root / CAMPAIGNS).glob(f"*/{TABLE}")):
-            table = self.campaign(path.parent.name)
-            if table is not None:
-                line = CampaignLine(
-                    name=path.parent.name,
-                    outcome=table.outcome.value,
-                    cells=len(table.cells),
-                    not_run=sum(row.outcome is None for row in table.cells),
-                    changed=path.lstat().st_mtime,
-                )
-                found.append(line)
+            name = path.parent.name
+            try:
+                status = path.lstat()
+            except OSError:  # it went this moment
+                continue
+            stamp = (status.st_mtime_ns, status.st_size)
+            known = self._lines.get(name)
+            if known is not None and known[0] == stamp:
+                lines[name] = known
+            elif (table := self.campaign(name)) is not None:
+                lines[name] = (stamp, _line(name, table, status.st_mtime))
+        self._lines = lines
+        found = [line for _, line in lines.values()]
         return sorted(found, key=lambda line: line.changed, reverse=True)
 
     def campaign(self, name: str) -> CampaignTable | None:
@@ -160,53 +144,11 @@ class Catalog:
         return path if path.is_dir() else None
 
 
-def _snapshot(index: RunIndex) -> Snapshot:
-    entries = index.entries(Query())
-    return Snapshot(index=index, findings=histories(entries), run_count=len(entries))
-
-
-def histories(entries: Sequence[RunEntry]) -> dict[str, FindingHistory]:
-    """Return the findings of ``entries``, oldest first, by fingerprint."""
-    runs_of: dict[tuple[str, str], int] = {}
-    having: dict[str, list[RunEntry]] = {}
-    for entry in entries:
-        place = (entry.system, _month(entry))
-        runs_of[place] = runs_of.get(place, 0) + 1
-        for fingerprint in dict.fromkeys(finding.fingerprint for finding in entry.findings):
-            having.setdefault(fingerprint, []).append(entry)
-    return {
-        fingerprint: _history(fingerprint, found, runs_of) for fingerprint, found in having.items()
-    }
-
-
-def _history(
-    fingerprint: str, entries: Sequence[RunEntry], runs_of: dict[tuple[str, str], int]
-) -> FindingHistory:
-    first = next(each for each in entries[0].findings if each.fingerprint == fingerprint)
-    system = entries[0].system
-    counts: dict[str, int] = {}
-    for entry in entries:
-        counts[_month(entry)] = counts.get(_month(entry), 0) + 1
-    begun = [entry.begun for entry in entries if entry.begun is not None]
-    months = sorted(month for name, month in runs_of if name == system)
-    since = min(counts)
-    return FindingHistory(
-        fingerprint=fingerprint,
-        anomaly=first.anomaly,
-        fault=first.fault,
-        role=first.role,
-        system=system,
-        example=first.example,
-        runs=tuple(entry.run for entry in entries),
-        first_seen=min(begun, default=None),
-        last_seen=max(begun, default=None),
-        by_month=tuple(
-            (month, counts.get(month, 0), runs_of[system, month])
-            for month in months
-            if month >= since
-        ),
+def _line(name: str, table: CampaignTable, changed: float) -> CampaignLine:
+    return CampaignLine(
+        name=name,
+        outcome=table.outcome.value,
+        cells=len(table.cells),
+        not_run=sum(row.outcome is None for row in table.cells),
+        changed=changed,
     )
-
-
-def _month(entry: RunEntry) -> str:
-    return f"{entry.begun:%Y-%m}" if entry.begun else ""

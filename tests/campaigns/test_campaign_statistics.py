@@ -92,3 +92,12 @@ def test_what_rebalances_came_to_is_summed_by_kind_where_there_were_any() -> Non
         totals(moved, 1.0)
     )
     assert not [line for line in totals(bare, 1.0) if "rebalances" in line]
+
+
+def test_sums_of_real_nodes_name_no_figures_of_simulated_ones() -> None:
+    bare = results("..")
+    simulated = replace(bare[0], stats=RunStats(ok=9, fail=1, simulated_s=5.0))
+
+    assert list(totals(bare, 1.0)) == ["2 seeds: valid 2", "time: this command took 1 s"]
+    lines = list(totals([simulated, bare[1]], 1.0))
+    assert lines[1].startswith("operations: 10, median 10 a seed; ok: median 90%, least 90%")

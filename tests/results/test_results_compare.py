@@ -19,7 +19,7 @@ from harness.errors import UsageError
 from harness.exit_codes import Outcome
 from results.compare.comparison import Comparison, compare
 from results.compare.rules import FIGURES, Rules, with_effects
-from results.compare.significance import holm, rank_sum, sign_flip
+from results.compare.significance import Group, holm, rank_sum, sign_flip
 from results.store.fingerprint import fingerprint
 from results.store.run_entry import RecordedFinding, RunEntry
 from results.store.run_figures import VERSION, FaultCount, Host, RunFigures
@@ -313,8 +313,28 @@ def test_many_pairs_and_several_cells_agree_with_what_is_exact() -> None:
     assert sign_flip(shifted) == pytest.approx(1 - normal.cdf(sum(shifted)), abs=0.02)
     assert sign_flip([-d for d in shifted]) == pytest.approx(normal.cdf(sum(shifted)), abs=0.02)
     one, other = [3.0, 5.0, 7.0, 9.0, 11.0], [2.0, 4.0, 6.0, 8.0, 1.0]
-    assert rank_sum([(one, other), (one, other)]) < rank_sum([(one, other)]) < 0.12
-    assert rank_sum([(other, one), (other, one)]) > 0.9
+
+    def group(new: list[float], base: list[float], cell: str) -> Group:
+        return Group(new, base, [f"{cell}{n}" for n in new], [f"{cell}{n}" for n in base])
+
+    two = [group(one, other, "a"), group(one, other, "b")]
+    assert rank_sum(two) < rank_sum(two[:1]) < 0.12
+    assert rank_sum([group(other, one, "a"), group(other, one, "b")]) > 0.9
+
+
+def test_a_seed_that_all_cells_share_is_one_draw_and_not_many() -> None:
+    """Two nights with one fresh seed each: what the seed drew differs in every cell."""
+    cells = [f"workload-{n}" for n in range(20)]
+
+    def night(name: str, seeds: Sequence[int], factor: float) -> list[RunEntry]:
+        change = {"ok_per_s": factor}
+        return [e for cell in cells for e in side(name, seeds, change, workload=cell)]
+
+    found = compare(night("a", [1], 0.8), night("b", [2], 1.0))
+    many = compare(night("a", range(10), 0.8), night("b", range(20, 30), 1.0))
+
+    assert found.reasons[0].startswith("too few runs")
+    assert "throughput" in {each.words for each in many.figures if each.worse}
 
 
 def test_the_correction_is_holms() -> None:

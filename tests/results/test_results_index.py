@@ -178,7 +178,7 @@ def test_an_index_from_elsewhere_is_not_believed(store: RunStore, tmp_path: Path
     forged = index_path(store)
     with sqlite3.connect(forged) as database:
         database.execute("UPDATE runs SET outcome = 'valid'")
-        database.execute("UPDATE runs SET entry = replace(entry, 'violation', 'valid')")
+        database.execute("UPDATE entries SET entry = replace(entry, 'violation', 'valid')")
     database.close()
     assert asked(store, "outcome=violation") == []  # it is the index that is asked
     elsewhere = RunStore(tmp_path / "elsewhere")
