@@ -221,7 +221,8 @@ def main(count: int, keep: Path | None) -> None:
         in_time = wall_s <= REBUILD_S
         print(
             f"{'ok' if in_time else 'MISSED':6} index of {count} runs: {wall_s:.1f} s, "
-            f"{cpu_s:.1f} s of a core ({wall_s / read_s:.1f} x read, {read_s:.1f} s), {size_mib:.0f} MiB",
+            f"{cpu_s:.1f} s of a core ({wall_s / read_s:.1f} x read, {read_s:.1f} s), "
+            f"{size_mib:.0f} MiB",
             flush=True,
         )
         fits = browse(store, chromium, Path(scratch) / "chromium")
