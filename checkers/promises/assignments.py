@@ -19,6 +19,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from checkers.promises import kept_copies
 from checkers.promises.affinity import Targets
 from checkers.promises.assignment_transitions import (
     SUPERSEDING,
@@ -95,6 +96,10 @@ class Assignments:
             stale_terms(rows),
             redundant_replicas(steps, states, calm),
             missing_replicas(steps, states, calm),
+            kept_copies.erased_copies(_written(steps), states, tables["events"], calm),
+            kept_copies.same_members(states, tables["events"]),
+            kept_copies.outside_forced(_forced(steps, resets), states, calm),
+            kept_copies.wrong_chains(_of_chains(steps, resets), rows),
         ]
         if not isinstance(variant, msgspec.UnsetType):
             checks.append(illegal_transitions(steps, variant, names, resets))
@@ -118,7 +123,8 @@ class Assignments:
 
 def steps_of(rows: Iterable[Row]) -> dict[int, list[Step]]:
     """Return the steps of each partition in the order of their revisions."""
-    keyed = (row for row in rows if row["kind"] not in OF_LEADERS)
+    apart = OF_LEADERS | {AssignmentKind.CHAIN}
+    keyed = (row for row in rows if row["kind"] not in apart)
     ordered = sorted(keyed, key=itemgetter("partition", "revision"))
     found: dict[int, list[Step]] = {}
     for partition, of_partition in groupby(ordered, key=itemgetter("partition")):
@@ -201,6 +207,38 @@ def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, lis
                 ),
             )
     return {p: [each for _, each in sorted(told.items())] for p, told in found.items()}
+
+
+def _written(steps: dict[int, list[Step]]) -> dict[int, list[tuple[int, Assigned]]]:
+    return {number: [(step.at_ns, step.after) for step in each] for number, each in steps.items()}
+
+
+def _forced(steps: dict[int, list[Step]], resets: Resets) -> Iterator[tuple[int, int, int, Nodes]]:
+    """Yield how long each reset's one node had a partition alone: partition, begin, end, nodes."""
+    for partition, of_partition in steps.items():
+        since: Step | None = None
+        for step in of_partition:
+            nodes = None if since is None else since.after.pending
+            # What is planned behind it may change meanwhile.
+            if since is not None and nodes is not None and step.after.pending != nodes:
+                yield partition, since.at_ns, step.at_ns, nodes
+                since = None
+            if (partition, step.revision) in resets:
+                since = step
+
+
+def _of_chains(
+    steps: dict[int, list[Step]], resets: Resets
+) -> dict[int, list[tuple[int, int, Assigned, Assigned, bool]]]:
+    found = {}
+    for partition, of_partition in steps.items():
+        forced, rows = False, []
+        for step in of_partition:
+            rows.append((step.revision, step.at_ns, step.before, step.after, forced))
+            reset = (partition, step.revision) in resets
+            forced = reset or (forced and step.before.pending == step.after.pending)
+        found[partition] = rows
+    return found
 
 
 def steps_of_resets(

@@ -200,7 +200,23 @@ _ONE_LAGS = (
     | {"system.replicas": 5}
 )
 
+# A majority that is cut off commits until its lease ends, and is joined to a partition without it.
+_REJOINED = _zoned(_hit(1.5, "partition", "n5,n6", 4.0), duration_s=11.0, nodes=6) | _OUT_AT_ONCE
+# Two majorities in turn go, then all, and come back: phase 2 has to tell who wrote last.
+_CHAINED = (
+    _zoned(
+        _hit(1.5, "kill", "n6,n7,n8", 11.0),
+        _hit(6.0, "kill", "n5", 6.5),
+        _hit(9.0, "kill", "n4", 3.0),
+        duration_s=20.0,
+        nodes=8,
+    )
+    | _OUT_AT_ONCE
+    | {"system.replicas": 5, "system.phase2": True, "limits.quiesce_s": 30.0}
+)
+
 OWN: Mapping[str, Overrides] = {
+    "chain-not-appended": _CHAINED,
     "clock-not-advanced": _WIDE
     | _SNAPSHOTS
     | {
@@ -212,7 +228,16 @@ OWN: Mapping[str, Overrides] = {
     "commit-retried": _WIDE | _mix("partition", "one-way", "one-way-in"),
     "dead-coordinator-kept": _WIDE | _mix("kill"),
     "destroyed-replica-votes": _zoned(_THERE_AND_BACK) | {"drive.rate_per_s": 40.0},
+    "diverged-kept": _REJOINED,
     "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
+    # One by one, so that each comes back to what it is still assigned to.
+    "erased-at-every-start": _zoned(
+        *(_hit(1.5 + 3.5 * n, "kill", node, 1.5) for n, node in enumerate(("n4", "n5", "n6"))),
+        duration_s=13.0,
+        nodes=6,
+    )
+    | _HA,
+    "erased-copy-votes": _REJOINED,
     "filter-keeps-timers": _zoned(
         _alter(0.3, f"{_UP} = 6", hold_s=0.1),
         _hit(1.0, "kill", "n4", 3.0),
@@ -220,6 +245,14 @@ OWN: Mapping[str, Overrides] = {
         duration_s=14.0,
     ),
     "finished-at-own-time": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
+    # What a reset has given to one node stays so while its disk takes its time; others are back.
+    "forced-pending-ignored": _zoned(
+        _hit(1.5, "disk-slow", "n4 at 2500 ms", 14.0),
+        _hit(2.0, "kill", "n5,n6", 1.8),
+        duration_s=18.0,
+        nodes=6,
+    )
+    | _OUT_AT_ONCE,
     # Whose home dies between its decision and telling it: the more are open the likelier.
     "in-doubt-aborted": _WIDE | _mix("kill") | {"drive.rate_per_s": 150.0, "drive.concurrency": 20},
     "joint-counted-as-one": _WIPES_BESIDE_A_SLOW_NODE

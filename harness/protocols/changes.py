@@ -25,6 +25,9 @@ class AssignmentKind(enum.StrEnum):
     PENDING = "pending"
     PLANNED = "planned"
     LOCK = "lock"  # pending must not change: the leader of ``term`` goes on to it
+    # The stable sets since the last graceful change, one for each forced reset: ``nodes`` is the
+    # last of them, ``text`` has all, with ``LINKS_APART`` between them.
+    CHAIN = "chain"
     TRIGGER = "trigger"  # ``number``: the revision of the event that was handled last
     # No key: the leader of term ``number`` has accepted a change of peers that was for ``term``;
     # ``revision`` is that of the pending set that asked for it.
@@ -40,6 +43,9 @@ OF_LEADERS = frozenset(
     {AssignmentKind.CHANGE_PEERS, AssignmentKind.CHANGE_FAILED, AssignmentKind.CANCEL}
 )
 """What no revision wrote: the leader of a partition's group did it, under that revision."""
+
+
+LINKS_APART = " > "
 
 
 class TopologyKind(enum.StrEnum):

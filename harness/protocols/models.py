@@ -164,6 +164,7 @@ OF_PLACEMENT = frozenset(
     {
         "diverged-assignments",
         "early-data-nodes",
+        "erased-copy",
         "event-not-handled",
         "illegal-transition",
         "late-data-nodes",
@@ -172,6 +173,7 @@ OF_PLACEMENT = frozenset(
         "repeated-trigger",
         "stale-term",
         "unfinished-rebalance",
+        "wrong-chain",
         "wrong-data-nodes",
         "wrong-stable",
         "wrong-target",

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 KNOWN = {
     "ack-before-quorum": "a leader acknowledges a commit once its own log holds it "
     "(groups/host.py)",
+    "chain-not-appended": "the chain has no link of a reset (rebalance/transitions.py)",
     "clock-not-advanced": "the clock does not follow what messages carry (runtime/hybrid_clock.py)",
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the "
@@ -25,10 +26,18 @@ KNOWN = {
     "dead-coordinator-kept": "the transactions of a dead coordinator stay open (tx/primary.py)",
     "destroyed-replica-votes": "a replica that was erased comes back as the same member "
     "(groups/host.py)",
+    "diverged-kept": "a copy that is not of its group's log stays "
+    "(availability/start_decisions.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
+    "erased-at-every-start": "a node begins without the copies on its disk "
+    "(availability/start_decisions.py)",
+    "erased-copy-votes": "a copy that had diverged and was erased comes back as the same member "
+    "(availability/start_decisions.py)",
     "filter-keeps-timers": "timers survive another filter (zones/data_nodes.py)",
     "finished-at-own-time": "a participant commits at a timestamp of its own "
     "(tx/partition_state_machine.py)",
+    "forced-pending-ignored": "where a reset has given a partition to one node the stable ones go "
+    "on, too (rebalance/decisions.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
     "(tx/finisher.py)",
     "joint-counted-as-one": "a joint configuration needs one majority of all its voters together "

@@ -188,6 +188,11 @@ class ChangeLog:
         elif f"{prefix}/" == keys.TRIGGER:
             event = None if value is None else int.from_bytes(value, "big")
             yield msgspec.structs.replace(row, kind="trigger", number=event)
+        elif f"{prefix}/" == keys.CHAIN:
+            links = () if value is None else keys.decode_chain(value).links
+            nodes = links[-1].nodes if links else None
+            text = " > ".join(" ".join(link.nodes) for link in links)
+            yield msgspec.structs.replace(row, kind="chain", nodes=nodes, text=text)
         elif f"{prefix}/" == keys.LOCK:
             lock = None if value is None else keys.decode_lock(value)
             nodes, term = (None, None) if lock is None else (lock.nodes, lock.term)

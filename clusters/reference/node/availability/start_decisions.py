@@ -15,6 +15,7 @@ from functools import partial
 
 from clusters.reference.node import events
 from clusters.reference.node.availability import unwind
+from clusters.reference.node.bugs import planted, switch_on
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import View
@@ -73,6 +74,9 @@ class StartDecisions:
         """
         if self._copies is None:
             self._copies = dict.fromkeys(self._replicas.left_behind())
+            if planted("erased-at-every-start"):
+                for left in self._copies:
+                    self._begin(left, partial(self._replicas.erase, left))
         several = state.chain is not None and len(state.chain.links) > 1
         if not self._phase2 or number not in self._copies:
             return False
@@ -114,7 +118,8 @@ class StartDecisions:
 
     def diverged(self, number: int, event: Diverged) -> None:
         """The replica's data is not of its group's log."""
-        self._diverged[number] = event
+        if not planted("diverged-kept"):
+            self._diverged[number] = event
 
     def tick(self) -> None:
         """Go on with what is not decided or done yet; once a tick."""
@@ -190,6 +195,8 @@ class StartDecisions:
         member.
         """
         reached("diverged replica erased")
+        if planted("erased-copy-votes"):
+            switch_on(("destroyed-replica-votes",))  # in this task alone
         await self._replicas.erase(number)
         text = (
             f"erases its replica: entries {event.shared_index + 1} to {event.applied_index} "

@@ -157,7 +157,8 @@ def wanted(state: PartitionState) -> frozenset[str]:
     is forced of pending alone.
     """
     pending = frozenset(_nodes(state.pending) or ())
-    if state.pending is not None and state.pending.force:
+    forced = state.pending is not None and state.pending.force
+    if forced and not planted("forced-pending-ignored"):
         return pending
     stable = frozenset(_nodes(state.stable) or ())
     return stable if planted("pending-member-stopped") else pending | stable

@@ -137,7 +137,7 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _assignments = msgspec.msgpack.Decoder(Assignments).decode
 decode_lock = msgspec.msgpack.Decoder(Lock).decode
-_chain = msgspec.msgpack.Decoder(Chain).decode
+decode_chain = msgspec.msgpack.Decoder(Chain).decode
 _members = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
@@ -191,7 +191,7 @@ def read(view: View, partition: PartitionId) -> PartitionState:
         else int.from_bytes(trigger.value, "big"),
         applied=None if (applied := held[APPLIED]) is None else _position(applied.value),
         generation=0 if (begun := held[GENERATION]) is None else int.from_bytes(begun.value, "big"),
-        chain=None if (chain := held[CHAIN]) is None else _chain(chain.value),
+        chain=None if (chain := held[CHAIN]) is None else decode_chain(chain.value),
         stable_revision=_revision(held[STABLE]),
         chain_revision=_revision(held[CHAIN]),
         pending_revision=_revision(held[PENDING]),

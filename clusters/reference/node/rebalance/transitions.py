@@ -310,7 +310,7 @@ def linked(
     if state.chain is None:
         return None
     if pending is not None and pending.force:
-        return state.chain.add_last(at)
+        return state.chain if planted("chain-not-appended") else state.chain.add_last(at)
     # Of a set that was overtaken nobody knows whether it followed a reset: what came before the
     # reset must not be forgotten.
     if pending is None or pending.from_reset:
