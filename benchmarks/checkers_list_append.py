@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from calibrator import calibrate
 
-from checkers.cycles.kernel import find_cycles
+from checkers.cycles.kernel import CYCLES
 from checkers.engine import output
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
@@ -39,6 +39,7 @@ from checkers.lists.list_ops import list_ops
 from checkers.lists.versions import versions_of
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
+from harness.history.tables import BATCH_ROWS
 from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, encode
@@ -129,8 +130,9 @@ def stages(source: Source) -> None:
     del tables
     with timed("inference (with reading)"):
         given = output.run_by_key([INFERENCE], source, setting())
-    with timed("graph, components, cycles"):
-        find_cycles({"transactions": source.transactions, **given.tables}, setting())
+    del given
+    with timed("the same, with the graph by stretches"):
+        output.run_by_key([INFERENCE, CYCLES], source, setting())
 
 
 @contextmanager
@@ -152,7 +154,9 @@ def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
     path = directory / "transactions.parquet"
     with pq.ParquetWriter(path, transactions.schema, compression="zstd") as sink:
         for copy in range(copies):
-            sink.write_table(moved(transactions, copy, txns))
+            # In groups as sealing writes them, or a stretch could not be read alone.
+            sink.write_table(moved(transactions, copy, txns), row_group_size=BATCH_ROWS)
+    table = schema.of_split(table.select(schema.MICRO_OPS.names), transactions)
     split = schema.splits_of(table.column("key").to_numpy(), SPLITS)
     files = []
     for number in range(SPLITS):
@@ -160,7 +164,7 @@ def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
         rows = table.filter(pa.array(split == number))
         with pq.ParquetWriter(files[-1], rows.schema, compression="zstd") as sink:
             for copy in range(copies):
-                sink.write_table(moved(rows, copy, txns))
+                sink.write_table(moved(rows, copy, txns), row_group_size=BATCH_ROWS)
     return Source.of_files(path, tuple(files))
 
 

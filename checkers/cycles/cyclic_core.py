@@ -4,8 +4,6 @@ history.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 import pyarrow as pa
@@ -100,32 +98,4 @@ def core_of(graph: Graph, details: Details) -> Core:
         txn=np.where(old < graph.txns, old, HELPER),
         owner=owner,
         first=np.searchsorted(owner[source[order]], np.arange(len(first) + 1)),
-    )
-
-
-def joined(cores: Sequence[Core]) -> Core:
-    """Concatenate ``cores``, whose transactions ascend from one core to the next."""
-    nothing = np.zeros(0, dtype=np.int64)
-    edges, txn, owner, first = (
-        # ``np.concatenate`` raises on an empty list: without cores there is still an empty array.
-        [Edges.of(nothing, nothing, nothing)],
-        [nothing],
-        [nothing],
-        [nothing],
-    )
-    vertices = owners = rows = 0
-    for core in cores:
-        source, target = core.edges.source + vertices, core.edges.target + vertices
-        edges.append(attrs.evolve(core.edges, source=source, target=target))
-        txn.append(core.txn)
-        owner.append(core.owner + owners)
-        first.append(core.first[:-1] + rows)
-        vertices, owners = vertices + core.vertices, owners + core.owners
-        rows += len(source)
-    first.append(np.asarray([rows]))
-    return Core(
-        edges=Edges.joined(edges),
-        txn=np.concatenate(txn),
-        owner=np.concatenate(owner),
-        first=np.concatenate(first),
     )

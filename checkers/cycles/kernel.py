@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.cycles.components import cyclic
-from checkers.cycles.cyclic_core import Core, Details
-from checkers.cycles.graph import Edges, Kind, dependencies_of, tails_of
+from checkers.cycles.cyclic_core import HELPER, Core, Details, core_of
+from checkers.cycles.graph import Edges, Kind, dependencies_of, graph_of, tails_of
 from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, REVERSES, Class, allowed
 from checkers.cycles.search import SIMPLE_MAX, Step, shortest_cycle
-from checkers.cycles.stretches import core_by_stretches, readers_before
+from checkers.cycles.stretches import leads_back
 from checkers.cycles.walks import (
     closed_by_one_rw,
     closed_without_adjacent_rw,
@@ -25,11 +25,10 @@ from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, T
 
 # The limit of states that searches for simple cycles of one kind visit, all components together.
 SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
-GRAPH = pa.schema([("dependencies", pa.int64())])
 COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
 # ``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
 # element that the target appended (ww, rw) or read last (wr; null where it came after the source's
-# append).
+# append). ``cycle`` is the least transaction of the component that the cycle is of.
 STEPS = pa.schema(
     [
         ("anomaly", pa.string()),
@@ -97,21 +96,19 @@ def _without_adjacent_rw(core: Core, txns: Transactions, kind: Class, edges: Edg
 
 
 def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """Return ``cycles.counts``: components by kind of cycle; ``cycles.steps``: a shortest cycle of
-    each of the first ``EXAMPLES_MAX`` components; ``cycles.graph``: the number of dependencies.
+    """Return, of a stretch, ``cycles.counts``: components by kind of cycle; ``cycles.steps``: a
+    shortest cycle of each of the first ``EXAMPLES_MAX`` components.
     """
     txns = transactions_of(tables, setting)
     details = Details.of(tables)
     dependencies = dependencies_of(tables["lists.edges"], txns.committed)
     tails = tails_of(tables["lists.tails"], txns.committed, tables["lists.edges"].num_rows)
-    core = core_by_stretches(dependencies, tails, txns, details)
+    core = core_of(graph_of(dependencies, tails, txns), details)
     counts, steps = [], []
     for kind, owners in classes_of(core, txns).items():
         counts.append({"anomaly": kind.name, "count": len(owners)})
         steps += _examples(details, core, txns, kind, owners[:EXAMPLES_MAX])
-    known = len(dependencies.source) + readers_before(tails)
     return {
-        "cycles.graph": pa.Table.from_pylist([{"dependencies": known}], schema=GRAPH),
         "cycles.counts": pa.Table.from_pylist(counts, schema=COUNTS),
         "cycles.steps": pa.Table.from_pylist(steps, schema=STEPS),
     }
@@ -121,8 +118,9 @@ def _examples(
     details: Details, core: Core, txns: Transactions, kind: Class, owners: Ints
 ) -> list[Row]:
     rows = []
-    for number, owner in enumerate(owners.tolist()):
+    for owner in owners.tolist():
         alone = core.only(owner)
+        least = int(alone.txn[alone.txn != HELPER].min())
         kinds = REVERSES if kind.reverse else (kind,)
         cycles = (shortest_cycle(alone, txns, each).cycle for each in kinds)
         cycle = next((cycle for cycle in cycles if cycle is not None), None)
@@ -130,7 +128,7 @@ def _examples(
             raise InvariantError(f"component {owner} holds {kind.name}, but none was found in it")
         steps = [_row(details, step) for step in _turned(cycle)]
         for place, step in enumerate(_folded(steps, kind)):
-            rows.append({"anomaly": kind.name, "cycle": number, "step": place} | step)
+            rows.append({"anomaly": kind.name, "cycle": least, "step": place} | step)
     return rows
 
 
@@ -176,4 +174,11 @@ def _row(details: Details, step: Step) -> Row:
     }
 
 
-CYCLES = Kernel(name="cycles", exchange=Exchange.ONE_PLACE, run=find_cycles)
+CYCLES = Kernel(
+    name="cycles",
+    exchange=Exchange.STRETCH,
+    run=find_cycles,
+    numbers={"cycles.steps": ("cycle", "source", "target")},
+    takes={"lists.edges": ("source", "target"), "lists.tails": ("txn",)},
+    leads_back=leads_back,
+)

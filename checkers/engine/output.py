@@ -1,17 +1,31 @@
-"""Results of kernels, split by split, and their merging: the same for every executor."""
+"""Results of kernels, split by split and stretch by stretch, and their merging: the same for every
+executor.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 
 import attrs
+import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import cells
 from checkers.engine.source import Source
+from checkers.engine.split import named
+from checkers.engine.stretches import (
+    BACK_TABLE,
+    STRETCH,
+    Laid,
+    in_order,
+    observed_within,
+)
 from checkers.engine.transactions import OBSERVED_TABLE, PREPARED, prepared, proven
 from harness.errors import FiredrillError
+from harness.history import files
 from harness.plugins import where
 from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 from harness.supervisor import memory_limit_bytes
@@ -81,7 +95,7 @@ def on_split(
         local = _on_cells(able, tables, there.micro_ops, setting)
         columns = {name: columns for k in able for name, columns in (k.numbers or {}).items()}
         # The words of an error may name transactions, so those that broke break again below.
-        given = KernelOutput(tables=there.named(local.tables, columns))
+        given = KernelOutput(tables=named(local.tables, columns, there.number))
         able = tuple(k for k in able if k.name not in local.broken)
     rest = [k for k in kernels if k not in able]
     if not rest:
@@ -105,20 +119,101 @@ def _on_cells(
     )
 
 
-def on_all_splits(
+Work = Callable[[int], KernelOutput]
+OnTasks = Callable[[Work, int], KernelOutput]
+"""An executor: it runs work for the numbers from 0 to before another, side by side or one after the
+other, and merges the results in their order.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class OfSplits:
+    """The work on split after split. What the kernels ``taking`` take is laid down."""
+
+    kernels: tuple[Kernel, ...]
+    source: Source
+    setting: Setting
+    laid: Laid
+    early: Tables = attrs.field(factory=dict)
+    taking: tuple[Kernel, ...] = ()
+
+    def __call__(self, split: int) -> KernelOutput:
+        given = on_split(self.kernels, self.source, split, self.setting, self.early)
+        if not self.taking:
+            return given
+        return attrs.evolve(given, tables=self.laid.lay(self.taking, split, given.tables))
+
+
+@attrs.frozen(kw_only=True)
+class OfStretches:
+    """The work of STRETCH kernels on one of ``stretches`` after the other."""
+
+    kernels: tuple[Kernel, ...]
+    source: Source
+    setting: Setting
+    laid: Laid
+    early: Tables
+    stretches: tuple[tuple[int, int], ...]
+
+    def __call__(self, number: int) -> KernelOutput:
+        low, high = self.stretches[number]
+        tables = {
+            "transactions": self.source.between(low, high),
+            **observed_within(self.early, low, high),
+        }
+        for kernel in self.kernels:
+            for name, ends in kernel.takes.items():
+                table = self.laid.take(name, low, high, ends)
+                # Of a kernel that broke: the one that takes it breaks as well.
+                if table is not None:
+                    tables[name] = table
+        given = apply(self.kernels, tables, self.setting)
+        columns = {name: of for k in self.kernels for name, of in (k.numbers or {}).items()}
+        return attrs.evolve(given, tables=named(given.tables, columns, np.arange(low, high)))
+
+
+def on_all(
     kernels: Iterable[Kernel],
     source: Source,
-    over_splits: Callable[[tuple[Kernel, ...], Tables], KernelOutput],
+    setting: Setting,
+    laid: Laid,
+    tasks: OnTasks,
+    there: Source | None = None,
 ) -> KernelOutput:
-    """Run the EARLY and then the KEY kernels, by an executor's ``over_splits(kernels, early)``."""
-    kernels = tuple(kernels)
-    first = [k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions)]
-    early = over_splits(tuple(first), {}) if first else KernelOutput(tables={})
-    known = dict(early.tables)
-    if OBSERVED_TABLE in known:
-        known[OBSERVED_TABLE] = proven(known[OBSERVED_TABLE])
-    given = over_splits(of(kernels, Exchange.KEY), known)
-    return KernelOutput(tables={**known, **given.tables}, broken=early.broken | given.broken)
+    """Run the EARLY, then the KEY, then the STRETCH kernels on ``tasks``, which are given the
+    history as ``there``.
+    """
+    kernels, there = tuple(kernels), there or source
+    first = tuple(k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions))
+    given = KernelOutput(tables={})
+    if first:
+        work = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
+        given = tasks(work, source.splits)
+    early = dict(given.tables)
+    if OBSERVED_TABLE in early:
+        early[OBSERVED_TABLE] = proven(early[OBSERVED_TABLE])
+    by_key, taking = of(kernels, Exchange.KEY), of(kernels, Exchange.STRETCH)
+    work = OfSplits(
+        kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
+    )
+    found = tasks(work, source.splits)
+    tables, broken = {**early, **found.tables}, given.broken | found.broken
+    if taking:
+        whole = not in_order(source.transactions)
+        back = tables.pop(BACK_TABLE)
+        stretches = laid.stretches(back, source.transactions.num_rows, whole)
+        last = OfStretches(
+            kernels=taking,
+            source=there,
+            setting=setting,
+            laid=laid,
+            early=early,
+            stretches=tuple(stretches) or ((0, 0),),
+        )
+        # Of no stretch there are empty tables, which need no task.
+        judged = tasks(last, len(stretches)) if stretches else last(0)
+        tables, broken = {**tables, **judged.tables}, broken | judged.broken
+    return KernelOutput(tables=tables, broken=broken)
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
@@ -139,11 +234,20 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({where(error)})"
 
 
-def run_by_key(kernels: Iterable[Kernel], source: Source, setting: Setting) -> KernelOutput:
-    """Run the EARLY and KEY kernels over every split of ``source``, one in memory at a time."""
+def run_by_key(
+    kernels: Iterable[Kernel], source: Source, setting: Setting, *, stretch: int = STRETCH
+) -> KernelOutput:
+    """Run the EARLY, KEY and STRETCH kernels over ``source``, a split or stretch in memory at a
+    time.
+    """
+    with tempfile.TemporaryDirectory(prefix="firedrill-analysis-") as scratch:
+        laid = Laid(directory=Path(scratch), stretch=stretch)
+        try:
+            return on_all(kernels, source, setting, laid, _one_by_one)
+        except OSError as error:
+            missing = "the analysis lacks room for the edges of its graph"
+            raise files.disk_failure("write into", laid.directory, error, missing) from error
 
-    def over_splits(chain: tuple[Kernel, ...], early: Tables) -> KernelOutput:
-        every = range(source.splits)
-        return merge(on_split(chain, source, split, setting, early) for split in every)
 
-    return on_all_splits(kernels, source, over_splits)
+def _one_by_one(work: Work, count: int) -> KernelOutput:
+    return merge(work(number) for number in range(count))

@@ -19,6 +19,7 @@ from harness.errors import InvariantError, MalformedHistory
 from harness.history import schema
 from harness.history.files import regular
 from harness.history.records import MicroOp
+from harness.protocols.checker import KEY_COLUMNS
 from harness.protocols.finding import RecordedOperation
 
 
@@ -82,6 +83,31 @@ class Source:
         told = set(schema.OF_TRANSACTION) <= set(steps.column_names)
         return split_of_steps(steps, None if told else self.transactions)
 
+    def unread(self) -> Source:
+        """Return the same files without what was read of them, for a task elsewhere."""
+        return attrs.evolve(self)
+
+    def between(self, low: int, high: int) -> pa.Table:
+        """Return ``KEY_COLUMNS`` of the transactions ``low`` to before ``high``, numbered anew from
+        0.
+        """
+        file = self._transactions_file
+        if file is None:
+            table = self.transactions.select(KEY_COLUMNS).slice(low, high - low)
+        else:
+            with pq.ParquetFile(regular(file), read_dictionary=_KEY_NAMES) as source:
+                sizes = [
+                    source.metadata.row_group(n).num_rows for n in range(source.num_row_groups)
+                ]
+                ends = np.cumsum(sizes)
+                groups = [n for n, end in enumerate(ends) if end > low and end - sizes[n] < high]
+                first = int(ends[groups[0]] - sizes[groups[0]]) if groups else 0
+                table = source.read_row_groups(groups, columns=list(KEY_COLUMNS))
+                table = table.slice(low - first, high - low).unify_dictionaries()
+        numbers = pa.array(np.arange(table.num_rows), pa.int64())
+        at = table.column_names.index("txn")
+        return table.set_column(at, "txn", numbers).combine_chunks()
+
     def operations(self, txns: tuple[int, ...]) -> dict[int, RecordedOperation]:
         """Return the operations ``txns``; see ``Lookup``."""
         ops: dict[int, list[MicroOp]] = {txn: [] for txn in sorted(set(txns))}
@@ -126,6 +152,7 @@ class Source:
 # Columns of few names with many repetitions, read as dictionaries: otherwise a history of ten
 # million makes a hundred million small strings.
 _NAMES = ("kind", "type", "node", "error", "phase", "f")
+_KEY_NAMES = [name for name in KEY_COLUMNS if name in _NAMES]
 
 
 def _read(file: Path, columns: list[str] | None = None) -> pa.Table:

@@ -15,21 +15,21 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from checkers.engine import gateway
 from checkers.engine.java import find_java, java_binary
-from checkers.engine.output import PROGRESS, KernelOutput, merge, on_all_splits, on_split
+from checkers.engine.output import PROGRESS, KernelOutput, Work, merge, on_all
 from checkers.engine.source import Source
+from checkers.engine.stretches import Laid
 from harness.errors import AnalysisLost, HarnessError
-from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
+from harness.protocols.checker import Kernel, Setting
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,15 +38,14 @@ if TYPE_CHECKING:
 PIECE_ROWS = 250_000
 PROGRESS_EVERY_S = 2.0
 
-# Split, kernel and output by name, why the kernel broke, and rows as an IPC stream.
-Envelope = tuple[int, str, str, str, bytes]
+# Kernel and output by name, why the kernel broke, and rows as an IPC stream.
+Envelope = tuple[str, str, str, bytes]
 
 
 def run_by_key(
     kernels: Iterable[Kernel], source: Source, setting: Setting, master: str | None = None
 ) -> KernelOutput:
-    """Run the EARLY and KEY kernels over every split of ``source`` on Spark (``master``:
-    ``local[*]``).
+    """Run the EARLY, KEY and STRETCH kernels over ``source`` on Spark (``master``: ``local[*]``).
 
     Raises ``HarnessError`` where Spark can't be started or a task is lost for good.
     """
@@ -56,15 +55,14 @@ def run_by_key(
         session(master or "local[*]", Path(scratch)) as spark,
     ):
 
-        def over_splits(chain: tuple[Kernel, ...], early: Tables) -> KernelOutput:
-            known = _written(Path(scratch), early)
-            work = _task(chain, files.paths(), msgspec.json.encode(setting), known)
-            # As many partitions as splits, so that each has a task of its own.
-            splits = spark.parallelize(range(files.splits), files.splits)
+        def on_tasks(work: Work, count: int) -> KernelOutput:
+            # As many partitions as numbers, so that each has a task of its own.
+            numbers = spark.parallelize(range(count), count)
             with _told(spark):
-                return merge(_unpacked(splits.flatMap(work).collect()))
+                return merge(_unpacked(numbers.flatMap(partial(_packed, work)).collect()))
 
-        return on_all_splits(kernels, source, over_splits)
+        laid = Laid(directory=Path(scratch))
+        return on_all(kernels, source, setting, laid, on_tasks, files.unread())
 
 
 @contextmanager
@@ -90,47 +88,23 @@ def _told(spark: SparkContext) -> Iterator[None]:
         watcher.join(timeout=PROGRESS_EVERY_S)
 
 
-def _written(scratch: Path, early: Tables) -> dict[str, str]:
-    """Write the tables of EARLY kernels to files for the tasks; return the files by name."""
-    files = {name: str(scratch / f"{name}.parquet") for name in early}
-    for name, table in early.items():
-        pq.write_table(table, files[name])
-    return files
-
-
-Paths = tuple[str, tuple[str, ...]]
-Work = Callable[[int], Iterator[Envelope]]
-
-
-def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes, early: dict[str, str]) -> Work:
-    """Run one Spark task: a split's number in, envelopes out."""
-
-    def work(split: int) -> Iterator[Envelope]:
-        transactions, micro_ops = paths
-        files = tuple(map(Path, micro_ops))
-        source = Source.of_files(Path(transactions), files, columns=KEY_COLUMNS)
-        known = msgspec.json.decode(setting, type=Setting)
-        tables = {name: pq.read_table(file) for name, file in early.items()}
-        yield from _packed(split, on_split(kernels, source, split, known, tables))
-
-    return work
-
-
-def _packed(split: int, given: KernelOutput) -> Iterator[Envelope]:
+def _packed(work: Work, number: int) -> Iterator[Envelope]:
+    """Do the work of one task."""
+    given = work(number)
     for name, why in given.broken.items():
-        yield split, name, "", why, b""
+        yield name, "", why, b""
     for name, table in given.tables.items():
         # One stream even of no rows: its schema says what the concatenation looks like.
         for start in range(0, max(table.num_rows, 1), PIECE_ROWS):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table.slice(start, PIECE_ROWS))
-            yield split, "", name, "", sink.getvalue().to_pybytes()
+            yield "", name, "", sink.getvalue().to_pybytes()
 
 
 def _unpacked(envelopes: Iterable[Envelope]) -> Iterator[KernelOutput]:
-    """Yield what the envelopes hold; they come in the order of their splits."""
-    for _, kernel, output, broken, payload in envelopes:
+    """Yield what the envelopes hold; they come in the order of the tasks."""
+    for kernel, output, broken, payload in envelopes:
         if kernel:
             yield KernelOutput(tables={}, broken={kernel: broken})
         else:

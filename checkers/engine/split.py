@@ -40,14 +40,6 @@ class Split:
             )
         }
 
-    def named(self, tables: Tables, columns: Mapping[str, tuple[str, ...]]) -> dict[str, pa.Table]:
-        """Return ``tables`` with the history's numbers in ``columns``, which hold transactions: one
-        each, or lists of them; null and numbers below 0, which stand for none, stay.
-        """
-        return {
-            name: _with(table, columns.get(name, ()), self.number) for name, table in tables.items()
-        }
-
 
 def split_of_steps(steps: pa.Table, transactions: pa.Table | None = None) -> Split:
     """Return the split that ``steps`` hold: rows of ``schema.SPLIT``, or, with all
@@ -73,6 +65,15 @@ def split_of_steps(steps: pa.Table, transactions: pa.Table | None = None) -> Spl
         micro_ops=own.set_column(at, "txn", pa.array(place, pa.int64())),
         number=number,
     )
+
+
+def named(
+    tables: Tables, columns: Mapping[str, tuple[str, ...]], number: Ints
+) -> dict[str, pa.Table]:
+    """Return ``tables`` with ``number`` of what stands in ``columns``: a transaction each, or lists
+    of them; null and numbers below 0, which stand for none, stay.
+    """
+    return {name: _with(table, columns.get(name, ()), number) for name, table in tables.items()}
 
 
 def _with(table: pa.Table, columns: tuple[str, ...], number: Ints) -> pa.Table:

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.cycles.kernel import CYCLES
+from checkers.cycles.graph import dependencies_of, tails_of
+from checkers.cycles.kernel import CYCLES, STEPS
+from checkers.cycles.kinds import CLASSES, REVERSES
+from checkers.cycles.stretches import readers_before
 from checkers.engine.arrays import ints
 from checkers.engine.transactions import NOBODY
 from checkers.explain.attribution import explain_operations
@@ -41,7 +44,7 @@ NO_EVIDENCE = (
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen``
     and ``.written``, ``lost-write.lost`` and ``.counts``, ``resets.cuts``, ``.findings`` and
-    ``.elsewhere``.
+    ``.elsewhere``, and ``lists.dependencies``: how many there are.
 
     Edges, findings and snapshots of a partition that was reset have surrogates for keys.
     """
@@ -54,10 +57,14 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     own = own_operations(ops)
     found = [findings(ops, versions, seen), internal(ops, own), lost_updates(ops, versions, own)]
     stale, of_snapshots = snapshots(ops, versions, tables, setting)
+    between, beyond = edges(ops, versions), tails(ops, versions)
+    known = len(dependencies_of(between, ops.txns.committed).source)
+    known += readers_before(tails_of(beyond, ops.txns.committed, 0))
     return {
         "lists.findings": pa.concat_tables([*found, stale]),
-        "lists.edges": edges(ops, versions),
-        "lists.tails": tails(ops, versions),
+        "lists.edges": between,
+        "lists.tails": beyond,
+        "lists.dependencies": pa.table({"count": [known]}),
         **of_snapshots,
         # Of whole keys: whether a reset permits a loss is asked once it is known.
         **lost_writes(whole, tables, setting),
@@ -95,7 +102,7 @@ class ListAppend:
         """Return every anomaly, of any model; the model decides later which of them count."""
         findings = pa.concat_tables([tables["lists.findings"], tables["snapshots.findings"]])
         findings = with_keys(findings, setting)
-        steps = with_keys(tables["cycles.steps"], setting)
+        steps = with_keys(_first_cycles(tables["cycles.steps"]), setting)
         # A transaction that reads a key twice may give the same sentence twice.
         findings = findings.group_by(findings.column_names, use_threads=False).aggregate([])
         findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
@@ -110,15 +117,14 @@ class ListAppend:
             )
             for name, count in _accused(findings).items()
         }
-        for row in tables["cycles.counts"].to_pylist():
-            name = row["anomaly"]
+        for name, count in _cycle_counts(tables["cycles.counts"]).items():
             examples = tuple(
                 _cycle(name, steps, operations, faults, named) for steps in cycles[name]
             )
-            anomalies[name] = Anomaly(count=row["count"], examples=examples)
-        (graph,) = tables["cycles.graph"].to_pylist()
+            anomalies[name] = Anomaly(count=count, examples=examples)
+        known = sum(tables["lists.dependencies"]["count"].to_pylist())
         # An anomaly of one transaction alone is evidence, even where no other touched its keys.
-        judged = graph["dependencies"] > 0 or bool(anomalies)
+        judged = known > 0 or bool(anomalies)
         return Part(
             outcome=Outcome.VALID if judged else Outcome.UNKNOWN,
             reasons=() if judged else (NO_EVIDENCE,),
@@ -143,6 +149,38 @@ def _first_of_each(findings: pa.Table) -> dict[str, list[Row]]:
         at = np.sort(np.unique(ints(rows, "txn"), return_index=True)[1])
         first[name] = rows.take(pa.array(at[:EXAMPLES_MAX])).to_pylist()
     return first
+
+
+def _first_cycles(steps: pa.Table) -> pa.Table:
+    """Return the first cycles of each anomaly in all stretches, numbered from 0 instead of by their
+    components' transactions.
+    """
+    rows = steps.to_pylist()
+    named: dict[str, list[int]] = {}
+    for row in rows:
+        named.setdefault(row["anomaly"], []).append(row["cycle"])
+    shown = {name: sorted(set(cycles))[:EXAMPLES_MAX] for name, cycles in named.items()}
+    first = [
+        row | {"cycle": shown[row["anomaly"]].index(row["cycle"])}
+        for name in _in_turn(named)
+        for row in rows
+        if row["anomaly"] == name and row["cycle"] in shown[name]
+    ]
+    return pa.Table.from_pylist(first, schema=STEPS)
+
+
+def _cycle_counts(counts: pa.Table) -> dict[str, int]:
+    """Return how many components of all stretches hold each anomaly."""
+    total: dict[str, int] = {}
+    for row in counts.to_pylist():
+        total[row["anomaly"]] = total.get(row["anomaly"], 0) + row["count"]
+    return {name: total[name] for name in _in_turn(total)}
+
+
+def _in_turn(names: Iterable[str]) -> list[str]:
+    """Return ``names`` in the order in which kinds of cycles are looked for."""
+    turn = {kind.name: place for place, kind in enumerate((*CLASSES, *REVERSES))}
+    return sorted(names, key=lambda name: turn[name])
 
 
 def _cycles(steps: pa.Table) -> dict[str, list[list[Row]]]:

@@ -9,6 +9,8 @@ nothing else, so the same chain of kernels gives the same verdict in process and
 =============== ==========================================================================
 ``EARLY``       every micro-operation of some keys; all transactions
 ``KEY``         the same, and the output of EARLY kernels, concatenated over the splits
+``STRETCH``     the transactions of a stretch of time, numbered anew from 0, and what KEY kernels
+                gave of them (``Kernel.takes``), which is nowhere in one place
 ``ONE_PLACE``   every table, and the output of earlier kernels, concatenated over the splits
 =============== ==========================================================================
 
@@ -25,7 +27,9 @@ from typing import Any, Protocol
 
 import attrs
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from harness.exit_codes import Outcome
 from harness.plan.plan import SEARCH_LIMIT, PromisePlan
@@ -99,6 +103,7 @@ class Exchange(enum.StrEnum):
 
     EARLY = "early"
     KEY = "key"
+    STRETCH = "stretch"
     ONE_PLACE = "one place"
 
 
@@ -113,6 +118,13 @@ class Kernel:
     numbers of transactions (or lists of them). With it the kernel is given the transactions of its
     split alone, numbered anew in the same order, and those columns are translated; without it a
     task has to read the transactions of the whole history.
+
+    ``takes``, of a STRETCH kernel, names tables of KEY kernels with the columns by which a row
+    is of a stretch: numbers of transactions that lie in it, all of them. Such tables stay where
+    they were made, and no other kernel sees them. ``leads_back`` tells from those of a split
+    which rows lead back in time: pairs of transactions, the later and the earlier of each. The
+    history is cut only where none leads over, and a stretch in which none does is not given to
+    the kernel.
     """
 
     name: str
@@ -120,6 +132,8 @@ class Kernel:
     run: Callable[[Tables, Setting], Tables]
     needed: Callable[[pa.Table], bool] = lambda transactions: True
     numbers: Mapping[str, tuple[str, ...]] | None = None
+    takes: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    leads_back: Callable[[Tables], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
 
 
 class Lookup(Protocol):

@@ -2,83 +2,172 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from pathlib import Path
+
 import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
 from checker_generator import generate
-from checker_histories import setting, source
+from checker_histories import Txn, a, ok, r, setting, source
 
-from checkers.cycles.cyclic_core import Core, Details
-from checkers.cycles.graph import dependencies_of, tails_of
-from checkers.cycles.stretches import core_by_stretches, readers_before
+from checkers.cycles.graph import tails_of
+from checkers.cycles.stretches import leads_back, readers_before
 from checkers.engine import output
-from checkers.engine.transactions import transactions_of
-from checkers.lists.checker import INFERENCE
-from checkers.lists.witness import WITNESSES
-from harness.protocols.checker import Tables
+from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, in_order
+from checkers.lists.checker import CHECKER
+from checkers.lists.edges import EDGES, TAILS
+from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.verdict import Anomaly
+
+KERNELS = tuple(k for k in CHECKER.kernels if k.exchange is not Exchange.ONE_PLACE)
 
 
-def inferred(seed: int) -> Tables:
-    history = source(generate(seed))
-    given = output.run_by_key([WITNESSES, INFERENCE], history, setting())
-    return {"transactions": history.transactions, **given.tables}
+def overlapping(seed: int, size: int = 60, clients: int = 8) -> list[Txn]:
+    """Many open at once on few keys: executions of a store with stale or reordered reads."""
+    draw = random.Random(seed)
+    lists: dict[int, list[int]] = {key: [] for key in range(3)}
+    free = [0] * clients
+    txns, now = [], 0
+    for number in range(size):
+        client = draw.randrange(clients)
+        now = max(now + draw.randint(0, 3), free[client])
+        finish = now + draw.randint(1, 12 if draw.random() < 0.9 else 60)
+        free[client] = finish + 1
+        ops = []
+        for key in draw.sample(range(3), draw.randint(1, 2)):
+            if draw.random() < 0.5:
+                lists[key].append(number)
+                ops.append(a(key, number))
+            else:
+                back = draw.randint(1, 4) if draw.random() < 0.1 else 0
+                ops.append(r(key, *lists[key][: max(0, len(lists[key]) - back)]))
+        type_ = "info" if draw.random() < 0.05 else "ok"
+        txn = Txn(type_, ops, process=client, start=now, finish=finish)
+        txns.append(attrs.evolve(txn, process=100 + number) if type_ == "info" else txn)
+    return sorted(txns, key=lambda txn: txn.start or 0)
 
 
-def core(tables: Tables, stretch: int) -> Core:
-    txns = transactions_of(tables, setting())
-    dependencies = dependencies_of(tables["lists.edges"], txns.committed)
-    tails = tails_of(tables["lists.tails"], txns.committed, tables["lists.edges"].num_rows)
-    return core_by_stretches(dependencies, tails, txns, Details.of(tables), stretch=stretch)
+def judged(txns: list[Txn], stretch: int, splits: int = 3) -> tuple[dict[str, Anomaly], int]:
+    """The anomalies, and in how many stretches they were looked for."""
+    searched = 0
+
+    def counting(tables: Tables, asked: Setting) -> Tables:
+        nonlocal searched
+        searched += tables["transactions"].num_rows > 0
+        return cycles.run(tables, asked)
+
+    *others, cycles = KERNELS
+    chain = (*others, attrs.evolve(cycles, run=counting))
+    history = source(txns, splits=splits)
+    given = output.run_by_key(chain, history, setting(), stretch=stretch)
+    assert not given.broken
+    tables = {"transactions": history.transactions, **given.tables}
+    tables |= {"faults": pa.table({}), "events": pa.table({})}
+    last = output.apply(output.of(CHECKER.kernels, Exchange.ONE_PLACE), tables, setting())
+    no_faults = {"faults": pa.table({"fault": pa.array([], pa.int64())})}
+    part = CHECKER.judge({**tables, **last.tables, **no_faults}, setting(), history)
+    return dict(part.anomalies), searched
 
 
-def components(found: Core) -> list[tuple[list[int], list[list[int]]]]:
-    """Of each component its transactions, and the edges between them."""
-    told = []
-    for owner in range(found.owners):
-        own = found.only(owner)
-        source, target = (own.txn[x] for x in (own.edges.source, own.edges.target))
-        edges = np.stack([source, target, own.edges.kind, own.edges.row], axis=1)
-        txns = sorted(int(txn) for txn in own.txn if txn >= 0)
-        told.append((txns, sorted(edges[(source >= 0) & (target >= 0)].tolist())))
-    return told
-
-
-@pytest.mark.parametrize("stretch", [1, 2])
+@pytest.mark.parametrize("stretch", [1, 2, 7])
 def test_no_cycle_is_lost_or_made_by_cutting(stretch: int) -> None:
-    cyclic = without_helpers_of_others = 0
+    cyclic = cut = 0
     for seed in range(60):
-        tables = inferred(seed)
-        whole, parts = core(tables, 10**6), core(tables, stretch)
-        assert components(parts) == components(whole), seed
-        cyclic += whole.owners > 0
-        without_helpers_of_others += parts.vertices < whole.vertices
+        txns = generate(seed) if seed % 2 else overlapping(seed)
+        whole, _ = judged(txns, 10**6)
+        parts, searched = judged(txns, stretch)
+        assert parts == whole, seed
+        cyclic += any(finding.cycle for found in whole.values() for finding in found.examples)
+        cut += searched > 1
     assert cyclic > 20
-    assert without_helpers_of_others > 0
+    assert cut > 10
 
 
-def test_a_history_whose_order_nothing_contradicts_needs_no_graph() -> None:
-    txns = transactions_of(inferred(0), setting())
-    forward = pa.table(
-        {
-            "kind": pa.array([0, 1, 2], pa.int8()),
-            "source": pa.array([0, 1, 2], pa.int32()),
-            "target": pa.array([1, 2, 3], pa.int32()),
-            "key": [1, 1, 1],
-            "element": [1, 1, 2],
-        }
-    )
-    none = pa.table({"role": [0], "txn": [0], "key": [1], "element": [0]}).slice(0, 0)
-    tables = {"lists.edges": forward, "lists.tails": none}
-    txns = attrs.evolve(txns, start=np.sort(txns.start), finish=txns.finish + 10**6)
-    found = core_by_stretches(
-        dependencies_of(forward, txns.committed),
-        tails_of(none, txns.committed, 3),
-        txns,
-        Details.of(tables),
-        stretch=1,
-    )
-    assert (found.owners, found.vertices) == (0, 0)
+def test_a_stretch_whose_order_nothing_contradicts_is_not_searched() -> None:
+    serial = [ok(a(1, n), start=10 * n, finish=10 * n + 5) for n in range(1, 9)]
+    serial.append(ok(r(1, *range(1, 9)), start=100, finish=105))
+    assert judged(serial, 2)[1] == 0
+    # The last append is shown by a read that ended before it began.
+    wrong = [ok(r(1, *range(1, 9)), start=70, finish=75), *serial[7:]]
+    anomalies, searched = judged([*serial[:6], *wrong], 2)
+    assert anomalies
+    assert searched == 1
+
+
+def table(rows: list[tuple[int, int]]) -> pa.Table:
+    columns = [[0] * len(rows), *map(list, zip(*rows, strict=True))] if rows else [[], [], []]
+    arrays = [*columns, [1] * len(rows), [1] * len(rows)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(arrays, EDGES, strict=True)], schema=EDGES)
+
+
+def kernel() -> Kernel:
+    return KERNELS[-1]
+
+
+def test_rows_come_back_by_stretch_from_all_splits(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    laid = Laid(directory=tmp_path, stretch=10)
+    rows = [[(draw.randrange(95), draw.randrange(95)) for _ in range(80)] for _ in range(3)]
+    for split, some in enumerate(rows):
+        laid.lay(
+            [kernel()], split, {"lists.edges": table(some), "lists.tails": TAILS.empty_table()}
+        )
+    for low, high in ((0, 95), (0, 10), (17, 42), (90, 95), (5, 6), (0, 0)):
+        found = laid.take("lists.edges", low, high, ("source", "target"))
+        assert found is not None
+        pairs = zip(found["source"].to_pylist(), found["target"].to_pylist(), strict=True)
+        inside = [
+            (s - low, t - low)
+            for some in rows
+            for s, t in some
+            if low <= s < high and low <= t < high
+        ]
+        assert sorted(pairs) == sorted(inside)
+        assert found.schema == EDGES
+    assert laid.take("nothing", 0, 95, ("txn",)) is None
+
+
+def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> None:
+    searched = uncut = 0
+    for seed in range(80):
+        draw = random.Random(seed)
+        count, stretch = draw.randint(1, 90), draw.randint(1, 20)
+        laid = Laid(directory=tmp_path, stretch=stretch)
+        splits = []
+        for _ in range(3):
+            rows = []
+            for _ in range(draw.randint(0, count // 4)):
+                low = draw.randrange(count)
+                rows.append((min(count - 1, low + draw.randint(0, 5)), low))
+            splits.append(rows)
+        told = [
+            laid.lay([kernel()], n, {"lists.edges": table(s), "lists.tails": TAILS.empty_table()})
+            for n, s in enumerate(splits)
+        ]
+        back = pa.concat_tables([given[BACK_TABLE] for given in told])
+        stretches = laid.stretches(back, count, whole=False)
+        every = [(s, t) for rows in splits for s, t in rows if s > t]
+        for source_, target in every:
+            assert any(low <= target and source_ < high for low, high in stretches), seed
+        for (_, high), (low, _) in itertools.pairwise(stretches):
+            assert high <= low
+        assert not every or laid.stretches(back, count, whole=True) == [(0, count)]
+        searched += len(stretches)
+        uncut += stretches == [(0, count)]
+    assert searched > 200
+    assert 0 < uncut < 70
+    assert WINDOW < 100_000
+
+
+def test_a_history_that_is_not_in_the_order_of_time_is_not_cut() -> None:
+    columns = {"invoke_ns": [1, 2, 3], "complete_ns": [4, 5, 6], "type": ["ok", "ok", "info"]}
+    assert in_order(pa.table(columns))
+    assert not in_order(pa.table(columns | {"invoke_ns": [1, 3, 2]}))
+    assert not in_order(pa.table(columns | {"complete_ns": [4, 1, 6]}))
+    assert in_order(pa.table(columns | {"complete_ns": [4, 5, 1]}))
 
 
 def test_a_reader_precedes_appenders_but_not_itself() -> None:
@@ -87,3 +176,10 @@ def test_a_reader_precedes_appenders_but_not_itself() -> None:
     assert readers_before(tails_of(tails, committed, 0)) == 0
     tails = pa.table({"role": [0, 1, 1], "txn": [3, 3, 4], "key": [1, 1, 1]})
     assert readers_before(tails_of(tails, committed, 0)) == 1
+
+
+def test_readers_of_a_last_version_lead_back_to_earlier_appenders_beyond_it() -> None:
+    rows = {"role": [0, 0, 1, 1], "txn": [5, 2, 3, 4], "key": [1, 1, 1, 2], "element": [0, 0, 1, 1]}
+    tails = pa.table(rows, schema=TAILS)
+    source_, target = leads_back({"lists.edges": EDGES.empty_table(), "lists.tails": tails})
+    assert (source_.tolist(), target.tolist()) == ([5], [3])

@@ -20,7 +20,7 @@ from reset_histories import HA, events_of, tables_of
 from checkers.bank.checker import CHECKER as BANK
 from checkers.engine.output import on_split, run_by_key
 from checkers.engine.source import Source
-from checkers.engine.split import Split, split_of_steps
+from checkers.engine.split import named, split_of_steps
 from checkers.engine.transactions import NOBODY, OBSERVED, proven
 from checkers.lists.checker import CHECKER as LISTS
 from checkers.lists.checker import INFERENCE
@@ -38,7 +38,7 @@ BROKEN = [ok(a(1, 1)), ok(a(1, 1)), ok(r(2, 7)), ok(a(3, 1)), ok(r(3, 1)), ok(r(
 
 def by_key(*checkers: Checker) -> tuple[Kernel, ...]:
     kernels = (k for checker in checkers for k in (*checker.kernels, CUT_OFF))
-    return tuple(k for k in kernels if k.exchange is not Exchange.ONE_PLACE)
+    return tuple(k for k in kernels if k.exchange in (Exchange.EARLY, Exchange.KEY))
 
 
 def assert_told_alone(kernels: tuple[Kernel, ...], history: Source, asked: Setting) -> int:
@@ -134,13 +134,28 @@ def test_a_task_reads_the_file_of_its_split_and_no_other(tmp_path: Path, gone: b
         assert found.tables == given.tables
 
 
+def test_transactions_of_a_stretch_are_read_from_the_row_groups_that_hold_them(
+    tmp_path: Path,
+) -> None:
+    history = source(generate(5, 20))
+    file = tmp_path / "transactions.parquet"
+    pq.write_table(history.transactions, file, row_group_size=3)
+    read = Source.of_files(file, ())
+    for low, high in ((0, 20), (0, 3), (2, 4), (7, 19), (19, 20), (0, 0)):
+        found, expected = (made.between(low, high) for made in (read, history))
+        assert found.to_pylist() == expected.to_pylist()
+        assert found["txn"].to_pylist() == [*range(high - low)]
+        started = history.transactions["invoke_ns"].to_pylist()[low:high]
+        assert found["invoke_ns"].to_pylist() == started
+
+
 def test_numbers_of_a_split_become_those_of_the_history() -> None:
-    there = Split(transactions=pa.table({}), micro_ops=pa.table({}), number=np.asarray([4, 7, 9]))
+    number = np.asarray([4, 7, 9])
     lists = pa.array([[0, 2], None, [], [1]], pa.list_(pa.int64()))
     table = pa.table(
         {"txn": pa.array([2, None, -1, 0], pa.int32()), "txns": lists, "other": [0, 1, 2, 0]}
     )
-    (found,) = there.named({"found": table}, {"found": ("txn", "txns")}).values()
+    (found,) = named({"found": table}, {"found": ("txn", "txns")}, number).values()
     assert found.to_pylist() == [
         {"txn": 9, "txns": [4, 9], "other": 0},
         {"txn": None, "txns": None, "other": 1},
@@ -153,6 +168,5 @@ def test_numbers_of_a_split_become_those_of_the_history() -> None:
 def test_a_split_without_rows_has_no_transactions() -> None:
     there = split_of_steps(schema.SPLIT.empty_table())
     assert (there.transactions.num_rows, there.micro_ops.num_rows) == (0, 0)
-    assert there.named({"found": pa.table({"txn": [-1]})}, {"found": ("txn",)})["found"][
-        "txn"
-    ].to_pylist() == [-1]
+    found = named({"found": pa.table({"txn": [-1]})}, {"found": ("txn",)}, there.number)
+    assert found["found"]["txn"].to_pylist() == [-1]

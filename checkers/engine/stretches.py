@@ -1,0 +1,169 @@
+"""Stretches of time: how what KEY kernels give stays where it was made until it is judged.
+
+Transactions are numbered in the order of invocation. What a STRETCH kernel takes (the edges of a
+graph) is written beside the history by each task, sorted by stretches of ``STRETCH`` numbers, and
+never comes together: where nothing leads back over a number, no cycle passes it, so the history is
+cut there, and a stretch is judged by a task from the files of all splits. What is told to decide
+where, is a few hundred bytes a split and stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
+from checkers.engine.transactions import OBSERVED_TABLE
+from harness.protocols.checker import Kernel, Tables
+
+# The least number of transactions of a stretch: their graph has a few million numbers.
+STRETCH = 100_000
+# A stretch begins at the first possible place of this many, or goes on: 512 bytes tell of them.
+WINDOW = 4096
+
+# By split: bits of the places of all windows over which something leads back, and of the stretches
+# in which anything does.
+BACK = pa.schema([("over", pa.binary()), ("within", pa.binary())])
+BACK_TABLE = "stretches.back"
+
+
+@attrs.frozen(kw_only=True)
+class Laid:
+    """The directory in which rows lie until a STRETCH kernel takes them, and the least length of a
+    stretch.
+    """
+
+    directory: Path
+    stretch: int = STRETCH
+
+    def lay(self, kernels: Sequence[Kernel], split: int, tables: Tables) -> dict[str, pa.Table]:
+        """Write what ``kernels`` take of the ``tables`` of a split; return the others, and
+        ``BACK_TABLE``.
+        """
+        taken = {name: columns for kernel in kernels for name, columns in kernel.takes.items()}
+        given = {name: table for name, table in tables.items() if name not in taken}
+        for name, columns in taken.items():
+            if name in tables:
+                self._write(self._file(name, split), tables[name], columns[0])
+        ends = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        for kernel in kernels:
+            if kernel.leads_back is not None and kernel.takes.keys() <= tables.keys():
+                ends.append(kernel.leads_back(tables))
+        high, low = (np.concatenate(column) for column in zip(*ends, strict=True))
+        return {**given, BACK_TABLE: self._back(high, low)}
+
+    def take(self, name: str, low: int, high: int, columns: tuple[str, ...]) -> pa.Table | None:
+        """Return the rows of ``name`` whose ``columns`` all lie from ``low`` to before ``high``,
+        less ``low``, of all splits in order; ``None`` where no split has such a table.
+        """
+        parts = []
+        for file in sorted(self.directory.glob(f"{name}-*.arrow")):
+            with pa.memory_map(str(file)) as content, pa.ipc.open_file(content) as source:
+                starts = msgspec.json.decode(source.schema.metadata[b"stretches"], type=list[int])
+                schema = source.schema.remove_metadata()
+                first, last = low // self.stretch, (high - 1) // self.stretch
+                batches = [
+                    source.get_batch(n) for n, at in enumerate(starts) if first <= at <= last
+                ]
+                parts.append(_within(pa.Table.from_batches(batches, schema), low, high, columns))
+        return pa.concat_tables(parts).combine_chunks() if parts else None
+
+    def _file(self, name: str, split: int) -> Path:
+        return self.directory / f"{name}-{split:04}.arrow"
+
+    def _write(self, file: Path, table: pa.Table, column: str) -> None:
+        at = table.column(column).to_numpy() // self.stretch
+        order = np.argsort(at.astype(np.int32), kind="stable")
+        starts, counts = np.unique(at, return_counts=True)
+        (rows,) = table.take(pa.array(order)).combine_chunks().to_batches() or [None]
+        schema = table.schema.with_metadata({"stretches": msgspec.json.encode(starts.tolist())})
+        unfinished = file.with_suffix(".tmp")
+        with pa.ipc.new_file(str(unfinished), schema) as sink:
+            begin = 0
+            for count in counts.tolist():
+                sink.write_batch(rows.slice(begin, count))
+                begin += count
+        # A task that is tried again must not be read half-written.
+        unfinished.replace(file)
+
+    def _back(self, high: Ints, low: Ints) -> pa.Table:
+        order = np.argsort(low, kind="stable")
+        low, high = low[order], high[order]
+        reach = np.maximum.accumulate(high) if len(high) else high
+        stretches = int(reach[-1]) // self.stretch + 1 if len(reach) else 0
+        places = self.places(stretches)
+        # The farthest that anything which begins before a place leads back from.
+        at = np.searchsorted(low, places, side="left") - 1
+        over = (at >= 0) & (reach[np.maximum(at, 0)] >= places) if len(reach) else at >= 0
+        steps = np.zeros(stretches + 1, dtype=np.int64)
+        np.add.at(steps, low // self.stretch, 1)
+        np.add.at(steps, high // self.stretch + 1, -1)
+        within = np.cumsum(steps)[:-1] > 0
+        bits = [np.packbits(marks).tobytes() for marks in (over, within)]
+        return pa.table({"over": [bits[0]], "within": [bits[1]]}, schema=BACK)
+
+    def places(self, stretches: int) -> Ints:
+        """Return the numbers before which the first ``stretches`` may be cut."""
+        window = min(WINDOW, self.stretch)
+        grid = np.arange(stretches) * self.stretch
+        return np.asarray((grid[:, None] + np.arange(window)).ravel(), dtype=np.int64)
+
+    def stretches(self, back: pa.Table, count: int, whole: bool) -> list[tuple[int, int]]:
+        """Return the stretches of ``count`` transactions in which anything leads back: the first
+        transaction and the one after the last. ``whole``: all of them, if any does.
+        """
+        most = -(-count // self.stretch)
+        over, within = np.zeros(len(self.places(most)), np.bool_), np.zeros(most, np.bool_)
+        for row in back.to_batches():
+            for name, marks in (("over", over), ("within", within)):
+                for told in row.column(name).to_pylist():
+                    found = np.unpackbits(np.frombuffer(told, np.uint8))[: len(marks)]
+                    marks[: len(found)] |= found.astype(np.bool_)
+        cuts = [] if whole else self._cuts(over, count)
+        bounds = zip([0, *cuts], [*cuts, count], strict=True)
+        return [
+            (low, high)
+            for low, high in bounds
+            if within[low // self.stretch : (high - 1) // self.stretch + 1].any()
+        ]
+
+    def _cuts(self, over: Bools, count: int) -> list[int]:
+        window = min(WINDOW, self.stretch)
+        rows = over.reshape(-1, window)
+        first = np.argmin(rows, axis=1)  # the first place that nothing leads back over
+        free = ~rows[np.arange(len(rows)), first] if len(rows) else first > 0
+        cuts = np.arange(len(rows)) * self.stretch + first
+        return [int(cut) for cut in cuts[free] if 0 < cut < count]
+
+
+def _within(table: pa.Table, low: int, high: int, columns: tuple[str, ...]) -> pa.Table:
+    numbers = [ints(table, name) for name in columns]
+    inside = np.ones(table.num_rows, dtype=np.bool_)
+    for number in numbers:
+        inside &= (number >= low) & (number < high)
+    table = table.filter(pa.array(inside))
+    for name in columns:
+        field = table.schema.field(name)
+        own = pc.subtract(table.column(name), pa.scalar(low, field.type))
+        table = table.set_column(table.column_names.index(name), field, own)
+    return table
+
+
+def in_order(transactions: pa.Table) -> bool:
+    """Tell whether real time and processes lead from lower numbers to higher ones alone."""
+    start, finish = (ints(transactions, name) for name in ("invoke_ns", "complete_ns"))
+    sound = (finish >= start) | (codes(transactions, "type", TYPES) != OK)
+    return bool(np.all(start[1:] >= start[:-1]) and sound.all())
+
+
+def observed_within(tables: Tables, low: int, high: int) -> dict[str, pa.Table]:
+    """Return ``OBSERVED_TABLE``, whose readers are proven, of the transactions of a stretch."""
+    if OBSERVED_TABLE not in tables:
+        return {}
+    return {OBSERVED_TABLE: _within(tables[OBSERVED_TABLE], low, high, ("writer",))}
