@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
+import io
 import json
+import lzma
 import random
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +44,9 @@ TOKENS = (
 BOMB_CPU_S, BOMB_MIB = 2.0, 300
 SPIN_S = 0.13  # of a machine on which the bar is ``BOMB_CPU_S``; a slower one may take longer
 NEMESIS = "{:type :info, :f :start, :process :nemesis}\n"
+# What follows them is refused before its ratio is.
+LIST = "{:type :ok, :process 0, :f :txn, :value [[:r 1 ["
+JSON_LIST = '{"type":"ok","process":0,"f":"txn","value":[["r",1,['
 BOMBS: dict[str, tuple[str, str, int, str]] = {
     "discards": (EDN_OP % 1, "#_ 1 ", 4_000_000, "discarded forms between operations"),
     "lines": (EDN_OP % 1, "\n", 20_000_000, "discarded forms between operations"),
@@ -49,8 +57,17 @@ BOMBS: dict[str, tuple[str, str, int, str]] = {
     "discards within": ("{:type ", "#_ 1 ", 4_000_000, "more than 1000 discarded forms"),
     "tags": ("{:type ", "#a ", 4_000_000, "more than 64 tags in a row"),
     "blanks within": ("{:type ", " ", 20_000_000, "bytes, which no history does"),
-    "comments within": ("{:type ", ";\n", 12_000_000, "bytes, which no history does"),
+    "comments within": ("{:type ", ";\n", 12_000_000, "words, brackets and blanks between"),
     "one list": ("{:type [", "1 ", 12_000_000, "bytes, which no history does"),
+    "one list in a line": (LIST, "1 ", 100_000_000, "an operation of more than 8388608 bytes"),
+    "one list of JSON": (JSON_LIST, "1,", 100_000_000, "an operation of more than 8388608 bytes"),
+    "lists": (LIST, "[]", 100_000_000, "words, brackets and blanks between"),
+    "maps": (LIST, "{}", 100_000_000, "words, brackets and blanks between"),
+    "sets": (LIST, "#{} ", 50_000_000, "words, brackets and blanks between"),
+    "a string": ('{:error "', '\\"', 100_000_000, "bytes that are not its integers"),
+    "lists of JSON": (JSON_LIST, "[],", 60_000_000, "bytes that are not its integers"),
+    "objects of JSON": (JSON_LIST, '{"a":1},', 25_000_000, "bytes that are not its integers"),
+    "numbers of JSON": (JSON_LIST, "1.5,", 50_000_000, "numbers that are no integers"),
     "remarks": (EDN_OP % 1, NEMESIS, 400_000, "more operations of no client than"),
     "remarks in a line": (EDN_OP % 1, NEMESIS.strip(), 400_000, "more operations of no client"),
 }
@@ -113,6 +130,22 @@ def test_what_stands_between_operations_may_be_as_much_as_they_are(tmp_path: Pat
     found = read_jepsen(write(tmp_path, comment.join(lines)))
 
     assert found.micro_ops().equals(plain.micro_ops())
+
+
+def zipped(text: str) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr("history.edn", text)
+    return made.getvalue()
+
+
+def tarred(text: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as file:
+        member = tarfile.TarInfo("history.edn")
+        member.size = len(text)
+        file.addfile(member, io.BytesIO(text.encode()))
+    return made.getvalue()
 
 
 def refusal(tmp_path: Path, content: bytes | str) -> MalformedHistory:
@@ -179,8 +212,9 @@ def tolerated(content: bytes) -> None:
         (EDN_OP.replace(":f", ":index 1.5, :f") % 1, "expected an index"),
         (EDN_OP.replace(":f", ":time 9223372036854775807, :f") % 1, "expected a time"),
         (EDN_OP.replace("]]", "]") % 1, "expected ']', found '}'"),
-        ('{:type "' + "x" * 10_000_000, "more than 8388608 bytes"),
-        ('{"type":"' + "x" * 10_000_000, "more than 8388608 bytes"),
+        ('{:type "' + "x" * 10_000_000, "more than 2097152 bytes that are not its integers"),
+        ('{"type":"' + "x" * 10_000_000, "more than 2097152 bytes that are not its integers"),
+        (LIST + "1\n" * 5_000_000, "more than 8388608 bytes; is a quote or a bracket left open"),
         ("[" + (JSON_OP % 1) + (JSON_OP % 2) + "]", "expected ',' or ']'"),
         ("[" + (JSON_OP % 1) + ",]", "not before an operation"),
         ("[" + (EDN_OP % 1) + "]\n" + (EDN_OP % 2), "something follows"),
@@ -192,8 +226,19 @@ def tolerated(content: bytes) -> None:
         (gzip.compress((EDN_OP % 1).encode(), mtime=0)[:-6], "it is no whole gzip"),
         (
             gzip.compress(gzip.compress((EDN_OP % 1).encode(), mtime=0), mtime=0),
-            "expected operations in EDN or JSON",
+            "found gzip within gzip (gunzip it once)",
         ),
+        (bz2.compress((EDN_OP % 1).encode()), "found bzip2 (bunzip2 unpacks it)"),
+        (lzma.compress((EDN_OP % 1).encode()), "found xz (unxz unpacks it)"),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "found zstd (unzstd unpacks it)"),
+        (zipped(EDN_OP % 1), "found zip (unzip unpacks it)"),
+        (tarred(EDN_OP % 1), "found a tar archive (tar -x unpacks it)"),
+        (gzip.compress(tarred(EDN_OP % 1), mtime=0), "found a tar archive"),
+        ((EDN_OP % 1).encode("utf-16"), "found UTF-16 (iconv -f UTF-16 -t UTF-8 converts it)"),
+        ((EDN_OP % 1).encode("utf-16-le"), "found UTF-16 (iconv -f UTF-16LE -t UTF-8"),
+        ((EDN_OP % 1).encode("utf-16-be"), "found UTF-16 (iconv -f UTF-16BE -t UTF-8"),
+        ((JSON_OP % 1).encode("utf-32"), "found UTF-32 (iconv -f UTF-32 -t UTF-8"),
+        (b"PAR1\x15", "found Parquet (firedrill check takes the directory of a run)"),
         (
             gzip.compress((EDN_OP % 1).encode() + b" " * (100 << 20), mtime=0),
             "beyond the size of the",

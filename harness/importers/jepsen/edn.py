@@ -23,7 +23,13 @@ from typing import Any
 
 import attrs
 
-from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, MAX_DEPTH, MAX_DISCARDS
+from harness.importers.jepsen.import_limits import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_DEPTH,
+    MAX_DISCARDS,
+    MAX_TOKENS,
+)
 
 
 class Keyword(str):
@@ -74,11 +80,13 @@ class _Skipped:
 
 SKIPPED = _Skipped()
 
-# Possessive wherever it repeats, so that hostile text can't make it search back and forth.
+# Possessive wherever it repeats, so that hostile text can't make it search back and forth; and of
+# single characters alone: before Python 3.11.5 possessive groups match what they should not.
 _TOKEN = re.compile(
     r"""
-      (?P<blank>(?:[\ \t\r\n\f,]++|;[^\n]*+)++)
-    | (?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+")
+      (?P<blank>[\ \t\r\n\f,]++|;[^\n]*+)
+    | (?P<integers>[0-9][0-9\ \t\r\n,]{15,1023}+)
+    | (?P<string>"[^"\\]*+"?)
     | (?P<open>[\[({]|\#\{)
     | (?P<close>[\])}])
     | (?P<discard>\#_)
@@ -89,6 +97,10 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_ATOM = re.compile(r"[\w.*+!?$%&=<>/:\#'-]++")
+# Of digits and blanks, what ``_atom`` has to look at: too long for 64 bits, or no number.
+_UNUSUAL = re.compile(r"[0-9]{19}|(?<![0-9])0[0-9]")
+_STRING_MARK = re.compile(r'["\\]')
 _CLOSER = {"[": "]", "(": ")", "{": "}", "#{": "}"}
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]*)N?")
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:/[0-9]+|(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?M?)")
@@ -132,6 +144,7 @@ class Partial:
     at: int
     stack: list[_Frame]
     discards: int = 0
+    tokens: int = 0
 
     @classmethod
     def from_start(cls, at: int) -> Partial:
@@ -142,7 +155,7 @@ class Partial:
         """The same in a text that lacks the first ``back`` characters of this one."""
         for frame in self.stack:
             frame.at -= back
-        return Partial(at=self.at - back, stack=self.stack, discards=self.discards)
+        return attrs.evolve(self, at=self.at - back)
 
 
 def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
@@ -158,7 +171,20 @@ def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
         partial.at = at
         if token is None:
             raise _unreadable(text, at, final)
+        partial.tokens += 1
+        if partial.tokens > MAX_TOKENS:
+            what = "words, brackets and blanks between them"
+            raise Notation(at, f"expected at most {MAX_TOKENS} {what} in one operation, found more")
         kind, begun, at = token.lastgroup, at, token.end()
+        if kind == "integers":
+            whole = _whole_integers(token.group())
+            if whole and len(stack) > 1 and not stack[-1].prefixes:
+                stack[-1].items += map(int, whole.replace(",", " ").split())
+                at = begun + len(whole)
+                continue
+            kind, at = "atom", begun + len(_atom_at(text, begun))
+        elif kind == "string":
+            at = _string_end(text, at, begun)
         if at == len(text) and not final and kind in _MAY_GO_ON:
             raise Incomplete
         if kind == "blank":
@@ -172,14 +198,16 @@ def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
             _prefix(partial, kind, begun)
             continue
         if kind == "atom":
-            value = _atom(token.group(), begun)
+            value = _atom(text[begun:at], begun)
         else:
             value = (
-                _closed(stack, token.group(), begun) if kind == "close" else _value(token, begun)
+                _closed(stack, token.group(), begun)
+                if kind == "close"
+                else _value(kind, text[begun:at], begun)
             )
         if stack[-1].prefixes:
             value = _prefixed(stack[-1], value)
-        if len(stack) == 1:
+        if len(stack) == 1 and not stack[0].prefixes:
             return value, at
         if value is not SKIPPED:
             stack[-1].items.append(value)
@@ -207,8 +235,7 @@ def _prefixed(frame: _Frame, value: Any) -> Any:  # noqa: ANN401 (EDN holds anyt
 def _unreadable(text: str, at: int, final: bool) -> Exception:
     if at == len(text):
         return Incomplete()
-    # Of a string that is open nothing tells how far away its end is.
-    if text[at] == '"' or (not final and len(text) - at < _SHORTEST_TAIL):
+    if not final and len(text) - at < _SHORTEST_TAIL:
         return Incomplete()
     return Notation(at, f"{text[at]!r} begins nothing that EDN knows")
 
@@ -254,9 +281,29 @@ def hashable(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _value(token: re.Match[str], at: int) -> Any:  # noqa: ANN401
-    text = token.group()
-    match token.lastgroup:
+def _whole_integers(run: str) -> str:
+    """The beginning of ``run``, digits and blanks, that is integers of 64 bits with a blank behind
+    each.
+    """
+    unusual = _UNUSUAL.search(run)
+    return (run[: unusual.start()] if unusual else run).rstrip("0123456789")
+
+
+def _string_end(text: str, at: int, begun: int) -> int:
+    """The end of the string that begins at ``begun`` and is plain up to ``at``. Raises
+    ``Incomplete``: nothing tells how far away the end of an open string is.
+    """
+    if at - begun > 1 and text[at - 1] == '"':
+        return at
+    while mark := _STRING_MARK.search(text, at):
+        if mark.group() == '"':
+            return mark.end()
+        at = mark.end() + 1  # behind the character that the backslash is for
+    raise Incomplete
+
+
+def _value(kind: str | None, text: str, at: int) -> Any:  # noqa: ANN401
+    match kind:
         case "string":
             return _string(text, at)
         case "char":
@@ -297,6 +344,11 @@ def _char(name: str, at: int) -> Char:
     if re.fullmatch(r"o[0-3]?[0-7]{1,2}", name):
         return Char(chr(int(name[1:], 8)))
     raise Notation(at, f"no character is called {shown(name)}")
+
+
+def _atom_at(text: str, at: int) -> str:
+    found = _ATOM.match(text, at)
+    return found.group() if found else ""
 
 
 def _atom(text: str, at: int) -> Any:  # noqa: ANN401

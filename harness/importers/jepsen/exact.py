@@ -14,7 +14,12 @@ import attrs
 
 from harness.importers.jepsen import edn
 from harness.importers.jepsen.edn import SKIPPED, Incomplete, Notation, Number, Partial
-from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, MAX_FILLER_BYTES
+from harness.importers.jepsen.import_limits import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_FILLER_BYTES,
+    MAX_TOKENS,
+)
 
 # Forms, each with the character where it begins; and how many characters are done with.
 Found = tuple[list[tuple[Any, int]], int]
@@ -63,7 +68,7 @@ _CLOSER = {"[": "]", "(": ")"}
 class EdnForms:
     """Maps of EDN, commas and comments between them; or one vector or list of maps."""
 
-    _BLANK = re.compile(r"(?:[ \t\r\n\f,]++|;[^\n]*+(?:\n|\Z))*+")
+    _BLANK = re.compile(r"[ \t\r\n\f,]*")
 
     def __init__(self) -> None:
         self._closer = ""
@@ -117,21 +122,27 @@ class EdnForms:
         return found, at
 
     def _skip(self, text: str, at: int, final: bool) -> int:
-        blank = self._BLANK.match(text, at)
-        end = blank.end() if blank else at
-        # A comment that the text cuts off goes on in the next one.
-        if not final and end == len(text) and not text.endswith("\n"):
-            line = text.rfind("\n", at, end) + 1 or at
-            comment = text.find(";", line, end)
-            end = comment if comment >= 0 else end
-        self.filler.pass_over(at, end)
-        return end
+        """Where the next form begins, or a comment that the text cuts off and the next one
+        continues.
+        """
+        while True:
+            blank = self._BLANK.match(text, at)
+            end = blank.end() if blank else at
+            self.filler.pass_over(at, end)
+            if end == len(text) or text[end] != ";":
+                return end
+            line_end = text.find("\n", end)
+            if line_end < 0 and not final:
+                return end
+            at = line_end + 1 or len(text)
+            self.filler.pass_over(end, at)
 
 
 class JsonForms:
     """Objects of JSON, one after the other; or one array of objects."""
 
-    _BLANK = re.compile(r"[ \t\r\n]*+")
+    _BLANK = re.compile(r"[ \t\r\n]*")
+    _LONG_INTEGER = re.compile(r"[0-9]{19}")
     _SHORTEST_TAIL = 16
 
     def __init__(self) -> None:
@@ -141,12 +152,17 @@ class JsonForms:
         self._ended = False
         self._comma_due = False
         self._after_comma = False
-        self._decoder = json.JSONDecoder(
-            object_pairs_hook=_object,
-            parse_int=_integer,
-            parse_float=_inexact,
-            parse_constant=_inexact,
-        )
+        # ``int`` takes a tenth of the time, for text without an integer of more than 64 bits.
+        self._decoders = {
+            long: json.JSONDecoder(
+                object_pairs_hook=_object,
+                parse_int=_integer if long else int,
+                parse_float=self._inexact,
+                parse_constant=self._inexact,
+            )
+            for long in (False, True)
+        }
+        self._inexact_numbers = 0
 
     @property
     def by_line(self) -> bool:
@@ -157,6 +173,7 @@ class JsonForms:
         """See ``Forms``."""
         found: list[tuple[Any, int]] = []
         at = 0
+        decoder = self._decoders[self._LONG_INTEGER.search(text) is not None]
         while True:
             at = self._skip(text, at)
             if at == len(text) or self._ended:
@@ -165,15 +182,17 @@ class JsonForms:
                 at += 1
                 continue
             try:
-                form, end = self._decoder.raw_decode(text, at)
+                form, end = decoder.raw_decode(text, at)
             except json.JSONDecodeError as error:
                 if final or not self._may_go_on(text, error):
                     raise Notation(error.pos, f"it is no JSON: {error.msg}") from None
+                self._inexact_numbers = 0  # of the operation that is read again with more text
                 return found, at
             except RecursionError:
                 raise Notation(at, "brackets are nested too deep") from None
-            except _Repeated as error:
+            except _Refused as error:
                 raise Notation(at, str(error)) from None
+            self._inexact_numbers = 0
             self.begun, self._comma_due, self._after_comma = True, True, False
             self.filler.operations += end - at
             found.append((form, at))
@@ -210,6 +229,13 @@ class JsonForms:
         self.filler.pass_over(at, end)
         return end
 
+    def _inexact(self, text: str) -> Number:
+        self._inexact_numbers += 1
+        if self._inexact_numbers > MAX_TOKENS:
+            what = "numbers that are no integers"
+            raise _Refused(f"expected at most {MAX_TOKENS} {what} in one operation, found more")
+        return Number(edn.shortened(text))
+
     def _may_go_on(self, text: str, error: json.JSONDecodeError) -> bool:
         # The decoder's error is the same for text that is cut off and for text that is wrong: only
         # its place tells which.
@@ -217,8 +243,8 @@ class JsonForms:
         return near_end or error.msg.startswith("Unterminated string")
 
 
-class _Repeated(Exception):
-    """An object has a key twice."""
+class _Refused(Exception):
+    """An object has a key twice, or there are too many numbers that are no integers."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -227,7 +253,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _Repeated(f"the key {edn.shown(key)} stands twice in one object")
+                raise _Refused(f"the key {edn.shown(key)} stands twice in one object")
             seen.add(key)
     return found
 
@@ -239,7 +265,3 @@ def _integer(digits: str) -> int | Number:
         if INT64_MIN <= number <= INT64_MAX:
             return number
     return Number(edn.shortened(digits))
-
-
-def _inexact(text: str) -> Number:
-    return Number(edn.shortened(text))

@@ -10,6 +10,13 @@ BLOCK_BYTES = 1 << 20
 # One operation's text. A read of a list of a million elements fits.
 MAX_OPERATION_BYTES = 8 << 20
 
+# Of these, other than digits, commas and blanks: a list of integers takes little time and memory
+# for its size, all else takes much. The plan of a run fits, which is one text in an exported one.
+MAX_OPERATION_TEXT_BYTES = 2 << 20
+
+# Of EDN in one operation, a run of integers being a few. An operation of Jepsen's has some dozens.
+MAX_TOKENS = 300_000
+
 # Brackets within brackets. An operation of Jepsen's has four.
 MAX_DEPTH = 64
 

@@ -31,7 +31,9 @@ from harness.importers.jepsen.import_limits import (
     MAX_EXPANDED_BYTES,
     MAX_EXPANSION,
     MAX_OPERATION_BYTES,
+    MAX_OPERATION_TEXT_BYTES,
 )
+from harness.importers.jepsen.magic import GZIP, format_of
 from harness.importers.jepsen.operation_forms import Names, Operation, Refused, Remark, normalize
 
 # Operations, and the line of each in the file, from 1.
@@ -42,12 +44,13 @@ Clock = Callable[[], float]
 
 Quick = Callable[[bytes], list[Operation] | None]
 
-GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"  # some editors put it there, and neither format knows it
 # Below, halving a block costs more than reading it exactly.
 _LEAF_BYTES = 2048
 
-_BEGINNING = re.compile(rb"(?:[\s,]++|;[^\n]*+)*+(.?)\s*+(.?)\s*+(.?)", re.DOTALL)
+_BLANK = re.compile(rb"[\s,]*")
+_BEGINNING = re.compile(rb"(.?)\s*(.?)\s*(.?)", re.DOTALL)
+_NOT_TEXT = b"0123456789, \t\r\n"
 
 
 def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Batch]:
@@ -148,7 +151,7 @@ class Pace:
 
 
 def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
-    match = _BEGINNING.match(beginning)
+    match = _BEGINNING.match(beginning, _first_form(beginning))
     first, second, third = match.groups() if match else (b"", b"", b"")
     if first == b"#":
         return quick.edn_lines, EdnForms()
@@ -163,11 +166,27 @@ def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
     return quick.edn_lines, EdnForms()
 
 
+def _first_form(beginning: bytes) -> int:
+    """Where blanks and comments end."""
+    at = 0
+    while True:
+        blank = _BLANK.match(beginning, at)
+        at = blank.end() if blank else at
+        if beginning[at : at + 1] != b";":
+            return at
+        line_end = beginning.find(b"\n", at)
+        at = line_end if line_end >= 0 else len(beginning)
+
+
 def _reader(text: _Text, path: Path, made: Callable[[object], Any], clock: Clock) -> _Reader:
     found = _format(text.peek())
-    if found is None:
-        reason = "expected operations in EDN or JSON, found neither"
-        raise MalformedHistory(str(path), "line 1", reason)
+    # Wide characters may look like a bracket and something that is wrong.
+    if found is None or b"\0" in text.peek()[:4]:
+        expected = "expected operations in EDN or JSON"
+        if named := format_of(text.peek()):
+            reason = f"{expected}, as they are or compressed with gzip, found {named}"
+            raise MalformedHistory(str(path), "", reason)
+        raise MalformedHistory(str(path), "line 1", f"{expected}, found neither")
     return _Reader(path=path, quick=found[0], forms=found[1], made=made, clock=clock)
 
 
@@ -232,11 +251,19 @@ class _Reader:
             lines.append(line)
         self.line += text.count("\n", 0, done)
         self.rest = text[done:].encode() + cut
-        if len(self.rest) > MAX_OPERATION_BYTES:
-            raise self._malformed(
-                self.line, f"an operation of more than {MAX_OPERATION_BYTES} bytes"
-            )
+        self._require_short_rest()
         return found, lines
+
+    def _require_short_rest(self) -> None:
+        if len(self.rest) <= MAX_OPERATION_TEXT_BYTES:
+            return
+        remedy = "is a quote or a bracket left open there?"
+        if len(self.rest) > MAX_OPERATION_BYTES:
+            most = f"an operation of more than {MAX_OPERATION_BYTES} bytes"
+            raise self._malformed(self.line, f"{most}; {remedy}")
+        if len(self.rest.translate(None, _NOT_TEXT)) > MAX_OPERATION_TEXT_BYTES:
+            most = f"an operation of more than {MAX_OPERATION_TEXT_BYTES} bytes"
+            raise self._malformed(self.line, f"{most} that are not its integers; {remedy}")
 
     def _decoded(self, data: bytes, final: bool) -> tuple[str, bytes]:
         """``data`` as text, and the bytes of a character that its end cuts off."""
