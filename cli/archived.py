@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cli.run_pages import refresh_index
@@ -13,7 +14,7 @@ from results.store.store import RunStore
 
 def is_archive(name: str) -> bool:
     """Tell whether ``name`` means the archive of a run."""
-    return name.endswith(SUFFIX) and Path(name).is_file()
+    return name.endswith(SUFFIX) and os.path.isfile(name)
 
 
 def run_of(store: RunStore, name: str) -> RunDirectory:

@@ -25,8 +25,14 @@ from cli.session import runs_option, say
 from cli.shrinking.shrink_run import SHRUNK, failures, shrink_run
 from harness.campaigns.cell import CELL_LIMIT_S as SIMULATED_LIMIT_S
 from harness.campaigns.cell import Cell, CellResult
-from harness.campaigns.cell_table import CampaignTable, CellRow, outcome_of, row_of
-from harness.campaigns.ledger import RESULTS_FILE, Ledger, past_results
+from harness.campaigns.cell_table import (
+    MAX_TABLE_BYTES,
+    CampaignTable,
+    CellRow,
+    outcome_of,
+    row_of,
+)
+from harness.campaigns.ledger import RESULTS_FILE, Ledger, past_results, unusable_lines
 from harness.campaigns.matrix import (
     CampaignFile,
     Past,
@@ -41,7 +47,7 @@ from harness.campaigns.pool import Pool, in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, totals
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
 from harness.exit_codes import FAILED, Outcome
-from harness.history.files import is_regular, write_atomically
+from harness.history.files import is_regular, read_small, write_atomically
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
 from results.store.store import RunStore
@@ -420,6 +426,13 @@ def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
         if not is_regular(source):
             raise UsageError(f"--merge: {other} holds no results of the campaign {root.name!r}")
         taken = Ledger.read(source, code)
+        if bad := unusable_lines(source):
+            number, reason = bad[0]
+            what = f"{len(bad)} {'line of' if len(bad) == 1 else 'lines of'} {source}"
+            say(
+                f"--merge: {what} can't be used, line {number} first: {reason}; their cells count "
+                "as not run"
+            )
         if not taken.known and past_results(source):
             say(f"--merge: the results in {source} are of other code: they do not count")
         for key, result in taken.known.items():
@@ -465,10 +478,12 @@ def _shard(cells: Mapping[Place, Cell], part: str, durations: Path | None) -> se
     took: dict[str, float] = {}
     if durations is not None:
         try:
-            table = msgspec.json.decode(durations.read_bytes(), type=CampaignTable)
-        except (OSError, msgspec.MsgspecError) as error:
+            content = read_small(durations, MAX_TABLE_BYTES)
+            table = msgspec.json.decode(content, type=CampaignTable)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
             raise UsageError(
-                f"--durations: {durations} is no table of a campaign: {error}"
+                f"--durations: {durations} is no table of a campaign: {why}"
             ) from error
         for row in table.cells:
             if row.times:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,7 +135,9 @@ def _target(output: Path | None) -> Iterator[BinaryIO]:
                 raise
             raise HarnessError(f"stdout: {error.strerror or error}") from error
         return
-    if output.exists() and not files.is_regular(output):
+    if not os.path.isdir(output.parent):
+        raise UsageError(f"--output: expected a file in a directory that is there (got {output})")
+    if os.path.lexists(output) and not files.is_regular(output):
         raise UsageError(f"--output: expected a file (got {output})")
     try:
         unfinished = files.begin(output)

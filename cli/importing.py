@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sys
 import time
@@ -25,7 +26,7 @@ _COPIED_BYTES = 1 << 20  # at once
 
 def is_history(name: str) -> bool:
     """Tell whether ``name`` means a history to import: a file that is no archive, or stdin."""
-    return name == STDIN or (Path(name).is_file() and not is_archive(name))
+    return name == STDIN or (os.path.isfile(name) and not is_archive(name))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ read as a verdict here.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from importlib import import_module
 import click
 
 from cli import streams
-from cli.session import Session, say
+from cli.session import RUNS_VARIABLE, Session, say
 from cli.signals import interrupt_on_signals
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
@@ -133,6 +135,7 @@ def execute(arguments: Sequence[str]) -> int:
     """
     session = Session()
     try:
+        _require_text(arguments)
         # Standalone, click would exit with its own 1 and 2, which are verdicts here.
         code = cli.main(list(arguments), prog_name="firedrill", standalone_mode=False, obj=session)
         # What is buffered fails only when it is flushed: here that still becomes an exit code.
@@ -156,6 +159,21 @@ def execute(arguments: Sequence[str]) -> int:
     except Exception as error:
         return _failed(session, error)
     return int(code or 0)
+
+
+def _require_text(arguments: Sequence[str]) -> None:
+    """Refuse names that are not UTF-8: verdicts, pages and requests to other processes hold them.
+    Raises ``UsageError``.
+    """
+    named = {f"argument {number}": word for number, word in enumerate(arguments, 1)}
+    named |= {name: os.environ[name] for name in (RUNS_VARIABLE, "TMPDIR") if name in os.environ}
+    with contextlib.suppress(OSError):  # it was removed
+        named["the working directory"] = os.getcwd()
+    for what, name in named.items():
+        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        if shown != name:
+            remedy = "rename it, or name it by a link"
+            raise UsageError(f"{what}: expected UTF-8 (got {shown}): {remedy}")
 
 
 def _failed(session: Session, error: BaseException) -> int:

@@ -512,7 +512,7 @@ def read_table(directory: Path) -> CampaignTable | None:
     try:
         text = read_small(directory / TABLE, MAX_BYTES)
         return msgspec.json.decode(text, type=CampaignTable)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

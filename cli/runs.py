@@ -97,7 +97,7 @@ def tag(store: RunStore, run: str, tags: tuple[str, ...], remove: tuple[str, ...
 @click.option(
     "--to",
     "directory",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
     help="Where the files go (here by default).",
 )

@@ -22,6 +22,7 @@ from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import DEFAULT_ROOT, RunStore
 
+RUNS_VARIABLE = "FIREDRILL_RUNS_DIR"
 TRACEBACK_FILE = "traceback.txt"
 SENTENCE_CHARS = 2000  # an error names files and reasons; past this it is a dump
 
@@ -68,7 +69,7 @@ def runs_option(command: C) -> C:
     return click.option(
         "--runs-dir",
         "store",
-        envvar="FIREDRILL_RUNS_DIR",
+        envvar=RUNS_VARIABLE,
         default=str(DEFAULT_ROOT),
         show_default=True,
         callback=_store,

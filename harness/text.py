@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
 from harness.clock import NS_PER_S
 
@@ -59,6 +60,22 @@ def _visible(char: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def key_twice(document: bytes) -> str:
+    """The first key that stands twice in one object of a JSON document that was decoded without an
+    error; empty where none does. Decoders take the last one, other readers the first.
+    """
+
+    def unique(pairs: list[tuple[str, object]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            found.append(next(key for key, count in counts.items() if count > 1))
+
+    found: list[str] = []
+    # Numbers stay text: one of a million digits would take an hour to convert.
+    json.loads(document, object_pairs_hook=unique, parse_int=str, parse_float=str)
+    return found[0] if found else ""
 
 
 _PLAIN = re.compile(r"[ -~\n]*")

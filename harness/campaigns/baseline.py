@@ -17,8 +17,9 @@ import msgspec
 
 from harness.campaigns.cell import CalmCounts, CellResult
 from harness.errors import UsageError
-from harness.history.files import write_atomically
+from harness.history.files import read_small, write_atomically
 
+MAX_BYTES = 64 << 20
 SEEDS_MIN = 4  # of a workload: of fewer a mean says little
 OPERATIONS_MIN = 10  # of a seed in calm, for its shares to count
 # Of the means of two campaigns, in standard errors of their difference: with two figures for each
@@ -140,10 +141,10 @@ def described(now: Mapping[str, Served]) -> list[str]:
 def read(path: Path) -> Baseline:
     """Read a recorded baseline. Raises ``UsageError``."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Baseline)
+        return msgspec.json.decode(read_small(path, MAX_BYTES), type=Baseline)
     except OSError as error:
         raise UsageError(f"{path}: no baseline can be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: expected a recorded baseline: {error}") from error
 
 

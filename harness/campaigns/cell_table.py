@@ -41,6 +41,9 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome is not None and not self.quarantine
 
 
+MAX_TABLE_BYTES = 64 << 20
+
+
 class CampaignTable(msgspec.Struct, frozen=True, kw_only=True):
     """``campaign.json``: all cells, in the order of the matrix."""
 

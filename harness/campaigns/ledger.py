@@ -119,15 +119,41 @@ def past_results(path: Path) -> list[tuple[str, CellResult]]:
     return found
 
 
-def _decoded(text: bytes, code: str) -> CellResult | None:
+def unusable_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the number of every line of ``path`` that is no result of any code, and why. Raises
+    ``HarnessError``.
+    """
+    found = []
+    try:
+        with open_regular(path) as file:
+            for number, text in enumerate(file, 1):
+                try:
+                    _line(text)
+                except ValueError as error:
+                    found.append((number, str(error)))
+    except OSError as error:
+        raise disk_failure("read", path, error, "its results are not known") from error
+    return found
+
+
+def _line(text: bytes) -> _Line:
+    """Raises ``ValueError`` for what is no whole line."""
     if not text.endswith(b"\n"):  # also where only that is missing: the next writer cuts it
-        return None
+        raise ValueError("it is cut off")
     try:
         line = msgspec.json.decode(text, type=_Line)
-        if line.code != code or line.crc != zlib.crc32(line.result):
-            return None
-        return msgspec.json.decode(line.result, type=CellResult)
-    except _UNREADABLE:
+    except _UNREADABLE as error:
+        raise ValueError(f"it is no result: {error}") from error
+    if line.crc != zlib.crc32(line.result):
+        raise ValueError("its sum is wrong: it was changed after it was written")
+    return line
+
+
+def _decoded(text: bytes, code: str) -> CellResult | None:
+    try:
+        line = _line(text)
+        return msgspec.json.decode(line.result, type=CellResult) if line.code == code else None
+    except (ValueError, *_UNREADABLE):
         return None
 
 

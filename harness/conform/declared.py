@@ -14,7 +14,7 @@ from harness.history.records import EventKind, StoreEvent
 from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import Address, Capability, Cluster
 from harness.protocols.fail_or_info import Certainty
-from harness.protocols.promise import Declaration
+from harness.protocols.promise import MAX_LOG_PATTERNS, Declaration
 
 SCOPES = ("partition", "cluster")
 NO_OPTION = "no_such_option"
@@ -59,11 +59,15 @@ def _promised(told: Declaration) -> list[str]:
 def _patterns(told: Declaration) -> list[str]:
     from harness.run.log_patterns import unusable  # heavy
 
-    return [
+    logs = told.logs or ()
+    wrong = [
         f"log pattern {pattern.name!r} can't be used: {why}"
-        for pattern in told.logs or ()
+        for pattern in logs
         if (why := unusable(pattern))
     ]
+    if len(logs) > MAX_LOG_PATTERNS:
+        wrong.append(f"{len(logs)} log patterns: a run is judged by at most {MAX_LOG_PATTERNS}")
+    return wrong
 
 
 async def errors(bench: Bench) -> str:

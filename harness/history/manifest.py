@@ -12,8 +12,9 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history.files import read_small, write_atomically
+from harness.protocols.promise import MAX_LOG_PATTERN_CHARS, MAX_LOG_PATTERNS
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
-from harness.text import inert_json
+from harness.text import inert_json, key_twice
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
@@ -50,8 +51,12 @@ def read_manifest(run: RunDirectory, *, plain: bool = False) -> Manifest:
         _require_version(run, version)
         stored = msgspec.json.decode(content, type=_Stored)
         values = msgspec.json.decode(content, type=dict[str, object])
+        twice = key_twice(content)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
+    if twice:
+        reason = f"expected each key once in an object, found {twice[:80]!r} twice"
+        raise MalformedHistory(str(path), "", reason)
     manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
     # Of the stored fields, not of the decoded ones: decoding drops an unknown name.
     digest = _digest({name: value for name, value in values.items() if name != "digest"})
@@ -62,6 +67,7 @@ def read_manifest(run: RunDirectory, *, plain: bool = False) -> Manifest:
     if not content.endswith(b"}\n"):
         reason = "expected a line break after the last brace, found none: it was cut off"
         raise MalformedHistory(str(path), "", reason)
+    _require_few_patterns(run, manifest)
     if manifest.state not in STATES:
         reason = f"expected a state of {', '.join(STATES)}, found {manifest.state!r}"
         raise MalformedHistory(str(path), "", reason)
@@ -90,6 +96,17 @@ def _require_version(run: RunDirectory, version: int) -> None:
     if version != SCHEMA_VERSION:
         reason = f"expected schema version {SCHEMA_VERSION}, found {version}"
         raise MalformedHistory(str(run.manifest), "", reason)
+
+
+def _require_few_patterns(run: RunDirectory, manifest: Manifest) -> None:
+    logs = manifest.declaration.logs
+    if isinstance(logs, msgspec.UnsetType):
+        return
+    chars = max((len(pattern.regex) + len(pattern.name) for pattern in logs), default=0)
+    if len(logs) > MAX_LOG_PATTERNS or chars > MAX_LOG_PATTERN_CHARS:
+        most = f"at most {MAX_LOG_PATTERNS} log patterns of {MAX_LOG_PATTERN_CHARS} characters"
+        reason = f"expected {most}, found {len(logs)} of up to {chars}"
+        raise MalformedHistory(str(run.manifest), "declaration.logs", reason)
 
 
 def _digest(manifest: Manifest | dict[str, object]) -> str:

@@ -25,6 +25,11 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     staleness_s: float | None = None
 
 
+# Every line of every log is compared with each of them.
+MAX_LOG_PATTERNS = 200
+MAX_LOG_PATTERN_CHARS = 1000  # of a name and its expression
+
+
 class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
     """A pattern of log lines that the report must show.
 

@@ -16,7 +16,7 @@ from harness.exit_codes import Outcome
 from harness.history.files import read_small
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
-from harness.text import inert_json
+from harness.text import inert_json, key_twice
 
 MAX_VERDICT_BYTES = 8 << 20
 """The limit of ``verdict.json``, which ``fitted`` keeps; a reader needs some twenty times as much
@@ -296,7 +296,8 @@ def read_outcome(run: RunDirectory) -> Outcome | None:
 
 def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
     try:
-        return decoder(read_small(run.verdict, MAX_VERDICT_BYTES))
+        content = read_small(run.verdict, MAX_VERDICT_BYTES)
+        found, twice = decoder(content), key_twice(content)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -305,3 +306,7 @@ def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         reason = f"expected a verdict, found {error}"
         raise MalformedHistory(str(run.verdict), "", reason) from error
+    if twice:
+        reason = f"expected each key once in an object, found {twice[:80]!r} twice"
+        raise MalformedHistory(str(run.verdict), "", reason)
+    return found

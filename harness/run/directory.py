@@ -259,6 +259,10 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _require_no_other(entry: os.DirEntry[str], *, directory_allowed: bool = True) -> None:
+    if not entry.name.isascii():
+        shown = os.fsencode(entry.path).decode("utf-8", "backslashreplace")
+        if shown != entry.path:
+            raise MalformedHistory(shown, "", "expected a name in UTF-8 in a run, found another")
     # Mostly the directory says what it is: calls of the system for each of forty names would be
     # half of the time that an index of runs takes.
     if entry.is_file(follow_symlinks=False):

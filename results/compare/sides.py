@@ -109,6 +109,12 @@ def _runs_of(root: Path) -> frozenset[str]:
     path = root / TABLE
     try:
         table = msgspec.json.decode(read_small(path, MAX_TABLE_BYTES), type=CampaignTable)
-    except (OSError, MalformedHistory, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (
+        OSError,
+        MalformedHistory,
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
         raise UsageError(f"{path}: expected the table of a campaign: {error}") from error
     return frozenset(Path(row.run).name for row in table.cells if row.run)

@@ -115,7 +115,7 @@ def read_night(directory: Path) -> NightSummary | None:
     try:
         text = read_small(directory / NIGHT, MAX_BYTES)
         return msgspec.json.decode(text, type=NightSummary)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -32,6 +32,7 @@ from harness.history.files import (
     publish,
 )
 from harness.run.directory import RunDirectory, require_plain
+from harness.text import key_twice
 from results.store.store import RunStore, is_run_id
 
 SUMS = "SHA256SUMS.json"
@@ -214,9 +215,11 @@ def _read_sums(tar: tarfile.TarFile, source: Path) -> _Sums:
     content = tar.extractfile(member)
     text = content.read() if content else b""
     try:
-        sums = msgspec.json.decode(text, type=_Sums)
+        sums, twice = msgspec.json.decode(text, type=_Sums), key_twice(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise _malformed(source, f"expected a list of sums, found {error}") from error
+    if twice:
+        raise _malformed(source, f"expected each name once in {SUMS}, found {twice[:80]!r} twice")
     if member.name != f"{sums.run}/{SUMS}" or not is_run_id(sums.run):
         raise _malformed(source, f"expected the identifier of a run, found {sums.run[:80]!r}")
     if len(sums.files) > MAX_FILES:

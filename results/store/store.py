@@ -192,16 +192,21 @@ class RunStore:
         path = Path(name)
         if path.name == LATEST and path.is_symlink():
             return RunStore(path.parent)._latest()
-        if path.is_dir():
+        if os.path.isdir(path):
             if not _RUN_ID.fullmatch(path.resolve().name) and not _holds_a_run(path):
                 expected = "expected the directory of a run, with its manifest, plan or chunks"
                 raise UnknownRun(f"run {name!r}: {expected}")
             nameless = path.name in ("", "..") or path.is_symlink()
             return RunDirectory(path.resolve() if nameless else path)
-        if len(path.parts) > 1 or path.exists():
-            problem = "is not a directory" if path.exists() else "there is no such directory"
-            raise UnknownRun(f"run {name!r}: {problem}")
-        return self._by_prefix(name)
+        try:
+            os.stat(path)
+        except (OSError, ValueError) as error:
+            # No identifier has a dot or a slash: it is the name of a file.
+            if len(path.parts) > 1 or "." in name:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                raise UnknownRun(f"{name}: {why}") from error
+            return self._by_prefix(name)
+        raise UnknownRun(f"run {name!r}: is not a directory")
 
     def _by_prefix(self, name: str) -> RunDirectory:
         every = self.runs()

@@ -91,6 +91,37 @@ def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path
     assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
 
 
+def test_results_that_cannot_be_merged_are_counted_and_the_first_is_named(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {"code": "x", "result": {"key": "k"}, "crc": 1}
+    lines = [json.dumps(line) + "\n", "garbage\n", "[" * 100_000 + "\n", '{"code": "']
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "campaign.jsonl").write_text("".join(lines))
+    merging = ["campaign", str(file), "--runs-dir", str(tmp_path / "one"), "--no-run", "--merge"]
+
+    execute([*merging, str(tmp_path / "two")])
+
+    said = capsys.readouterr().err
+    assert f"--merge: 4 lines of {tmp_path}/two/campaign.jsonl can't be used, line 1 first" in said
+    assert "its sum is wrong" in said
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[" * 100_000, b'{"\xff'])
+def test_durations_that_are_no_table_are_refused(
+    content: bytes | None, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    of = ["--shard", "1/2", "--durations", str(path), "--runs-dir", str(tmp_path / "s")]
+
+    assert execute(["campaign", str(file), *of]) == 254
+    assert f"{path} is no table of a campaign" in capsys.readouterr().err
+
+
 def test_what_fails_is_run_again_and_shrunk(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
