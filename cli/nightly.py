@@ -258,8 +258,8 @@ class Closing:
         return self._written(summary)
 
     def notify(self, command: Sequence[str], summary: NightSummary) -> NightSummary:
-        """Give ``command`` the summary. A command that fails is one more trouble, since nobody may
-        have been told.
+        """Run ``command`` with the summary on its standard input. A command that fails is one more
+        trouble of the night.
         """
         try:
             subprocess.run(
@@ -493,7 +493,7 @@ def _of_night(asked: CampaignFile, night: date) -> CampaignFile:
 
 
 def _past(before: Sequence[tuple[date, Path]]) -> Mapping[str, Past]:
-    """Return what the nights before say of the cells, whatever their seeds were."""
+    """Return the results of the nights before by the axes of their cells, under any seeds."""
     code = code_digest()
     past: dict[str, Past] = {}
     for _, path in before[-PAST_NIGHTS:]:

@@ -1,4 +1,4 @@
-"""What holds a run: who works on it, and what of it is up on this machine."""
+"""What holds a run: the processes that work on it, and what of it is up on this machine."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A procedure takes its nodes in steps. Each step is proven before the next begins, and recorded as
 events of its node (``harness.protocols.procedures``). A step that can't be proven ends the
-procedure: the run is inconclusive, and the heal starts whatever is down.
+procedure: the run is inconclusive, and the heal starts every node that is down.
 """
 
 from __future__ import annotations

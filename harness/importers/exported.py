@@ -128,7 +128,7 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Digest:
-    """Counts and SHA-256 of records, the same whatever notation they stand in."""
+    """Counts and SHA-256 of records, the same in every notation."""
 
     def __init__(self) -> None:
         self._sum, self._counts = hashlib.sha256(), Counter[str]()

@@ -216,9 +216,7 @@ class ChecksSystem(Protocol):
 
 @runtime_checkable
 class EndsByItself(Protocol):
-    """A ``Fault`` that heals itself ``lease_s`` after its injection, though nobody is left to do
-    so.
-    """
+    """A ``Fault`` that heals itself ``lease_s`` after its injection, without a controller."""
 
     @property
     def lease_s(self) -> float:

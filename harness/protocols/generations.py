@@ -6,7 +6,7 @@ to a base. Generations of a partition form a tree: usually a chain, each after t
 branch where a generation that a reset had cut off is taken up again (*chain unwind*).
 
 A reset is known by its event, in mapped time: it took place at some moment from ``earliest_ns`` to
-``latest_ns``, and what may lie on either side of it accuses nobody.
+``latest_ns``, and what may lie on either side of it is no evidence.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Runs of one cell and seed have one schedule of faults: where both sides have enough seeds in common
 they are compared pair by pair (``sign_flip``), else as two samples (``rank_sum``). A change is
 called where its p-value, corrected for all tests of the comparison (Holm), is at most the level,
-and it is as large as the smallest effect that matters. Tests that could not come to the level
-whatever was measured are told, and not counted: they can call nothing, falsely or not.
+and it is as large as the smallest effect that matters. Tests that no figures could bring to the
+level are told, and not counted: they can call nothing, falsely or not.
 """
 
 from __future__ import annotations

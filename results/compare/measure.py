@@ -151,7 +151,7 @@ def _lost_inside(verdict: Verdict) -> float | None:
 
 def _fault_counts(faults: Sequence[dict[str, Any]]) -> dict[str, FaultCount]:
     """Count the faults by kind: also those that were skipped, or whose moment never came, since a
-    fault that takes no effect shows nothing, whatever the reason.
+    fault that takes no effect, for any reason, shows nothing.
     """
     counts: dict[str, list[int]] = {}
     for row in faults:

@@ -31,7 +31,7 @@ class IndexRow:
 
     @property
     def mark(self) -> str:
-        """The outcome's mark, for readers who see no colours."""
+        """The outcome's mark, which needs no colour."""
         known = {outcome.value: mark for outcome, mark in MARKS.items()}
         return known.get(self.outcome, "")
 

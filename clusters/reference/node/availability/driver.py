@@ -165,7 +165,7 @@ class ResetDriver:
         return True
 
     async def _run_starts(self) -> None:
-        """A partition that waits for its start tells nobody: it is looked for."""
+        """Look for partitions that wait for their start, which send no sign of it."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):

@@ -21,9 +21,9 @@ def holders(state: PartitionState, alive: Collection[str]) -> tuple[str, ...]:
 def members(
     state: PartitionState, alive: Collection[str], whole: Collection[str]
 ) -> tuple[str, ...]:
-    """The nodes ``alive`` that are to have the partition behind a reset, sorted: those of stable,
-    whatever has become of their copies, and of pending the holders of ``whole`` ones. To no other
-    node data is sent before a scale timer fires.
+    """The nodes ``alive`` that are to have the partition behind a reset, sorted: those of stable
+    with any copy or none, and of pending the holders of ``whole`` ones. To no other node data is
+    sent before a scale timer fires.
     """
     stable = () if state.stable is None else state.stable.nodes
     return tuple(sorted({*(node for node in stable if node in alive), *whole}))
