@@ -193,6 +193,10 @@ def parse(text: str, path: str = "target") -> Target:
     nodes, strength, unit = split_strength(words)
     target = _parse_who(nodes)
     if target is None:
+        of_nodes, at, given = words.rpartition(" at ")
+        if at and _parse_who(of_nodes) is not None:
+            expected = "a number of % or ms (n1 at 30 %, one at 100 ms)"
+            raise PlanError(path, f"target's strength must be {expected} (got {given!r})")
         raise PlanError(path, f"target must be one of: {ACCEPTED} (got {text!r})")
     return attrs.evolve(target, strength=strength, unit=unit)
 
@@ -233,7 +237,7 @@ def check_strength(target: Target, has: Strength | None, path: str = "target") -
     if target.strength is None:
         return
     unit, least = (has.unit, has.least) if has else ("", 0.0)
-    given = f"{target.strength:g} {target.unit}"
+    given = f"{target.strength:.15g} {target.unit}"
     if target.unit != unit:
         expected = f"a strength in {unit}" if unit else "no strength: the fault has none"
         raise PlanError(path, f"target expects {expected} (got {given})")

@@ -87,7 +87,7 @@ class Strength(msgspec.Struct, frozen=True, kw_only=True):
     least: float = 0.0
 
 
-_STRENGTH = re.compile(r"(?P<nodes>.+) at (?P<value>\d{1,6}(?:\.\d{1,6})?) ?(?P<unit>%|ms)")
+_STRENGTH = re.compile(r"(?P<nodes>.+) at (?P<value>-?\d{1,9}(?:\.\d{1,6})?) ?(?P<unit>%|ms)")
 
 
 def with_strength(nodes: str, value: float, unit: str) -> str:
