@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +24,7 @@ from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
 from results.report.cards import plainest_first
+from results.report.recovery import declared_conflicts
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
@@ -94,7 +95,7 @@ def _places(finding: Finding, table: pa.Table) -> Iterator[str]:
 
 def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.Table) -> str:
     """Say in one line what was driven, how it ended, how long it took, and what was broken."""
-    parts = [_ended(table)]
+    parts = [_ended(table, declared_conflicts(manifest))]
     if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
         took = series.overall(series.by_type(table)[OpType.OK])
         if took:
@@ -120,10 +121,20 @@ def _plan(run: RunDirectory, manifest: Manifest) -> str:
     )
 
 
-def _ended(table: pa.Table) -> str:
-    """Count the transactions by their ends, and name the commonest errors."""
+def _ended(table: pa.Table, gave_way: Collection[str]) -> str:
+    """Count the transactions by their ends, those that failed with a code of ``gave_way`` apart,
+    and name the commonest other errors.
+    """
     counts, errors = _counted(table["type"]), _counted(table["error"].drop_null())
-    told = ", ".join(f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
+    failed = table.filter(pc.equal(table["type"].cast(pa.string()), OpType.FAIL.value))
+    of_failed = _counted(failed["error"].drop_null())
+    conflicts = sum(of_failed[code] for code in gave_way)
+    counts[OpType.FAIL.value] -= conflicts
+    errors.subtract({code: of_failed[code] for code in gave_way})
+    errors = +errors
+    ok, *others = (f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
+    refused = [f"{conflicts:,} refused by conflict"] if conflicts else []
+    told = ", ".join([ok, *refused, *others])
     if not errors:
         return told
     most = ", ".join(f"{inert(code)} {n:,}" for code, n in errors.most_common(ERRORS_SHOWN))
