@@ -10,8 +10,8 @@ from cli.archived import run_of
 from cli.drill import RunOptions, one
 from cli.environment import SIMULATED, TRACE
 from cli.run_pages import refresh_index
-from cli.session import Session, runs_option, say
-from cli.trace_figure import DIAGRAM, View, draw_figure
+from cli.session import RunName, Session, runs_option, say
+from cli.trace_figure import View, draw_figure
 from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.exit_codes import Outcome
@@ -21,7 +21,7 @@ from harness.mutation.loading import CHANGE, MUTANT, Mutation, load_mutant
 from harness.mutation.target import mutation_named
 from harness.plan.plan import Plan, load, machine_names
 from harness.protocols.roles import classes, parsed
-from harness.run.directory import Manifest, RunDirectory
+from harness.run.directory import DIAGRAM, Manifest, RunDirectory
 from harness.run.progress import Silent
 from harness.run.stop import Stop
 from results.drawing.spacetime import CHOICES
@@ -31,7 +31,7 @@ WINDOW_FORM = "FROM_S:TO_S"
 
 
 @click.command()
-@click.argument("name", metavar="RUN", default="latest")
+@click.argument("name", type=RunName(), metavar="RUN", default="latest")
 @runs_option
 @click.option(
     "--trace",
@@ -93,9 +93,7 @@ def replay(
     if mutation:
         # Before the run imports the store: a module that is there already takes no mutant.
         load_mutant(mutation.module, mutation.source)
-    new, outcome = _again(session, plan, store, trace, not no_report, mutation)
-    if trace:
-        _draw(new, view)
+    new, outcome = _again(session, plan, store, view if trace else None, not no_report, mutation)
     same, sentence = compared(old, new)
     click.echo(sentence)
     # What was found counts more than whether the history is the same.
@@ -106,14 +104,19 @@ def _again(
     session: Session,
     plan: Plan,
     store: RunStore,
-    trace: bool,
+    view: View | None,
     report: bool,
     mutation: Mutation | None,
 ) -> tuple[RunDirectory, Outcome]:
-    """Simulate ``plan`` once more, and report the result."""
+    """Simulate ``plan`` once more, with a trace where ``view`` says what to draw of it, and report
+    the result.
+    """
     from cli.wiring import run_plan
 
+    trace = view is not None
     session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace, mutation=mutation)
+    if view is not None:
+        _draw(run, view)  # before the report, which links it
     judged = judging.judge(run, None, report=report)
     judging.announce(run, judged, run.report.exists())
     refresh_index(store)

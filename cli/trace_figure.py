@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from harness.history.load import History
     from results.drawing.spacetime import Story
 
-DIAGRAM = "trace.svg"
 CONTROLLER = "controller"  # what a trace calls the clients
 AROUND_S = 0.25  # drawn before and after the first fault, where nothing better is known
 MARGIN_S, MOMENT_S = 0.012, 0.03  # around an operation, and around what happened at a moment
@@ -84,7 +83,7 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
             nodes=view.nodes,
             show=view.show or USUAL,
         )
-    path = run.root / DIAGRAM
+    path = run.diagram
     write_atomically(path, svg.encode())
     return path, stretches, left_out
 

@@ -20,6 +20,7 @@ SCHEMA_VERSION = 1
 
 # Names that one directory of a run may hold: as many chunks are 800 GB of history.
 ENTRIES_MAX = 100_000
+DIAGRAM = "trace.svg"
 _NODES = "nodes"
 
 
@@ -207,6 +208,11 @@ class RunDirectory:
     def report(self) -> Path:
         """The report page."""
         return (self.output or self.root) / "report.html"
+
+    @property
+    def diagram(self) -> Path:
+        """The picture of a simulated run's trace, where one was asked for."""
+        return self.root / DIAGRAM
 
     def node(self, name: str) -> Path:
         """Logs and final state of node ``name``."""

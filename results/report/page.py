@@ -87,6 +87,7 @@ class Page:
     cards_more: int
     picture: Markup | None
     picture_notes: tuple[str, ...]
+    diagram: str
     plot_data: Markup | None
     latency: Grid | None
     faults: tuple[FaultRow, ...]
@@ -139,6 +140,7 @@ def page(material: RunData) -> Page:
         picture=picture,
         picture_notes=notes,
         plot_data=figures,
+        diagram=material.diagram,
         latency=_latency(material),
         faults=fault_rows.rows(material),
         faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),

@@ -43,7 +43,9 @@ class NodeFiles:
 
 @attrs.frozen(kw_only=True, eq=False)
 class RunData:
-    """A run as read from its directory. ``verdict`` is ``None`` before the first analysis."""
+    """A run as read from its directory. ``verdict`` is ``None`` before the first analysis;
+    ``diagram`` is the file's name, empty where no trace was drawn.
+    """
 
     run: RunDirectory
     history: History
@@ -57,6 +59,7 @@ class RunData:
     key_names: dict[int, str]
     scale: Scale
     usage: pa.Table
+    diagram: str
 
     @property
     def manifest(self) -> Manifest:
@@ -179,6 +182,7 @@ def gather(run: RunDirectory) -> RunData:
         key_names=key_names(run, history.manifest),
         scale=_scale(history.manifest, transactions),
         usage=read_usage(run, history.manifest.checksums),
+        diagram=run.diagram.name if is_regular(run.diagram) else "",
     )
 
 

@@ -36,9 +36,9 @@ def test_a_valid_run_says_what_was_driven_before_its_outcome(
     driven, last = told("sim-valid", tmp_path / "run", capsys)
 
     assert driven == (
-        "list-append, seed 3, 3 nodes (sim), 13 s: 1,520 ok, 1,490 fail, 0 info (TX-CONFLICT "
-        "1,476, CONNECT-FAILED 12, CONNECTION-LOST 2); p50 17.4 ms, p99 88.9 ms; longest gap "
-        "49.5 ms; 1 fault, 1 with proven effect"
+        "list-append, seed 3, 3 nodes (sim), 13 s: 1,520 ok, 1,476 refused by "
+        "conflict, 14 fail, 0 info (CONNECT-FAILED 12, CONNECTION-LOST 2); p50 17.4 ms, p99 88.9 "
+        "ms; longest gap 49.5 ms; 1 fault, 1 with proven effect"
     )
     assert last.startswith("VALID: ")
 
@@ -172,3 +172,14 @@ def test_an_analysis_whose_command_is_gone_ends_without_a_word(tmp_path: Path) -
 
     assert done.stderr == ""
     assert done.returncode != 0
+
+
+def test_the_report_links_the_diagram_of_a_trace(tmp_path: Path) -> None:
+    run = RunDirectory(Path(shutil.copytree(RUNS / "sim-valid", tmp_path / "run")))
+    link = '<a href="trace.svg">'
+
+    assert execute(["report", str(run.root)]) == 0
+    assert link not in run.report.read_text()
+    run.diagram.write_text("<svg/>")
+    assert execute(["report", str(run.root)]) == 0
+    assert link in run.report.read_text()
