@@ -11,7 +11,7 @@ from cli import judging
 from cli.importing import is_history, opened
 from cli.judging_limits import LimitsAsked
 from cli.run_pages import refresh_index
-from cli.session import Session, executor_option, limits_options, runs_option
+from cli.session import RunName, Session, executor_option, limits_options, runs_option
 from harness.errors import UsageError
 from harness.importers.jepsen.import_limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
@@ -21,7 +21,7 @@ from results.store.store import RunStore
 
 
 @click.command()
-@click.argument("path", default="latest")
+@click.argument("path", type=RunName(), default="latest")
 @runs_option
 @executor_option
 @click.option("--workload", help="What to judge a history file as (found out when not given).")

@@ -11,7 +11,7 @@ import click
 
 from cli.reaper import BY_HAND
 from cli.run_state import driven
-from cli.session import Session, runs_option, say
+from cli.session import RunName, Session, runs_option, say
 from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
@@ -28,7 +28,7 @@ NAMED_MAX = 3  # runs that the sentence on what others left names
 
 
 @click.command()
-@click.argument("runs", nargs=-1)
+@click.argument("runs", type=RunName(), nargs=-1)
 @click.option(
     "--all", "everything", is_flag=True, help="Also the clusters that were kept up on purpose."
 )

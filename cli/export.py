@@ -13,7 +13,7 @@ import click
 
 from cli import streams
 from cli.analysis import Export, exported
-from cli.session import Session, runs_option, say
+from cli.session import RunName, Session, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import files
 from harness.history.manifest import RUNNING, read_manifest
@@ -28,7 +28,7 @@ CSV_CHOICES = ("operations", "faults", "events")
 
 
 @click.command()
-@click.argument("run", default="latest")
+@click.argument("run", type=RunName(), default="latest")
 @click.option("--edn", is_flag=True, help="Operations as Jepsen records them: Elle, Knossos.")
 @click.option("--jsonl", is_flag=True, help="The same operations as JSON, one a line.")
 @click.option("--csv", "table", type=click.Choice(CSV_CHOICES), help="One table as CSV.")

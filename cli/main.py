@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 import click
 
@@ -38,35 +39,50 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
         context.exit()
 
 
+class _Listed(NamedTuple):
+    """A command in the list: its module and attribute, and a summary that 80 columns hold."""
+
+    where: str
+    summary: str
+
+
 COMMANDS = {
-    "run": "cli.run:run",
-    "plan": "cli.plan_preview:plan_command",
-    "list": "cli.listing:list_command",
-    "new": "cli.new:new",
-    "sim": "cli.sim:sim",
-    "campaign": "cli.campaign:campaign",
-    "nightly": "cli.nightly:nightly",
-    "compare": "cli.compare:compare",
-    "trend": "cli.trend:trend",
-    "explore": "cli.explore:explore",
-    "crash-points": "cli.crash_points:crash_points",
-    "selftest": "cli.selftest:selftest",
-    "replay": "cli.replay:replay",
-    "shrink": "cli.shrink:shrink",
-    "check": "cli.check:check",
-    "report": "cli.report:report",
-    "export": "cli.export:export",
-    "conform": "cli.conform:conform_command",
-    "doctor": "cli.doctor:doctor",
-    "shell": "cli.attach:shell",
-    "logs": "cli.attach:logs",
-    "sql": "cli.sql:sql",
-    "runs": "cli.runs:runs",
-    "serve": "cli.serve:serve",
-    "status": "cli.status:status",
-    "cleanup": "cli.cleanup:cleanup",
+    "run": _Listed("cli.run:run", "Run one drill and judge it."),
+    "plan": _Listed("cli.plan_preview:plan_command", "Say what a plan comes to, and run nothing."),
+    "list": _Listed("cli.listing:list_command", "List what a plan may name."),
+    "new": _Listed("cli.new:new", "Write a package with a plug-in of your own."),
+    "sim": _Listed("cli.sim:sim", "Simulate a plan under many seeds and judge each."),
+    "campaign": _Listed("cli.campaign:campaign", "Run a matrix of cells, riskiest first."),
+    "nightly": _Listed(
+        "cli.nightly:nightly", "Run a campaign as a night, and compare it with the last one."
+    ),
+    "compare": _Listed(
+        "cli.compare:compare", "Compare runs with others: findings, figures, faults."
+    ),
+    "trend": _Listed("cli.trend:trend", "Show figures and findings over all nights."),
+    "explore": _Listed("cli.explore:explore", "Search simulated runs, guided by what they reach."),
+    "crash-points": _Listed(
+        "cli.crash_points:crash_points", "Simulate a plan with a crash at each of its crash points."
+    ),
+    "selftest": _Listed("cli.selftest:selftest", "Hunt every planted bug of the reference store."),
+    "replay": _Listed("cli.replay:replay", "Drive the plan of a run again, into a new run."),
+    "shrink": _Listed("cli.shrink:shrink", "Find the smallest plan that fails as a run did."),
+    "check": _Listed("cli.check:check", "Judge a run again, or a history recorded by Jepsen."),
+    "report": _Listed("cli.report:report", "Write the report of a run again."),
+    "export": _Listed("cli.export:export", "Write the history of a run as EDN, JSON lines or CSV."),
+    "conform": _Listed(
+        "cli.conform:conform_command", "Check a store's adapter against what drills rely on."
+    ),
+    "doctor": _Listed("cli.doctor:doctor", "Say what this machine can do, and what adds the rest."),
+    "shell": _Listed("cli.attach:shell", "Open a shell on a node of a run."),
+    "logs": _Listed("cli.attach:logs", "Print what a node of a run logged."),
+    "sql": _Listed("cli.sql:sql", "Let a node of a run carry out statements."),
+    "runs": _Listed("cli.runs:runs", "List, tag, archive and prune the runs of the store."),
+    "serve": _Listed("cli.serve:serve", "Show the store in a browser."),
+    "status": _Listed("cli.status:status", "Say how far a run is."),
+    "cleanup": _Listed("cli.cleanup:cleanup", "Remove what runs left on this machine."),
 }
-"""Module and attribute of each command: only the one that runs is imported."""
+"""The commands: only the one that runs is imported."""
 
 
 class Commands(click.Group):
@@ -80,9 +96,14 @@ class Commands(click.Group):
         """See ``click.Group``."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name].where.partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See ``click.Group``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> object:
         """See ``click.Group``. Raises ``HarnessBug`` for a pipe that broke and is none of ours."""
@@ -146,6 +167,9 @@ def execute(arguments: Sequence[str]) -> int:
         error.show()
         return EXIT_USAGE
     except (BrokenPipeError, SystemExit) as error:
+        # click's own end, of a completion that a shell asked for.
+        if isinstance(error, SystemExit) and not error.code:
+            return 0
         if streams.unread():
             return EXIT_NO_READER
         return _failed(session, error)

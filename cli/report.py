@@ -7,13 +7,13 @@ import click
 from cli import judging
 from cli.archived import run_of
 from cli.judging_limits import LimitsAsked
-from cli.session import Session, limits_options, runs_option
+from cli.session import RunName, Session, limits_options, runs_option
 from harness.text import inert
 from results.store.store import RunStore
 
 
 @click.command()
-@click.argument("run", default="latest")
+@click.argument("run", type=RunName(), default="latest")
 @runs_option
 @limits_options
 @click.pass_obj

@@ -12,7 +12,7 @@ from cli.quantities import seconds, size_bytes
 from cli.run_pages import refresh_index
 from cli.run_state import held_by
 from cli.run_summary import Summary, summarized
-from cli.session import runs_option, say
+from cli.session import RunName, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
 from harness.protocols.verdict import Verdict, read_verdict
@@ -76,7 +76,7 @@ def runs(
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", type=RunName())
 @click.argument("tags", nargs=-1)
 @click.option("--remove", multiple=True, metavar="TAG", help="Take a tag off; repeatable.")
 @runs_option
@@ -93,7 +93,7 @@ def tag(store: RunStore, run: str, tags: tuple[str, ...], remove: tuple[str, ...
 
 
 @runs.command(name="archive")
-@click.argument("names", nargs=-1, required=True, metavar="RUNS...")
+@click.argument("names", type=RunName(), nargs=-1, required=True, metavar="RUNS...")
 @click.option(
     "--to",
     "directory",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import attrs
 import click
+from click.shell_completion import CompletionItem
 
 from cli.judging_limits import LimitsAsked
 from cli.quantities import seconds
@@ -20,7 +21,7 @@ from harness.exit_codes import Outcome, worst
 from harness.history.files import write_atomically
 from harness.run.directory import RunDirectory
 from harness.text import inert
-from results.store.store import DEFAULT_ROOT, RunStore
+from results.store.store import DEFAULT_ROOT, LATEST, RunStore
 
 RUNS_VARIABLE = "FIREDRILL_RUNS_DIR"
 TRACEBACK_FILE = "traceback.txt"
@@ -81,6 +82,23 @@ def _store(_context: click.Context, _option: click.Parameter, value: str) -> Run
     if Path(value).exists() and not Path(value).is_dir():
         raise click.BadParameter(f"expected a directory (got the file {value!r})")
     return RunStore(Path(value))
+
+
+class RunName(click.types.StringParamType):
+    """The type of a RUN argument: a path, an identifier or its beginning, or "latest". A shell that
+    completes is told the runs of the store, the newest first.
+    """
+
+    name = "run"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """See ``click.ParamType``; where no run fits, the shell completes a path."""
+        store = ctx.params.get("store") or RunStore()
+        names = (LATEST, *(run.root.name for run in reversed(store.runs())))
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
 
 
 class PlanFile(click.Path):

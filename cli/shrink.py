@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 import click
 
 from cli import quantities
-from cli.session import Session, runs_option
+from cli.session import RunName, Session, runs_option
 from cli.shrinking.shrink_run import REAL_REPETITIONS, SHRUNK, failures, shrink_run, told
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
@@ -22,7 +22,7 @@ TRIES = 3
 
 
 @click.command()
-@click.argument("name", metavar="RUN", default="latest")
+@click.argument("name", type=RunName(), metavar="RUN", default="latest")
 @runs_option
 @click.option(
     "--tries",

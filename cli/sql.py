@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from cli.session import runs_option, say
+from cli.session import RunName, runs_option, say
 from harness.errors import HarnessError, UsageError
 from harness.plan import plan as plans
 from harness.protocols.cluster import Cluster, System
@@ -23,7 +23,7 @@ CELL_CHARS = 200
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", type=RunName())
 @click.argument("node")
 @click.argument("statement", required=False)
 @runs_option

@@ -7,13 +7,13 @@ import click
 from cli.live_status import LiveStatus, read_status
 from cli.run_state import ON
 from cli.run_summary import summary
-from cli.session import Session, runs_option
+from cli.session import RunName, Session, runs_option
 from harness.text import inert, inert_json
 from results.store.store import RunStore
 
 
 @click.command()
-@click.argument("run", default="latest")
+@click.argument("run", type=RunName(), default="latest")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @runs_option
 @click.pass_obj

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import COMMANDS
+
 FIREDRILL = Path(sys.executable).with_name("firedrill")
+NAME = "20261101-101112-drill-00ab"
 RUN = Path(__file__).parents[1] / "evidence" / "runs" / "sim-valid"
 HEAVY = {"numpy", "pyarrow", "scipy", "pandas", "matplotlib", "rich", "docker", "paramiko"}
 IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
@@ -58,8 +61,10 @@ def test_every_command_is_listed_and_a_name_that_is_none_is_refused() -> None:
     told = subprocess.run([FIREDRILL, "--help"], capture_output=True, text=True, timeout=60)
     wrong = subprocess.run([FIREDRILL, "chek"], capture_output=True, text=True, timeout=60)
 
-    for name in ("run", "sim", "check", "report", "runs", "logs", "shell", "cleanup", "doctor"):
+    for name, listed in COMMANDS.items():
         assert f"\n  {name} " in told.stdout
+        assert f" {listed.summary}\n" in told.stdout
+    assert all(len(line) <= 80 for line in told.stdout.splitlines())
     assert wrong.returncode == 254
     assert "No such command 'chek'" in wrong.stderr
 
@@ -80,3 +85,26 @@ def test_what_asks_for_pandas_by_name_still_gets_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_shell_completes_the_names_of_runs(run: Path) -> None:
+    def completed(word: str) -> list[str]:
+        done = subprocess.run(
+            [FIREDRILL],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ
+            | {
+                "_FIREDRILL_COMPLETE": "bash_complete",
+                "COMP_WORDS": f"firedrill report --runs-dir {run.parent} {word}",
+                "COMP_CWORD": "4",
+            },
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    shutil.copytree(run, run.parent / NAME)
+    assert completed("") == ["plain,latest", f"plain,{NAME}"]
+    assert completed(NAME[:5]) == [f"plain,{NAME}"]
+    assert completed("./x") == ["file,./x"]
