@@ -18,6 +18,7 @@ import msgspec
 
 from cli import quantities
 from cli.campaign_course import Announcer, conclude
+from cli.campaign_options import TABLE, CampaignOptions, campaign_options
 from cli.campaign_plans import DEFAULTS, refuse_unrunnable
 from cli.cells import code_digest, pool_of, run_on_nodes, simulation_pool
 from cli.environment import SIMULATED
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from results.report.campaign_page import PageFinding
 
 CAMPAIGNS = "campaigns"
-TABLE = "campaign.json"
 REPORTS_MAX = 20  # of cells that failed; `firedrill report` writes any other
 CELL_LIMIT_S = 1800.0  # on real nodes, beside the length of its drive
 SHRINK_S = 60.0  # for the smallest plan of one kind of failure
@@ -66,48 +66,13 @@ SIMULATED_S, AROUND_S = 5.0, 30.0
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--shard",
-    metavar="K/N",
-    help="Run the K-th of N parts of the cells, which take about as long as each other.",
-)
-@click.option(
-    "--durations",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="TABLE",
-    help=f"The {TABLE} of an earlier campaign, by whose times shards are balanced; all shards have "
-    "to be given the same.",
-)
-@click.option(
-    "--merge",
-    "others",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Take in the results of this campaign in another store; repeatable.",
-)
-@click.option("--no-run", is_flag=True, help="Run nothing: the table and page of what is known.")
+@campaign_options
 @click.option("--again", is_flag=True, help="Run also the cells whose results are known.")
-@click.option("--jobs", type=click.IntRange(1), help="Simulated cells at once (as many as cores).")
-@click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
-@click.option(
-    "--time-budget",
-    "budget_s",
-    callback=quantities.seconds,
-    metavar="TIME",
-    help="Begin no cell after that time (the file's): 90s, 30m, 8h.",
-)
 @runs_option
 def campaign(
     file: Path,
-    shard: str | None,
-    durations: Path | None,
-    others: tuple[Path, ...],
-    no_run: bool,
+    options: CampaignOptions,
     again: bool,
-    jobs: int | None,
-    shrink: bool,
-    budget_s: float | None,
     store: RunStore,
 ) -> int:
     """Run the matrix of cells in FILE (TOML): riskiest first, those that fail again, and the
@@ -117,20 +82,7 @@ def campaign(
     several machines; --merge joins their results.
     """
     asked = read(file)
-    done = conduct(
-        asked,
-        file,
-        store,
-        asked.name,
-        shard=shard,
-        durations=durations,
-        others=others,
-        no_run=no_run,
-        again=again,
-        jobs=jobs,
-        shrink=shrink,
-        budget_s=budget_s,
-    )
+    done = conduct(asked, file, store, asked.name, options, again=again)
     page = write_results(done)
     click.echo(f"page: {page}")
     for line in totals(done.results, done.took_s, "cell"):
@@ -161,44 +113,38 @@ def conduct(
     file: Path,
     store: RunStore,
     name: str,
+    options: CampaignOptions,
     *,
-    shard: str | None = None,
-    durations: Path | None = None,
-    others: Sequence[Path] = (),
-    no_run: bool = False,
     again: bool = False,
-    jobs: int | None = None,
-    shrink: bool = True,
-    budget_s: float | None = None,
     past: Mapping[str, Past] | None = None,
 ) -> Conducted:
-    """Run the campaign ``asked``, which ``file`` holds, as the command's options say, with what it
+    """Run the campaign ``asked``, which ``file`` holds, as ``options`` say, with what it
     comes to in the directory ``name`` of the store's campaigns. ``past`` is what earlier ones say
     of its cells, by ``Place.axes``; by default what that directory records. Raises ``PlanError``
     and ``UsageError``.
     """
     root = _root(store, name)
-    if shard is not None:
-        _parts(shard)
+    if options.shard is not None:
+        _parts(options.shard)
     cells = _cells(asked, file)
-    ledger = _ledger(root, others, again=again)
-    budget_s = budget_s or asked.time_budget_s
+    ledger = _ledger(root, options.others, again=again)
+    budget_s = options.budget_s or asked.time_budget_s
     began_s = time.monotonic()
     runner = Runner(
         cells=cells,
         ledger=ledger,
         store=store,
-        jobs=jobs,
+        jobs=options.jobs,
         end_s=math.inf if budget_s is None else began_s + budget_s,
     )
     finished, shrunk = True, {}
-    if not no_run:
+    if not options.no_run:
         order = by_risk(cells, _past(cells, root / RESULTS_FILE) if past is None else past)
-        if shard is not None:
-            mine = _shard(cells, shard, durations)
+        if options.shard is not None:
+            mine = _shard(cells, options.shard, options.durations)
             order = [place for place in order if place in mine]
         finished = runner.run(order) and runner.repeat(asked.repeats)
-        if finished and shrink:
+        if finished and options.shrink:
             try:
                 shrunk = runner.shrink()
             except Interrupted:
@@ -213,7 +159,7 @@ def conduct(
         table=CampaignTable(name=asked.name, outcome=outcome, cells=tuple(rows)),
         results=tuple(runner.results()),
         runs=runner.runs(),
-        note=_note(rows, shard),
+        note=_note(rows, options.shard),
         took_s=time.monotonic() - began_s,
         finished=finished,
     )

@@ -18,8 +18,8 @@ import attrs
 import click
 import msgspec
 
-from cli import quantities
-from cli.campaign import CAMPAIGNS, TABLE, Conducted, conduct, past_by_axes, write_results
+from cli.campaign import CAMPAIGNS, Conducted, conduct, past_by_axes, write_results
+from cli.campaign_options import TABLE, CampaignOptions, campaign_options
 from cli.cells import code_digest
 from cli.run_pages import refresh_index
 from cli.run_state import held_by
@@ -80,35 +80,7 @@ _OF_CI = {
     metavar="DATE",
     help="Which night it is (today in UTC). One that was broken off goes on under its date.",
 )
-@click.option(
-    "--shard",
-    metavar="K/N",
-    help="Run the K-th of N parts of the cells; afterwards --merge them with --no-run.",
-)
-@click.option(
-    "--durations",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="TABLE",
-    help=f"The {TABLE} of an earlier night, by whose times shards are balanced.",
-)
-@click.option(
-    "--merge",
-    "others",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Take in what another store holds of this night; repeatable.",
-)
-@click.option("--no-run", is_flag=True, help="Run nothing: the results of what is known.")
-@click.option("--jobs", type=click.IntRange(1), help="Simulated cells at once (as many as cores).")
-@click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
-@click.option(
-    "--time-budget",
-    "budget_s",
-    callback=quantities.seconds,
-    metavar="TIME",
-    help="Begin no cell after that time (the file's): 90s, 30m, 8h.",
-)
+@campaign_options
 @click.option(
     "--tag",
     "tags",
@@ -140,13 +112,7 @@ def nightly(
     session: Session,
     file: Path,
     day: datetime | None,
-    shard: str | None,
-    durations: Path | None,
-    others: tuple[Path, ...],
-    no_run: bool,
-    jobs: int | None,
-    shrink: bool,
-    budget_s: float | None,
+    options: CampaignOptions,
     tags: tuple[str, ...],
     notify: str | None,
     tables: Path | None,
@@ -171,13 +137,7 @@ def nightly(
         file,
         store,
         directory_name(asked.name, night),
-        shard=shard,
-        durations=durations,
-        others=others,
-        no_run=no_run,
-        jobs=jobs,
-        shrink=shrink,
-        budget_s=budget_s,
+        options,
         past=_past(before),
     )
     said = [*tags, *_ci_tags(), f"campaign={asked.name}", f"night={night}"]
@@ -191,7 +151,7 @@ def nightly(
         tags=said,
         tables=tables,
     )
-    summary = closing.close(begun, whole=shard is None)
+    summary = closing.close(begun, whole=options.shard is None)
     if output is not None:
         summary = closing.copy(output, summary)
     if command is not None:

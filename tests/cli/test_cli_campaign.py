@@ -13,25 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from small_campaign import BUGGY, PLAN
 
 from cli.main import execute
 from harness.campaigns.matrix import AXES, CampaignFile, places, read
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
-PLAN = """
-[cluster]
-provider = "sim"
-nodes = 3
-[drive]
-duration_s = 3.0
-rate_per_s = 30.0
-[nemesis]
-first_s = 0.5
-hold_s = 0.5
-quiet_s = 0.5
-[check]
-min_ok = 5
-"""
 CAMPAIGN = """
 name = "night"
 plan = "base.toml"
@@ -125,7 +112,7 @@ def test_durations_that_are_no_table_are_refused(
 def test_what_fails_is_run_again_and_shrunk(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "base.toml").write_text(f'{PLAN}\n[system]\nbugs = ["ack-before-quorum"]\n')
+    (tmp_path / "base.toml").write_text(BUGGY)
     file.write_text(
         'name = "night"\nplan = "base.toml"\nrepeats = 1\n[matrix]\nfaults = ["kill"]\n'
     )

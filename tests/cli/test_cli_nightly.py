@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 from junitparser import JUnitXml
+from small_campaign import BUGGY, PLAN
 
 from cli.main import COMMANDS, execute
 from cli.nightly import nightly
@@ -24,22 +25,6 @@ from results.store.store import RunStore
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "ci.md").read_text()
-PLAN = """
-[cluster]
-provider = "sim"
-nodes = 3
-[system]
-bugs = ["ack-before-quorum"]
-[drive]
-duration_s = 2.0
-rate_per_s = 30.0
-[nemesis]
-first_s = 0.5
-hold_s = 0.5
-quiet_s = 0.5
-[check]
-min_ok = 5
-"""
 CAMPAIGN = """
 name = "night"
 plan = "base.toml"
@@ -59,7 +44,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (*os.environ,):
         if name.startswith(("GITHUB_", "CI_COMMIT")):
             monkeypatch.delenv(name)
-    (tmp_path / "base.toml").write_text(PLAN)
+    (tmp_path / "base.toml").write_text(BUGGY)
     path = tmp_path / "night.toml"
     path.write_text(CAMPAIGN)
     return path
@@ -136,7 +121,7 @@ def test_a_night_is_one_command_and_the_next_one_knows_what_it_found(
 def test_a_night_that_is_known_runs_nothing_again_and_a_failed_notify_is_trouble(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (file.parent / "base.toml").write_text(PLAN.replace('bugs = ["ack-before-quorum"]', ""))
+    (file.parent / "base.toml").write_text(PLAN)
     first = run(file, "2026-11-21")
     again = run(file, "2026-11-21", "--notify", "false")
 
@@ -150,7 +135,7 @@ def test_a_night_that_is_known_runs_nothing_again_and_a_failed_notify_is_trouble
 
 
 def test_old_runs_of_the_campaign_go_and_no_others(file: Path) -> None:
-    (file.parent / "base.toml").write_text(PLAN.replace('bugs = ["ack-before-quorum"]', ""))
+    (file.parent / "base.toml").write_text(PLAN)
     runs = file.parent / "runs"
     assert run(file, "2026-11-21") == 0
     (young,) = RunStore(runs).runs()
@@ -170,7 +155,7 @@ def test_old_runs_of_the_campaign_go_and_no_others(file: Path) -> None:
 
 def test_fresh_seeds_are_other_ones_every_night_and_follow_from_its_date(file: Path) -> None:
     file.write_text(CAMPAIGN.replace("[night]", '[night]\nseeds = "fresh"'))
-    (file.parent / "base.toml").write_text(PLAN.replace('bugs = ["ack-before-quorum"]', ""))
+    (file.parent / "base.toml").write_text(PLAN)
     runs = file.parent / "runs"
 
     def seed(night: str) -> int:
@@ -186,8 +171,7 @@ def test_fresh_seeds_are_other_ones_every_night_and_follow_from_its_date(file: P
 
 
 def test_one_seed_a_cell_compares_findings_and_says_so(file: Path, tmp_path: Path) -> None:
-    sound = PLAN.replace('bugs = ["ack-before-quorum"]', "")
-    (file.parent / "base.toml").write_text(sound)
+    (file.parent / "base.toml").write_text(PLAN)
     file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
 
     nights = (run(file, "2026-11-21"), run(file, "2026-11-22"))
@@ -204,8 +188,7 @@ def test_one_seed_a_cell_compares_findings_and_says_so(file: Path, tmp_path: Pat
 
 
 def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
-    sound = PLAN.replace('bugs = ["ack-before-quorum"]', "")
-    (file.parent / "base.toml").write_text(sound)
+    (file.parent / "base.toml").write_text(PLAN)
     file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
     first = run(file, "2026-11-21")
     # Another cell has nothing in common with it: that is no pass.
@@ -226,7 +209,7 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     assert night_of(file, "2026-11-22")["comparison"] is None
 
     # What is found for the first time is new to both.
-    (file.parent / "base.toml").write_text(PLAN)
+    (file.parent / "base.toml").write_text(BUGGY)
     file.write_text(CAMPAIGN)
     assert run(file, "2026-11-23") == 1
     summary = night_of(file, "2026-11-23")
