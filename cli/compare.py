@@ -11,11 +11,11 @@ from cli.session import runs_option, say
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst
 from harness.text import inert
+from results.compare.rules import PARTS
 from results.store.index import Condition
 from results.store.store import RunStore
 
 LINE_CHARS = 2_000  # of a terminal; a reason names some cells
-PARTS = ("system", "mode", "workload", "faults", "provider", "nodes", "duration", "setting")
 
 
 @click.command()

@@ -25,7 +25,10 @@ def inert(text: str, limit: int = LIMIT_CHARS) -> str:
     """
     # Cut first: an escape has up to ten characters, and megabytes are not to be walked for a line.
     cut = len(text) - limit
-    shown = uncommanded("".join(_visible(char) for char in text[:limit]))
+    shown = text[:limit]
+    if not shown.isprintable():
+        shown = "".join(map(_visible, shown))
+    shown = uncommanded(shown)
     return f"{shown}… ({cut} more characters)" if cut > 0 else shown
 
 

@@ -8,14 +8,11 @@ from typing import Any
 import pandas as pd
 
 from harness.text import inert
-from results.compare.rules import FIGURES
+from results.compare.rules import FIGURES, PARTS
 from results.store.fingerprint import NO_FAULT
 from results.store.run_entry import RunEntry
 from results.store.run_figures import Host
 
-PARTS = ("system", "mode", "workload", "faults", "provider", "nodes", "duration", "setting")
-"""What a cell is made of, by the names that ``Rules.across`` may leave out; ``setting`` stands for
-all other keys of the load."""
 SIMULATED = "sim"
 LABEL_CHARS = 160
 

@@ -16,6 +16,11 @@ LEVEL = 0.02
 a hundred quiet nights two may."""
 
 
+PARTS = ("system", "mode", "workload", "faults", "provider", "nodes", "duration", "setting")
+"""What a cell is made of, by the names that ``Rules.across`` may leave out; ``setting`` stands for
+all other keys of the load."""
+
+
 class Scale(enum.Enum):
     """How two values of a figure are compared: a time or a rate by its ratio; what may be zero by
     its difference.
@@ -42,6 +47,18 @@ class Figure:
     more_is_worse: bool = True
 
 
+def _from_zero(name: str, words: str, unit: str, absolute: float) -> Figure:
+    """A figure that may be zero: a fifth more matters, where that is ``absolute`` at least."""
+    return Figure(
+        name=name,
+        words=words,
+        unit=unit,
+        scale=Scale.DIFFERENCE,
+        relative=0.2,
+        absolute=absolute,
+    )
+
+
 FIGURES = (
     Figure(
         name="ok_per_s",
@@ -53,46 +70,11 @@ FIGURES = (
     ),
     Figure(name="p50_ms", words="latency p50", unit="ms", scale=Scale.RATIO, relative=0.05),
     Figure(name="p99_ms", words="latency p99", unit="ms", scale=Scale.RATIO, relative=0.15),
-    Figure(
-        name="unavailable_s",
-        words="unavailable",
-        unit="s",
-        scale=Scale.DIFFERENCE,
-        relative=0.2,
-        absolute=0.3,
-    ),
-    Figure(
-        name="recover_s",
-        words="time to recover",
-        unit="s",
-        scale=Scale.DIFFERENCE,
-        relative=0.2,
-        absolute=0.3,
-    ),
-    Figure(
-        name="takeover_s",
-        words="time to take over",
-        unit="s",
-        scale=Scale.DIFFERENCE,
-        relative=0.2,
-        absolute=0.3,
-    ),
-    Figure(
-        name="indefinite_share",
-        words="indefinite share",
-        unit="",
-        scale=Scale.DIFFERENCE,
-        relative=0.2,
-        absolute=0.005,
-    ),
-    Figure(
-        name="lost_inside",
-        words="writes lost inside an envelope",
-        unit="",
-        scale=Scale.DIFFERENCE,
-        relative=0.2,
-        absolute=1.0,
-    ),
+    _from_zero("unavailable_s", "unavailable", "s", 0.3),
+    _from_zero("recover_s", "time to recover", "s", 0.3),
+    _from_zero("takeover_s", "time to take over", "s", 0.3),
+    _from_zero("indefinite_share", "indefinite share", "", 0.005),
+    _from_zero("lost_inside", "writes lost inside an envelope", "", 1.0),
 )
 BY_NAME: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in FIGURES})
 

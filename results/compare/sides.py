@@ -48,10 +48,7 @@ def side_of(text: str, store: RunStore, conditions: Sequence[Condition] = ()) ->
 
     Raises ``UsageError``; a side without any run is one.
     """
-    if days := _days(text):
-        return _asked(text, store, (*days, *conditions))
-    if _CONDITION.match(text):
-        own = tuple(Condition.parse(part) for part in _BETWEEN.split(text))
+    if own := conditions_of(text):
         return _asked(text, store, (*own, *conditions))
     if (root := _campaign(text, store)) is not None:
         names = _runs_of(root)
@@ -62,6 +59,17 @@ def side_of(text: str, store: RunStore, conditions: Sequence[Condition] = ()) ->
     run = store.resolve(text)
     where = RunStore(run.root.resolve().parent)
     return _asked(text, where, conditions, frozenset({run.root.resolve().name}))
+
+
+def conditions_of(text: str) -> tuple[Condition, ...]:
+    """Return the conditions that days, or conditions with commas between, are; none where ``text``
+    is neither. Raises ``UsageError``.
+    """
+    if days := _days(text):
+        return days
+    if not _CONDITION.match(text):
+        return ()
+    return tuple(Condition.parse(part) for part in _BETWEEN.split(text))
 
 
 def _asked(
@@ -117,4 +125,4 @@ def _runs_of(root: Path) -> frozenset[str]:
         RecursionError,
     ) as error:
         raise UsageError(f"{path}: expected the table of a campaign: {error}") from error
-    return frozenset(Path(row.run).name for row in table.cells if row.run)
+    return frozenset(Path(row.run).name for row in table.cells if row.run and not row.quarantine)

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from harness.exit_codes import Outcome
 from harness.text import inert
 from results.report.tabulate import CELL_CHARS
+from results.store.store import is_run_id
 
 MARKS = {
     Outcome.VIOLATION: "\u2715",
@@ -45,7 +46,7 @@ def rendered(template: str, **content: object) -> str:
 
 def environment() -> Environment:
     """Return what renders our templates: every text in them is escaped and inert."""
-    return Environment(
+    found = Environment(
         loader=PackageLoader("results"),
         autoescape=True,
         # A misspelt field fails, instead of leaving a gap in the page.
@@ -54,6 +55,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
+    found.tests["run_name"] = lambda text: is_run_id(str(text).split(" ")[0])
+    return found
 
 
 def own_text(name: str) -> str:

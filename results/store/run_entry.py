@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from harness.errors import MalformedHistory, PlanError
 from harness.history.manifest import read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_DURATION_S, MAX_SEED
+from harness.protocols.finding import Finding
 from harness.protocols.models import meaning_of
 from harness.protocols.roles import classes, parsed
 from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
@@ -31,6 +32,7 @@ from results.store.run_figures import Host, RunFigures, host_of, read_figures
 from results.store.run_tags import read_tags, split_tag
 
 SETTING_CHARS = 8
+RESET = "forced reset"  # in the place of a fault
 KINDS_MAX = 100  # of a mix that a stranger's run gives
 TEXT_CHARS = 200  # of a name that a stranger's run gives
 
@@ -248,22 +250,46 @@ def findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, 
     """Return the findings of a run by their causes; none without a verdict."""
     if verdict is None:
         return ()
+    resets_ns = [
+        reset.at_ns
+        for anomaly in verdict.anomalies.values()
+        for example in anomaly.examples
+        if example.explained_by is not None
+        for reset in example.explained_by.resets
+    ]
     return tuple(
         finding
         for name, anomaly in sorted(verdict.anomalies.items())
-        for finding in _by_cause(name, anomaly, system, verdict.model)
+        for finding in _by_cause(name, anomaly, system, verdict.model, resets_ns)
     )
 
 
-def _by_cause(name: str, anomaly: Anomaly, system: str, model: str) -> list[RecordedFinding]:
+def _by_reset(example: Finding, resets_ns: Sequence[int]) -> bool:
+    """Whether a forced reset explains a finding: it discarded the write, or came between the
+    operations that contradict each other, in a run where resets discarded writes.
+    """
+    if example.explained_by is not None and example.explained_by.resets:
+        return True
+    begin_ns = min((each.invoke_ns for each in example.operations), default=0)
+    end_ns = max((each.complete_ns for each in example.operations), default=0)
+    return any(begin_ns < at_ns < end_ns for at_ns in resets_ns)
+
+
+def _by_cause(
+    name: str, anomaly: Anomaly, system: str, model: str, resets_ns: Sequence[int]
+) -> list[RecordedFinding]:
     """Return a finding for each cause that the examples of ``anomaly`` name. Only a few examples
     are kept of many: the first cause has the whole count.
     """
     causes: dict[tuple[str, str], str] = {}
     for example in anomaly.examples:
         told = example.explained_by
-        fault = told.kind if told and told.kind and not told.no_fault else NO_FAULT
-        role = _role_class(told.roles) if told and told.roles else ""
+        if _by_reset(example, resets_ns):
+            # Whichever fault came before it: what a reset discards is one finding.
+            fault, role = RESET, ""
+        else:
+            fault = told.kind if told and told.kind and not told.no_fault else NO_FAULT
+            role = _role_class(told.roles) if told and told.roles else ""
         causes.setdefault((_text(fault), _text(role)), example.text)
     if not causes:
         causes[NO_FAULT, ""] = ""

@@ -69,12 +69,12 @@ def write_trend(
     """Write the page to ``path``, and the JSON beside it; return ``path``. Raises
     ``HarnessError``.
     """
-    drawn = sorted(found.series, key=lambda each: not each.turns)[:PICTURES_MAX]
+    drawn = drawn_first(found)[:PICTURES_MAX]
     page = rendered(
         "trend.html",
         found=found,
         grids=tables(found, between),
-        pictures=[_picture(series) for series in drawn],
+        pictures=[picture(series) for series in drawn],
         more=len(found.series) - len(drawn),
         links=_links(found, store, path),
     )
@@ -82,6 +82,11 @@ def write_trend(
     write_atomically(path, page.encode("utf-8", "backslashreplace"))
     write_atomically(path.with_suffix(".json"), encoded(found))
     return path
+
+
+def drawn_first(found: Trend) -> list[Series]:
+    """Return the series, those with a change first."""
+    return sorted(found.series, key=lambda each: not each.turns)
 
 
 def encoded(found: Trend) -> bytes:
@@ -123,7 +128,8 @@ def _finding(each: FindingHistory) -> tuple[str, ...]:
     )
 
 
-def _picture(series: Series) -> Markup:
+def picture(series: Series) -> Markup:
+    """Draw a series with its changes."""
     turns = [(t.at, t.until, t.before, t.after, t.worse) for t in series.turns]
     title = f"{series.words}, {series.cell}"
     return trend_line(title, series.nights, series.values, turns, series.unit)

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 import attrs
 from jinja2 import Environment
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.campaigns.cell_table import CampaignTable, CellRow
+from harness.campaigns.cell_table import CellRow
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
 from harness.history.files import read_small
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
+from results.compare.rules import PARTS
 from results.report.html import MARKS, environment, own_text
 from results.store.index import Condition, Query
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
 from results.web import search
+from results.web.analysis import Shelf, compared, trend_of
 from results.web.catalog import Catalog
 from results.web.guards import REPORT_POLICY, Guard
 
 if TYPE_CHECKING:
     from results.compare.comparison import Comparison
-    from results.compare.figures import FigureChange
+    from results.trend.trends import Trend
 
 MAX_REPORT_BYTES = 64 << 20
 MAX_PLAN_BYTES = 1 << 20
@@ -45,7 +46,8 @@ CELLS_MAX = 1000  # of a campaign, in one page
 RUNS_MAX = search.PAGE_ROWS  # of a finding, in one page
 FINDINGS_MAX = 500
 CAMPAIGNS_MAX = 300
-FIGURES_MAX = 400
+PICTURES_MAX = 40  # of a trend, each of some kilobytes
+_SIDES = ("new", "base", "where")
 Page = Callable[[Request], Awaitable[Response]]
 _MARKS = {outcome.value: mark for outcome, mark in MARKS.items()}
 _TEXT = "text/plain; charset=utf-8"
@@ -64,6 +66,7 @@ def application(catalog: Catalog, port: int) -> Starlette:
         Route("/campaigns", pages.campaigns),
         Route("/campaigns/{name}", pages.campaign),
         Route("/compare", pages.compare),
+        Route("/trend", pages.trend),
         Route("/findings", pages.findings),
         Route("/findings/{fingerprint}", pages.finding),
         Route("/static/{name}", static),
@@ -95,6 +98,7 @@ class Pages:
 
     catalog: Catalog
     templates: Environment
+    shelf: Shelf = attrs.field(factory=Shelf)
 
     async def home(self, request: Request) -> Response:
         """The list of runs is the first page."""
@@ -165,6 +169,7 @@ class Pages:
             plan=run.plan.is_file() and not run.plan.is_symlink(),
             judged=verdict is not None,
             campaigns=[tag for tag in entry.tags if tag.startswith(("campaign=", "night="))],
+            alike=_alike(entry),
         )
 
     async def report(self, request: Request) -> Response:
@@ -216,41 +221,72 @@ class Pages:
         )
 
     async def compare(self, request: Request) -> Response:
-        """Two campaigns, the runs of their cells side by side."""
+        """Two sides of the store, compared."""
         given = request.query_params
-        names = tuple(given.get(side, "") for side in ("new", "base"))
-        found, trouble = None, ""
-        if any(names):
-            tables = [self.catalog.campaign(name) for name in names]
-            if None in tables:
-                raise HTTPException(
-                    404, "there is no such campaign in the store, or no table of it"
-                )
-            sides = [self._entries(table) for table in tables if table is not None]
-            if all(sides):
-                # Half a second for some hundred runs: others are served meanwhile.
-                found = await run_in_threadpool(_compared, *sides)
-            else:
-                trouble = "of one of them no run is in the store (any more)"
-        lines = self.catalog.campaigns()[:CAMPAIGNS_MAX]
+        new, base, where = (given.get(name, "")[: search.MAX_CHARS] for name in _SIDES)
+        across = frozenset(given.getlist("across")) & frozenset(PARTS)
+        answer = None
+        asked = bool(new and base)
+        if asked:
+            current = self.catalog.current()
+            make = partial(compared, self.catalog, current.index, new, base, where, across)
+            key = ("compare", new, base, where, across)
+            answer = await self.shelf.answer(key, current.mark, make)
+        content: dict[str, Any] = dict.fromkeys(("found", "mark", "grids", "meaning"))
+        if answer is not None and answer.value is not None:
+            from results.compare.told import MEANINGS, tables
+
+            found = cast("Comparison", answer.value)
+            content = {
+                "found": found,
+                "mark": MARKS[found.outcome],
+                "meaning": MEANINGS[found.outcome],
+                "grids": tables(found, every=True),
+            }
         return self._page(
             "compare.html",
             title="Compare",
-            names=[line.name for line in lines],
-            new=names[0],
-            base=names[1],
-            found=found,
-            mark="" if found is None else MARKS[found.outcome],
-            figures=[] if found is None else _figures(found),
-            trouble=trouble,
+            names=[line.name for line in self.catalog.campaigns()[:CAMPAIGNS_MAX]],
+            new=new,
+            base=base,
+            where=where,
+            across=across,
+            parts=PARTS,
+            working=asked and answer is None,
+            trouble="" if answer is None else answer.trouble,
+            links={} if content["found"] is None else _compare_links(content["found"]),
+            **content,
         )
 
-    def _entries(self, table: CampaignTable) -> list[RunEntry]:
-        """The runs of the cells that count, as the index knows them."""
-        names = [Path(row.run).name for row in table.cells if row.counts and row.run]
-        index = self.catalog.current().index
-        conditions = [Condition(name="run", operator="=", value=name) for name in names]
-        return [entry for each in conditions for entry in index.entries(Query(conditions=(each,)))]
+    async def trend(self, request: Request) -> Response:
+        """Figures and findings over months."""
+        where = request.query_params.get("where", "")[: search.MAX_CHARS]
+        current = self.catalog.current()
+        make = partial(trend_of, current.index, where)
+        answer = await self.shelf.answer(("trend", where), current.mark, make)
+        content: dict[str, Any] = dict.fromkeys(("found", "grids", "pictures", "more"))
+        links: dict[str, str] = {}
+        if answer is not None and answer.value is not None:
+            from results.trend.told import drawn_first, picture, tables
+
+            found = cast("Trend", answer.value)
+            drawn = drawn_first(found)[:PICTURES_MAX]
+            content = {
+                "found": found,
+                "grids": tables(found),
+                "pictures": [picture(each) for each in drawn],
+                "more": len(found.series) - len(drawn),
+            }
+            links = {each.words: f"/findings/{each.fingerprint}" for each in found.findings}
+        return self._page(
+            "trend.html",
+            title="Trend",
+            where=where,
+            working=answer is None,
+            trouble="" if answer is None else answer.trouble,
+            links=links,
+            **content,
+        )
 
     async def findings(self, request: Request) -> Response:
         """The findings over all runs, the last seen first."""
@@ -326,27 +362,15 @@ _COLUMNS = (
 )
 
 
-def _compared(new: Sequence[RunEntry], base: Sequence[RunEntry]) -> Comparison:
-    from results.compare.comparison import compare  # pandas takes a second to import
-
-    return compare(new, base)
-
-
-def _figures(found: Comparison) -> list[tuple[FigureChange, str, str, str, str]]:
-    """Return the changes of figures in words, those that are called first."""
-    from results.compare.figures import percent, shown
-
-    order = sorted(found.figures, key=lambda each: (not each.worse, not each.better))
-    return [
-        (
-            each,
-            shown(each.new, each.unit),
-            shown(each.base, each.unit),
-            percent(each.change),
-            "worse" if each.worse else "better" if each.better else each.untested or "as it was",
-        )
-        for each in order[:FIGURES_MAX]
-    ]
+def _compare_links(found: Comparison) -> dict[str, str]:
+    """Return the pages of findings by the words that stand in the tables."""
+    every = (
+        *found.findings_new,
+        *found.findings_known,
+        *found.findings_gone,
+        *found.findings_untried,
+    )
+    return {each.words: f"/findings/{each.fingerprint}" for each in every}
 
 
 def _turned(asked: search.Search, name: str) -> str:
@@ -378,6 +402,13 @@ def _row(entry: RunEntry) -> dict[str, object]:
         "gap": "" if entry.longest_gap_s is None else f"{entry.longest_gap_s:.2f} s",
         "found": ", ".join(dict.fromkeys(each.anomaly for each in entry.findings)),
     }
+
+
+def _alike(entry: RunEntry) -> str:
+    """Return the conditions that runs of the same system under the same load meet."""
+    named = ("system", "mode", "workload", "provider")
+    pairs = [(name, getattr(entry, name)) for name in named]
+    return ",".join(f"{name}={value}" for name, value in pairs if value and "," not in value)
 
 
 def _meaning(entry: RunEntry) -> str:

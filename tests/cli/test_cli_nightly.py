@@ -20,7 +20,7 @@ from small_campaign import BUGGY, PLAN
 
 from cli.main import COMMANDS, execute
 from cli.nightly import nightly
-from harness.campaigns.matrix import CampaignFile, read
+from harness.campaigns.matrix import CampaignFile, places, read
 from results.store.store import RunStore
 
 ROOT = Path(__file__).parents[2]
@@ -306,4 +306,7 @@ def test_the_campaign_of_the_guide_is_one_and_names_every_rule(tmp_path: Path) -
     for field in msgspec.structs.fields(rules):
         assert re.search(rf"(?m)^{field.name} = ", text)
     assert read(ROOT / ".ci" / "night.toml").night.seeds == "fresh"
+    ignite = read(ROOT / ".ci" / "night-ignite.toml")
+    assert {place.overrides()["system.mode"] for place in places(ignite)} == {"SC", "HA"}
+    assert (ROOT / ".ci" / str(ignite.plan)).is_file()
     assert "nightly" in COMMANDS

@@ -15,7 +15,7 @@ import pytest
 from cli.main import execute
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
-from harness.protocols.finding import Explanation, Finding
+from harness.protocols.finding import Explanation, Finding, RecordedOperation, ResetCause
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
 from results.store.index import Condition, Query, index_path, opened
@@ -262,3 +262,33 @@ def test_what_else_a_target_held_makes_no_other_finding() -> None:
     assert primary == fingerprints("follower of partition 2", "primary of partition 0")
     assert primary != fingerprints("follower of partition 2")
     assert fingerprints("metastorage leader") != fingerprints("a role of its own")
+
+
+def test_what_a_forced_reset_did_is_one_finding_whichever_fault_came_before() -> None:
+    def operation(begin_ns: int, end_ns: int) -> RecordedOperation:
+        return RecordedOperation(
+            txn=1, process=0, type="ok", invoke_ns=begin_ns, complete_ns=end_ns, ops=()
+        )
+
+    def fingerprints(kind: str, at_ns: int) -> dict[str, str]:
+        reset = ResetCause(node="n2", at_ns=at_ns, started_ns=None, fault=0, text="")
+        cause = Explanation(text="", kind=kind, roles=("follower of partition 0",), reset=reset)
+        lost = Finding(text="lost", txns=(1,), keys=(1,), explained_by=cause)
+        near = Explanation(text="", kind=kind, roles=("follower of partition 0",))
+        both = (operation(10, 20), operation(70, 80))
+        order = Finding(text="", txns=(1,), keys=(1,), explained_by=near, operations=both)
+        verdict = Verdict(
+            outcome=Outcome.VIOLATION,
+            model="strict-serializable",
+            anomalies={
+                "lost-write": Anomaly(count=1, examples=(lost,)),
+                "incompatible-order": Anomaly(count=1, examples=(order,)),
+            },
+        )
+        return {each.anomaly: each.fingerprint for each in findings_of(verdict, "ignite3")}
+
+    assert fingerprints("kill", 50) == fingerprints("restart", 60)
+    # What was over before the reset is no work of it.
+    early, other = fingerprints("kill", 90), fingerprints("restart", 90)
+    assert early["lost-write"] == other["lost-write"]
+    assert early["incompatible-order"] != other["incompatible-order"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -10,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -25,6 +28,7 @@ from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
 from results.report.render import write_report
+from results.web.analysis import Shelf
 from results.web.search import parse
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -111,6 +115,18 @@ def asked(
         connection.close()
 
 
+def worked_out(port: int, path: str) -> str:
+    """The page behind the one that says that it is being worked out."""
+    end_s = time.monotonic() + LIMIT_S
+    while True:
+        status, _, page = asked(port, path)
+        assert status == 200
+        if "it is being worked out" not in page:
+            return page
+        assert 'http-equiv="refresh"' in page
+        assert time.monotonic() < end_s
+
+
 PAGES = [
     "/runs",
     "/runs?q=violation&sort=longest_gap_s&dir=up&page=1",
@@ -120,6 +136,11 @@ PAGES = [
     "/campaigns/night-20261102",
     "/compare",
     "/compare?new=night-20261102&base=night-20261101",
+    f"/compare?new={RED}&base=begun%3E%3D2026-11-02&across=setting",
+    "/compare?new=../../etc&base=night-20261101&where=%3Cimg%3E",
+    "/trend",
+    "/trend?where=system%3Dreference",
+    "/trend?where=nonsense%3Cimg%3E",
     "/findings",
 ]
 
@@ -158,14 +179,76 @@ def test_runs_are_searched_sorted_and_filtered(port: int) -> None:
 
 
 def test_two_campaigns_are_compared(port: int) -> None:
-    _, _, page = asked(port, "/compare?new=night-20261102&base=night-20261101")
-    _, _, turned = asked(port, "/compare?new=night-20261101&base=night-20261102")
+    page = worked_out(port, "/compare?new=night-20261102&base=night-20261101")
+    turned = worked_out(port, "/compare?new=night-20261101&base=night-20261102")
 
     assert "new finding: lost-write" in page
-    assert "Findings that are gone" in turned
+    assert ">gone<" in turned
     assert "new finding" not in turned
-    assert asked(port, "/compare?new=night-20261102&base=none")[0] == 404
-    assert asked(port, "/compare?new=night-20261102&base=..%2fcampaigns")[0] == 404
+
+
+def test_sides_are_named_as_by_the_command_and_within_the_store(port: int, store: Path) -> None:
+    page = worked_out(port, f"/compare?new=outcome%3Dviolation,system%3Dreference&base={GREEN}")
+    days = worked_out(port, "/compare?new=2026-11-02&base=2026-11-01&across=setting")
+    narrowed = worked_out(port, "/compare?new=2026-11-01..&base=2026-11-01..&where=outcome%3Dvalid")
+
+    assert "new finding: lost-write" in page
+    assert f'<a href="/runs/{RED}">' in page
+    assert "(1 runs) with" in days
+    assert narrowed.count("(1 runs)") == 2
+    for other in ("none", "..%2fcampaigns", quote(str(store), safe=""), "latest"):
+        told = worked_out(port, f"/compare?new={other}&base={GREEN}")
+        assert "expected a run, a campaign, days" in told
+    assert "no such runs" in worked_out(port, f"/compare?new=release%3D9&base={GREEN}")
+    assert "is a number" in worked_out(port, f"/compare?new=seed%3Dx&base={GREEN}")
+
+
+def test_a_trend_is_of_the_runs_that_are_asked_for(port: int) -> None:
+    every = worked_out(port, "/trend")
+    green = worked_out(port, "/trend?where=outcome%3Dvalid")
+
+    assert "3 runs from 2026-11-01 to 2026-11-03" in every
+    assert "lost-write" in every
+    assert f'<a href="/runs/{RED}">' in every
+    assert "1 runs from 2026-11-02" in green
+    assert "lost-write" not in green
+    assert "expected conditions" in worked_out(port, "/trend?where=nonsense")
+    assert "there is no trend of nothing" in worked_out(port, "/trend?where=outcome%3Dunknown")
+
+
+def test_pages_lead_to_what_they_may_be_compared_with(port: int) -> None:
+    for path in (f"/runs/{RED}", "/campaigns/night-20261102"):
+        page = asked(port, path)[2]
+        for link in re.findall(r'href="(/(?:compare|trend)\?[^"]+)"', page):
+            told = worked_out(port, link.replace("&amp;", "&"))
+            assert "expected" not in told, link
+    links = re.findall(r'href="(/findings/[^"]+)"', asked(port, f"/runs/{RED}")[2])
+    page = asked(port, links[0])[2]
+    assert "what else changed since it was first seen" in page
+    assert "trend of reference" in page
+
+
+def test_an_answer_is_kept_until_runs_change_and_shown_meanwhile() -> None:
+    async def story() -> list[object]:
+        shelf, told = Shelf(), []
+        go = threading.Event()
+
+        def slow() -> str:
+            go.wait(LIMIT_S)
+            return "old"
+
+        told.append(await shelf.answer("key", "1", slow))
+        go.set()
+        while (found := await shelf.answer("key", "1", slow)) is None:
+            pass
+        told.append(found.value)
+        told.append(getattr(await shelf.answer("key", "2", lambda: "new"), "value", None))
+        while (found := await shelf.answer("key", "2", lambda: "never")) and found.value == "old":
+            pass
+        told.append(found and found.value)
+        return told
+
+    assert asyncio.run(story()) == [None, "old", "old", "new"]
 
 
 def test_what_is_typed_is_conditions_and_words() -> None:

@@ -33,7 +33,7 @@
     table.parentElement.before(input);
   }
 
-  const PLACES = { r: "/runs", c: "/campaigns", m: "/compare", f: "/findings" };
+  const PLACES = { r: "/runs", c: "/campaigns", m: "/compare", t: "/trend", f: "/findings" };
   let prefix = "";
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
@@ -48,7 +48,7 @@
     if (event.key === "j") go(1);
     else if (event.key === "k") go(-1);
     else if (event.key === "/") {
-      const search = document.querySelector("#q, input.filter");
+      const search = document.querySelector("#q, #where, input.filter");
       if (search) { event.preventDefault(); search.focus(); search.select(); }
       else location.href = "/runs";
     }
