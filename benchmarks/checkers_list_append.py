@@ -188,7 +188,8 @@ def moved(table: pa.Table, copy: int, txns: int) -> pa.Table:
     for name, distance in apart.items():
         if name in table.column_names:
             column = pc.add(table.column(name), distance * copy)
-            table = table.set_column(table.column_names.index(name), name, column)
+            place = table.column_names.index(name)
+            table = table.set_column(place, table.schema.field(place), column)
     return table
 
 
