@@ -44,7 +44,7 @@ NO_EVIDENCE = (
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen``
     and ``.written``, ``lost-write.lost`` and ``.counts``, ``resets.cuts``, ``.findings`` and
-    ``.elsewhere``, and ``lists.dependencies``: how many there are.
+    ``.elsewhere``, and ``lists.counts``: how many dependencies there are.
 
     Edges, findings and snapshots of a partition that was reset have surrogates for keys.
     """
@@ -64,7 +64,7 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "lists.findings": pa.concat_tables([*found, stale]),
         "lists.edges": between,
         "lists.tails": beyond,
-        "lists.dependencies": pa.table({"count": [known]}),
+        "lists.counts": pa.table({"dependencies": [known]}),
         **of_snapshots,
         # Of whole keys: whether a reset permits a loss is asked once it is known.
         **lost_writes(whole, tables, setting),
@@ -122,7 +122,7 @@ class ListAppend:
                 _cycle(name, steps, operations, faults, named) for steps in cycles[name]
             )
             anomalies[name] = Anomaly(count=count, examples=examples)
-        known = sum(tables["lists.dependencies"]["count"].to_pylist())
+        known = sum(tables["lists.counts"]["dependencies"].to_pylist())
         # An anomaly of one transaction alone is evidence, even where no other touched its keys.
         judged = known > 0 or bool(anomalies)
         return Part(
