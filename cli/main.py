@@ -158,7 +158,13 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         _require_text(arguments)
         # Standalone, click would exit with its own 1 and 2, which are verdicts here.
-        code = cli.main(list(arguments), prog_name="firedrill", standalone_mode=False, obj=session)
+        code = cli.main(
+            list(arguments),
+            prog_name="firedrill",
+            standalone_mode=False,
+            obj=session,
+            color=False if "NO_COLOR" in os.environ else None,
+        )
         # What is buffered fails only when it is flushed: here that still becomes an exit code.
         sys.stdout.flush()
     except click.exceptions.Abort:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shlex
 import shutil
 import subprocess
@@ -21,6 +23,7 @@ from harness.protocols.verdict import Verdict, decode, encode, read_verdict
 from harness.run.directory import RunDirectory
 from harness.text import inert_json
 
+FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
 
 
@@ -183,3 +186,27 @@ def test_the_report_links_the_diagram_of_a_trace(tmp_path: Path) -> None:
     run.diagram.write_text("<svg/>")
     assert execute(["report", str(run.root)]) == 0
     assert link in run.report.read_text()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_terminal_without_colours_gets_none(plain: bool, tmp_path: Path) -> None:
+    run = shutil.copytree(RUNS / "sim-valid", tmp_path / "run")
+    environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    controller, terminal = pty.openpty()
+    check = subprocess.Popen(
+        [FIREDRILL, "check", run, "--no-report"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment | ({"NO_COLOR": "1"} if plain else {}),
+    )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while block := os.read(controller, 4096):
+            shown += block
+    os.close(controller)
+
+    assert check.wait(120) == 0, shown
+    assert b"VALID" in shown
+    assert (b"\x1b[" in shown) is not plain
