@@ -18,6 +18,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from tarfile import AREGTYPE, BLOCKSIZE, REGTYPE, ReadError
 from typing import IO, Self
 
 import msgspec
@@ -64,11 +65,19 @@ class _PlainFile(tarfile.TarInfo):
     """
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
         """See ``tarfile.TarInfo``. Raises ``tarfile.ReadError``."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise tarfile.ReadError("something that is no regular file")
+        # The whole of it, since what the library calls on the way differs between its releases.
+        if (fileobj := tarfile.fileobj) is None:
+            raise ReadError("a closed archive")
+        found = cls.frombuf(
+            fileobj.read(BLOCKSIZE), tarfile.encoding or "utf-8", tarfile.errors or "strict"
+        )
+        if found.type not in (REGTYPE, AREGTYPE):
+            raise ReadError("something that is no regular file")
+        found.offset_data = fileobj.tell()
+        found.offset = found.offset_data - BLOCKSIZE
+        tarfile.offset = found.offset_data + -(-found.size // BLOCKSIZE) * BLOCKSIZE
         return found
 
 

