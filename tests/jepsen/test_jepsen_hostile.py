@@ -71,37 +71,28 @@ BOMBS: dict[str, tuple[str, str, int, str]] = {
     "remarks": (EDN_OP % 1, NEMESIS, 400_000, "more operations of no client than"),
     "remarks in a line": (EDN_OP % 1, NEMESIS.strip(), 400_000, "more operations of no client"),
 }
-# Of three tries the best: what else the machine does only ever adds.
+TRIES = 3  # and of them the best: what else the machine does only ever adds
+# What reading one file costs in a process of its own, as a command is one: its reason, the seconds
+# of CPU that it would take where the bar is one, and its peak in MiB.
 MEASURED = """
 import json, sys, time
 from pathlib import Path
 from harness.errors import MalformedHistory
 from harness.importers.jepsen.imported_history import read_jepsen
 
-def spun():
-    begun = time.process_time()
-    sum(number for number in range(5_000_000))
-    return time.process_time() - begun
-
-bar, spin, *paths = sys.argv[1:]
-for path in paths:
-    best = None
-    for _ in range(3):
-        slow = max(1.0, spun() / float(spin))
-        begun = time.process_time()
-        try:
-            read_jepsen(Path(path))
-            reason = ""
-        except MalformedHistory as error:
-            reason = error.reason
-        spent = (time.process_time() - begun) / slow
-        best = spent if best is None else min(best, spent)
-        if best < float(bar):
-            break
-    # Not ru_maxrss: it counts what the parent had before this program was started.
-    status = Path("/proc/self/status").read_text()
-    peak = int(status.partition("VmHWM:")[2].split()[0]) // 1024
-    print(json.dumps([reason, best, peak]))
+begun = time.process_time()
+sum(number for number in range(5_000_000))
+slow = max(1.0, (time.process_time() - begun) / float(sys.argv[2]))
+begun = time.process_time()
+try:
+    read_jepsen(Path(sys.argv[1]))
+    reason = ""
+except MalformedHistory as error:
+    reason = error.reason
+spent = (time.process_time() - begun) / slow
+# Not ru_maxrss: it counts what the parent had before this program was started.
+status = Path("/proc/self/status").read_text()
+print(json.dumps([reason, spent, int(status.partition("VmHWM:")[2].split()[0]) // 1024]))
 """
 
 
@@ -114,20 +105,29 @@ def bomb(path: Path, head: str, unit: str, count: int) -> Path:
     return path
 
 
-def test_a_small_file_that_expands_to_nothing_is_refused_at_once(tmp_path: Path) -> None:
-    paths = [bomb(tmp_path / name, *tried[:3]) for name, tried in BOMBS.items()]
+def measured(path: Path) -> tuple[str, float, int]:
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(BOMB_CPU_S), str(SPIN_S), *map(str, paths)],
+        [sys.executable, "-c", MEASURED, str(path), str(SPIN_S)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=60,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
-    for (name, tried), line in zip(BOMBS.items(), done.stdout.splitlines(), strict=True):
-        reason, spent_s, peak_mib = json.loads(line)
-        assert tried[3] in reason, name
-        assert spent_s < BOMB_CPU_S, name
-        assert peak_mib < BOMB_MIB, name
+    reason, spent_s, peak_mib = json.loads(done.stdout)
+    return reason, spent_s, peak_mib
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_that_expands_to_nothing_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    *made_of, refusal = BOMBS[name]
+    path = bomb(tmp_path / "history", *made_of)
+    for _ in range(TRIES):
+        reason, spent_s, peak_mib = measured(path)
+        assert refusal in reason
+        assert peak_mib < BOMB_MIB
+        if spent_s < BOMB_CPU_S:
+            return
+    assert spent_s < BOMB_CPU_S
 
 
 def test_what_stands_between_operations_may_be_as_much_as_they_are(tmp_path: Path) -> None:
