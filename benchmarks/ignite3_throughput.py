@@ -32,6 +32,7 @@ from clusters.providers.docker.labels import RUN
 from harness import plugins
 from harness.protocols.client import READ_WRITE, Client, StoreError
 from harness.protocols.cluster import Cluster, System
+from harness.protocols.conflicts import conflict_codes
 from harness.tasks import together
 
 NODES = ("n1", "n2", "n3")
@@ -145,7 +146,7 @@ async def load(system: System, cluster: Cluster, *, clients: int, seconds: float
     loop, before_s = asyncio.get_running_loop(), await asyncio.to_thread(nodes_cpu_s)
     until_s, took_s, codes = loop.time() + seconds, list[float](), Counter[str]()
 
-    conflicts = system.declaration.conflicts or ()
+    conflicts = conflict_codes(system.declaration)
 
     async def dialed(number: int) -> AsyncIterator[Client]:
         """A connection after another: one that met an error may be of no use any more, unless it

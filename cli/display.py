@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.history.records import OpType
+from harness.protocols.promise import REFUSED
 from harness.run.progress import Progress
 from harness.text import inert
 
@@ -32,6 +33,7 @@ ERROR_CODES_LIMIT = 200  # distinct codes counted; the store may invent them
 ERRORS_SHOWN = 4
 NOTES_SHOWN = 3
 FIELD_CHARS = 60
+STYLES = {"ok": "blue", REFUSED: "", "fail": "magenta", "info": "yellow"}
 
 Now = Callable[[], float]
 
@@ -85,6 +87,7 @@ class Tally:
         self.started_s = self.entered_s = now()
         self.phase = "start"
         self.counts = dict.fromkeys(OpType, 0)
+        self.conflicts = 0
         self.errors: dict[str, int] = {}
         self.active: tuple[str, ...] = ()
         self._rate = Rate(RATE_WINDOW_S)
@@ -95,10 +98,13 @@ class Tally:
         self._rate = Rate(RATE_WINDOW_S)
         self._rate.of(self.entered_s, self.counts[OpType.OK])
 
-    def count(self, kind: OpType, error: str | None) -> None:
-        """Count one completion; an error code past the limit of distinct ones
-        counts as ``other``.
+    def count(self, kind: OpType, error: str | None, *, conflict: bool = False) -> None:
+        """Count one completion, a conflict neither by its type nor by its code; an error code past
+        the limit of distinct ones counts as ``other``.
         """
+        if conflict:
+            self.conflicts += 1
+            return
         self.counts[kind] += 1
         if error is not None:
             known = error in self.errors or len(self.errors) < ERROR_CODES_LIMIT
@@ -116,6 +122,13 @@ class Tally:
         if self.phase != DRIVE:
             return None
         return max(0.0, self._drive_s - (self._now() - self.entered_s))
+
+    def ended(self) -> dict[str, int]:
+        """Return the completed transactions as they are shown, in this order: ``ok``, those that
+        were ``REFUSED``, ``fail`` and ``info``.
+        """
+        ok, *others = ((kind.value, count) for kind, count in self.counts.items())
+        return dict([ok, (REFUSED, self.conflicts), *others])
 
     def rate_per_s(self) -> float:
         """Return ok operations a second, since the last call that is at least a window old or since
@@ -174,9 +187,9 @@ class PlainDisplay:
             f"{inert(name, FIELD_CHARS)}{'' if left_s is None else f' for {round(left_s, 1):g} s'}"
         )
 
-    def completed(self, type: OpType, error: str | None) -> None:
+    def completed(self, type: OpType, error: str | None, *, conflict: bool = False) -> None:
         """See ``Progress``."""
-        self._tally.count(type, error)
+        self._tally.count(type, error, conflict=conflict)
 
     def faults(self, active: tuple[str, ...]) -> None:
         """See ``Progress``."""
@@ -197,9 +210,10 @@ class PlainDisplay:
 
     def _summary(self) -> str:
         tally = self._tally
-        if not any(tally.counts.values()):
+        ended = tally.ended()
+        if not any(ended.values()):
             return f"{tally.phase}: still at it"
-        counts = ", ".join(f"{kind} {count}" for kind, count in tally.counts.items())
+        counts = ", ".join(f"{count} {name}" for name, count in ended.items())
         errors, faults = tally.top_errors(), tally.faults()
         return "; ".join(
             part
@@ -281,9 +295,9 @@ class LiveDisplay:
         """See ``Progress``."""
         self._tally.enter(name)
 
-    def completed(self, type: OpType, error: str | None) -> None:
+    def completed(self, type: OpType, error: str | None, *, conflict: bool = False) -> None:
         """See ``Progress``."""
-        self._tally.count(type, error)
+        self._tally.count(type, error, conflict=conflict)
 
     def faults(self, active: tuple[str, ...]) -> None:
         """See ``Progress``."""
@@ -295,7 +309,7 @@ class LiveDisplay:
 
     def render(self) -> Group:
         """Return the panel in its present state."""
-        tally, counts = self._tally, self._tally.counts
+        tally = self._tally
         left_s = tally.left_s
         time_text = f"{tally.elapsed_s:.0f} s" + (
             "" if left_s is None else f", {left_s:.0f} s left"
@@ -306,9 +320,8 @@ class LiveDisplay:
         grid.add_row("phase", Text(inert(tally.phase, FIELD_CHARS), style="bold"))
         grid.add_row("time", time_text)
         grid.add_row("rate", f"{tally.rate_per_s():,.0f} ok/s")
-        grid.add_row("ok", Text(f"{counts[OpType.OK]:,}", style="blue"))
-        grid.add_row("fail", Text(f"{counts[OpType.FAIL]:,}", style="magenta"))
-        grid.add_row("info", Text(f"{counts[OpType.INFO]:,}", style="yellow"))
+        for name, count in tally.ended().items():
+            grid.add_row(name, Text(f"{count:,}", style=STYLES[name]))
         # Text, never markup: a store's "[red]" is shown, not obeyed.
         grid.add_row("errors", Text(tally.top_errors() or "none"))
         grid.add_row("faults", Text(tally.faults() or "none", style="bold" if tally.active else ""))

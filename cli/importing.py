@@ -14,6 +14,7 @@ from cli.analysis import Foreign
 from cli.archived import is_archive, run_of
 from harness import plugins
 from harness.errors import HarnessError, UsageError
+from harness.history.files import what_it_is
 from harness.history.manifest import read_manifest
 from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
 from harness.run.directory import BankRules, RunDirectory
@@ -54,6 +55,7 @@ def opened(
         return
     path = Path(name)
     if not is_history(name):
+        _require_readable(path)
         run = run_of(store, name)
         if workload is not None:
             _require_workload(run, workload)
@@ -102,6 +104,14 @@ def _copied_stdin(scratch: Path) -> Path:
                 raise UsageError(f"-: expected at most {MAX_EXPANDED_BYTES} bytes, found more")
             copy.write(block)
     return path
+
+
+def _require_readable(path: Path) -> None:
+    """Refuse what is neither a file nor a directory; what is not there may be a run's name."""
+    with contextlib.suppress(OSError, ValueError):
+        if found := what_it_is(path.stat().st_mode):
+            expected = "expected a history file or the directory of a run (- reads stdin)"
+            raise UsageError(f"{path}: it is {found}, {expected}")
 
 
 def _require_workload(run: RunDirectory, workload: str) -> None:

@@ -27,7 +27,8 @@ ERRORS_TOLD = 5
 
 class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is going on. ``left_s`` is the rest of the drive phase, ``counts`` the completed
-    transactions by type, ``errors`` the commonest codes, ``faults`` those in force.
+    transactions by how they ended (``Tally.ended``), ``errors`` the commonest codes, ``faults``
+    those in force.
     """
 
     phase: str
@@ -80,7 +81,7 @@ class StatusFile:
             elapsed_s=tally.elapsed_s,
             left_s=tally.left_s,
             rate_per_s=self._rate.of(tally.elapsed_s, tally.counts[OpType.OK]),
-            counts={kind.value: count for kind, count in tally.counts.items()},
+            counts=tally.ended(),
             errors=dict(errors[:ERRORS_TOLD]),
             faults=tally.active,
         )

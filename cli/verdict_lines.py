@@ -18,13 +18,14 @@ from harness.history.layout import FAULTS, TRANSACTIONS, table_path
 from harness.history.manifest import read_manifest
 from harness.history.records import OpType
 from harness.plan import plan as plans
+from harness.protocols.conflicts import conflict_codes
 from harness.protocols.finding import Finding
+from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import Verdict
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
 from results.report.cards import plainest_first
-from results.report.recovery import declared_conflicts
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
@@ -95,7 +96,7 @@ def _places(finding: Finding, table: pa.Table) -> Iterator[str]:
 
 def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.Table) -> str:
     """Say in one line what was driven, how it ended, how long it took, and what was broken."""
-    parts = [_ended(table, declared_conflicts(manifest))]
+    parts = [_ended(table, conflict_codes(manifest.declaration))]
     if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
         took = series.overall(series.by_type(table)[OpType.OK])
         if took:
@@ -133,7 +134,7 @@ def _ended(table: pa.Table, gave_way: Collection[str]) -> str:
     errors.subtract({code: of_failed[code] for code in gave_way})
     errors = +errors
     ok, *others = (f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
-    refused = [f"{conflicts:,} refused by conflict"] if conflicts else []
+    refused = [f"{conflicts:,} {REFUSED}"] if conflicts else []
     told = ", ".join([ok, *refused, *others])
     if not errors:
         return told

@@ -25,6 +25,7 @@ from checkers.engine.arrays import OK, TYPES, codes, ints
 from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.conflicts import conflicts
 from harness.protocols.finding import Finding
 from harness.protocols.models import LIVENESS
 from harness.protocols.verdict import Anomaly
@@ -49,7 +50,7 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         return {}
     steps, transactions = tables["micro_ops"], tables["transactions"]
     steps = steps.filter(steps["partition"].is_valid())
-    yielded = np.asarray(gave_way(transactions, setting.declaration.conflicts))
+    yielded = np.asarray(conflicts(setting.declaration, transactions))
     steps = steps.filter(pa.array(~yielded[ints(steps, "txn")]))
     txn = ints(steps, "txn")
     rows = pa.table(
@@ -62,16 +63,6 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         }
     )
     return {TRIES: rows.group_by(rows.column_names).aggregate([])}
-
-
-def gave_way(
-    transactions: pa.Table, conflicts: tuple[str, ...] | msgspec.UnsetType
-) -> pa.ChunkedArray:
-    """Tell of each transaction whether it ended with one of the codes ``conflicts``."""
-    known = () if isinstance(conflicts, msgspec.UnsetType) else conflicts
-    return pc.is_in(
-        transactions.column("error").cast(pa.string()), value_set=pa.array(known, pa.string())
-    )
 
 
 @attrs.frozen

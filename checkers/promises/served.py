@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from checkers.engine.arrays import INFO, OK, TYPES, Ints, codes, ints
 from checkers.explain.attribution import windows
-from checkers.promises.liveness import STEP_NS, TRIES, gave_way
+from checkers.promises.liveness import STEP_NS, TRIES
 from harness.protocols.checker import Setting, Tables
+from harness.protocols.conflicts import conflicts
 
 WIDEST = 100  # gaps that are looked at: a limit of a millisecond must not cost a night
 # A silence ends where nobody asked for this share of the time that is allowed.
@@ -115,7 +116,7 @@ class Served:
 def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Served:
     """Return what clients got while the run drove, which begins at the mark ``drive``."""
     table = tables["transactions"]
-    yielded = np.asarray(gave_way(table, setting.declaration.conflicts))
+    yielded = np.asarray(conflicts(setting.declaration, table))
     table = table.filter(pa.array(~yielded))
     ended, type_ = ints(table, "complete_ns"), codes(table, "type", TYPES).astype(np.int64)
     last_ns = int(ended.max(initial=marks["drive"]))

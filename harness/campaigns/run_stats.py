@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +14,7 @@ from harness.campaigns.marker_counts import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind, OpType
+from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.roles import classes, parsed
 from harness.run.directory import RunDirectory
@@ -47,7 +47,7 @@ def run_stats(run: RunDirectory) -> RunStats:
 
 def _calm(history: History, transactions: pa.Table, faults: list[dict[str, Any]]) -> CalmCounts:
     """Count the operations of the drive that no fault can have touched."""
-    marks, declared = dict(history.manifest.phases), history.manifest.declaration.conflicts
+    marks = dict(history.manifest.phases)
     # A run that broke off: without its heal the end of its last faults is not known.
     if "drive" not in marks or "heal" not in marks:
         return CalmCounts()
@@ -57,13 +57,10 @@ def _calm(history: History, transactions: pa.Table, faults: list[dict[str, Any]]
     for span in fault_spans(faults):
         over_ns = span.end_ns(marks["heal"]) + settling_ns
         calm &= (ended < span.begin_ns) | (begun >= over_ns)
-    codes = pa.array(() if isinstance(declared, msgspec.UnsetType) else declared, pa.string())
     some = transactions.filter(pa.array(calm))
     ok = pc.equal(some["type"].cast(pa.string()), OpType.OK.value)
-    conflict = pc.is_in(some["error"].cast(pa.string()), value_set=codes)
-    # Nobody knows whether it happened: no store calls that a conflict.
-    conflict = pc.and_(conflict, pc.equal(some["type"].cast(pa.string()), OpType.FAIL.value))
-    counts = [pc.sum(column).as_py() or 0 for column in (ok, conflict)]
+    gave_way = conflicts(history.manifest.declaration, some)
+    counts = [pc.sum(column).as_py() or 0 for column in (ok, gave_way)]
     return CalmCounts(ok=counts[0], conflicts=counts[1], failures=some.num_rows - sum(counts))
 
 

@@ -24,6 +24,7 @@ from harness.errors import HarnessError
 from harness.history.records import MicroOp, OpType
 from harness.protocols.client import READ_WRITE, Client, Committed, StoreError, Tx
 from harness.protocols.cluster import NodeStatus, Provider
+from harness.protocols.conflicts import conflict_codes
 from harness.tasks import Late, within
 
 SOON_S = 2.0  # a deadline that can't be met
@@ -97,7 +98,7 @@ async def transactions(bench: Bench) -> str:
         try:
             return await _transactions(bench)
         except StoreError as error:  # locks may stand a moment longer than their transaction
-            known = bench.system.declaration.conflicts or ()
+            known = conflict_codes(bench.system.declaration)
             if error.code not in known or asyncio.get_running_loop().time() > ends_s:
                 raise CheckFailure(
                     f"on a whole cluster, with nobody else there: {error}"

@@ -10,6 +10,10 @@ that has lost its majority goes on from what survives.
 """
 
 
+REFUSED = "refused by conflict"
+"""How transactions that gave way to another (``harness.protocols.conflicts``) are told of."""
+
+
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """The promise for transactions of ``kind``.
 

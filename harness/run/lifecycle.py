@@ -33,6 +33,7 @@ from harness.protocols.cluster import (
     Provider,
     System,
 )
+from harness.protocols.conflicts import is_conflict
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
 from harness.protocols.membership import Membership
@@ -147,7 +148,8 @@ class Life:
 
     def completed(self, type: OpType, error: str | None) -> None:
         """One operation ended so."""
-        self.progress.completed(type, error)
+        conflict = is_conflict(self.system.declaration, type, error)
+        self.progress.completed(type, error, conflict=conflict)
         if error is not None:
             self.errors[error] += 1
 

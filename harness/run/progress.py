@@ -17,8 +17,10 @@ class Progress(Protocol):
     def phase(self, name: str) -> None:
         """The run entered ``name`` (see ``harness.history.records.PhaseMark``)."""
 
-    def completed(self, type: OpType, error: str | None) -> None:
-        """One operation ended with this type; ``error`` is its code."""
+    def completed(self, type: OpType, error: str | None, *, conflict: bool = False) -> None:
+        """One operation ended with this type; ``error`` is its code. A ``conflict`` is one that
+        gave way to another (``harness.protocols.conflicts``), and no failure.
+        """
 
     def faults(self, active: tuple[str, ...]) -> None:
         """The faults now in force, by their short names; ``()`` when the last was healed."""
@@ -33,7 +35,7 @@ class Silent:
     def phase(self, name: str) -> None:
         """See ``Progress``."""
 
-    def completed(self, type: OpType, error: str | None) -> None:
+    def completed(self, type: OpType, error: str | None, *, conflict: bool = False) -> None:
         """See ``Progress``."""
 
     def faults(self, active: tuple[str, ...]) -> None:

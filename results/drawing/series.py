@@ -47,17 +47,19 @@ class Line:
     value: Floats
 
 
-def by_type(transactions: pa.Table, without: Sequence[str] = ()) -> dict[OpType, Outcomes]:
-    """Return the transactions of each type; every type is there, maybe empty. Those with the error
-    codes ``without`` are left out.
+def by_type(
+    transactions: pa.Table, without: pa.ChunkedArray | None = None
+) -> dict[OpType, Outcomes]:
+    """Return the transactions of each type; every type is there, maybe empty. Those of the mask
+    ``without`` are left out.
     """
-    kept = transactions.filter(pc.invert(_with_code(transactions, without)))
+    kept = transactions if without is None else transactions.filter(pc.invert(without))
     return {kind: _outcomes(kept, pc.equal(kept["type"], kind.value)) for kind in OpType}
 
 
-def with_codes(transactions: pa.Table, codes: Sequence[str]) -> Outcomes:
-    """Return the transactions with these error codes."""
-    return _outcomes(transactions, _with_code(transactions, codes))
+def chosen(transactions: pa.Table, mask: pa.ChunkedArray) -> Outcomes:
+    """Return the transactions of ``mask``."""
+    return _outcomes(transactions, mask)
 
 
 def from_foot(groups: Sequence[Outcomes]) -> list[Outcomes]:
@@ -74,11 +76,6 @@ def from_foot(groups: Sequence[Outcomes]) -> list[Outcomes]:
         attrs.evolve(outcomes, latency_s=np.maximum(outcomes.latency_s, foot_s))
         for outcomes in groups
     ]
-
-
-def _with_code(transactions: pa.Table, codes: Sequence[str]) -> pa.ChunkedArray:
-    # ``is_in`` of a null is false.
-    return pc.is_in(transactions["error"].cast(pa.string()), value_set=pa.array(codes, pa.string()))
 
 
 def window_s(span_s: float) -> float:

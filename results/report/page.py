@@ -15,10 +15,11 @@ from markupsafe import Markup
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import FaultState, OpType
+from harness.protocols.conflicts import conflict_codes, conflicts
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.procedures import NodeStep, node_steps, step_rows
-from harness.protocols.promise import Declaration
+from harness.protocols.promise import REFUSED, Declaration
 from harness.protocols.verdict import Verdict
 from harness.run.change_log import read_changes
 from harness.run.directory import Origin
@@ -280,11 +281,11 @@ def _happened(material: RunData) -> str:
     final = _final_reads(material)
     failed = table.filter(pc.equal(table["type"].cast("string"), OpType.FAIL.value))
     errors = Counter(failed["error"].cast("string").drop_null().to_pylist())
-    conflicts = sum(errors.pop(code, 0) for code in recovery.conflicts_of(material))
+    refused = sum(errors.pop(code, 0) for code in conflict_codes(material.manifest.declaration))
     told = [f"{counts[OpType.OK]:,} ok{f' ({final:,} of them final reads)' if final else ''}"]
-    if conflicts:
-        told.append(f"{conflicts:,} refused by conflict")
-    told.append(f"{counts[OpType.FAIL] - conflicts:,} fail{_commonest(errors)}")
+    if refused:
+        told.append(f"{refused:,} {REFUSED}")
+    told.append(f"{counts[OpType.FAIL] - refused:,} fail{_commonest(errors)}")
     told.append(f"{counts[OpType.INFO]:,} info")
     return f"{table.num_rows:,} transactions: {', '.join(told)}."
 
@@ -332,10 +333,10 @@ def _picture(
     if not material.scale.timed:
         return None, ("The history tells no times: there is nothing to plot over them.",), None
     try:
-        gave_way = recovery.conflicts_of(material)
+        gave_way = conflicts(material.manifest.declaration, material.transactions)
         scene = plots.Scene(
             operations=series.by_type(material.transactions, without=gave_way),
-            conflicts=series.with_codes(material.transactions, gave_way),
+            conflicts=series.chosen(material.transactions, gave_way),
             faults=tuple(_windows(material)),
             phases=tuple((name, at_ns / NS_PER_S) for name, at_ns in material.manifest.phases),
             scale=material.scale,
@@ -420,10 +421,10 @@ def _latency(material: RunData) -> Grid | None:
     rows = []
     scale = plots.latency_scale(material.scale)
     per_s = NS_PER_S / scale.per_unit
-    gave_way = recovery.conflicts_of(material)
+    gave_way = conflicts(material.manifest.declaration, material.transactions)
     by_type = series.by_type(material.transactions, without=gave_way)
     every = {kind.value: outcomes for kind, outcomes in by_type.items()}
-    every["conflict"] = series.with_codes(material.transactions, gave_way)
+    every["conflict"] = series.chosen(material.transactions, gave_way)
     for kind, outcomes in every.items():
         found = series.overall(outcomes)
         if found:

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -26,7 +25,9 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
+from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.promise import Declaration
 from harness.protocols.recovery import BEFORE_NS, MIN_CALM_NS, SHARE, counting_ns
 from harness.run.directory import Manifest
 from results.report.run_data import RunData
@@ -103,20 +104,9 @@ def recoveries_in(
     last_ns = int(pc.max(transactions["complete_ns"]).as_py() or 0)
     start_ns = marks.get("drive", int(pc.min(transactions["invoke_ns"]).as_py()))
     end_ns = marks.get("heal", max([last_ns, *marks.values()]))
-    done = _Completions.of(transactions, declared_conflicts(manifest))
+    done = _Completions.of(transactions, manifest.declaration)
     driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
     return tuple(_recovery(span, spans, done, start_ns, end_ns) for span in driven[:FAULTS_MAX])
-
-
-def conflicts_of(material: RunData) -> tuple[str, ...]:
-    """Return the error codes of transactions that gave way to another, as the system declares."""
-    return declared_conflicts(material.manifest)
-
-
-def declared_conflicts(manifest: Manifest) -> tuple[str, ...]:
-    """Return the same of a manifest."""
-    declared = manifest.declaration.conflicts
-    return () if isinstance(declared, msgspec.UnsetType) else declared
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -129,12 +119,10 @@ class _Completions:
     conflicts_ns: Ints
 
     @classmethod
-    def of(cls, table: pa.Table, conflicts: Sequence[str]) -> _Completions:
+    def of(cls, table: pa.Table, declaration: Declaration) -> _Completions:
         done = table["complete_ns"].to_numpy()
         ok = pc.equal(table["type"].cast(pa.string()), OpType.OK.value).to_numpy()
-        gave_way = pc.is_in(
-            table["error"].cast(pa.string()), value_set=pa.array(conflicts, pa.string())
-        ).to_numpy()
+        gave_way = conflicts(declaration, table).to_numpy()
         order = np.argsort(done[ok], kind="stable")
         return cls(
             ok_ns=done[ok][order],

@@ -18,6 +18,7 @@ from harness.history.load import History, load
 from harness.history.records import OpType
 from harness.history.schema import split_of
 from harness.plan import planfile
+from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import Manifest, Origin, RunDirectory
@@ -136,11 +137,7 @@ class RunData:
             found.append((table["txn"].to_numpy(), table["partition"].to_numpy()))
         txn, partition = (np.concatenate(columns) for columns in zip(*found, strict=True))
         pairs = np.unique(np.stack([txn.astype(np.int64), partition.astype(np.int64)]), axis=1)
-        declared = self.manifest.declaration.conflicts
-        codes = () if isinstance(declared, msgspec.UnsetType) else declared
-        gave_way = pc.is_in(
-            self.transactions["error"].cast(pa.string()), value_set=pa.array(codes, pa.string())
-        ).to_numpy()
+        gave_way = conflicts(self.manifest.declaration, self.transactions).to_numpy()
         pairs = pairs[:, ~gave_way[pairs[0]]]
         rows = self.transactions.take(pa.array(pairs[0]))
         return Touches(

@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.history.files import locked
+from harness.history.files import locked, what_it_is
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory, require_plain
 
@@ -199,14 +199,15 @@ class RunStore:
             nameless = path.name in ("", "..") or path.is_symlink()
             return RunDirectory(path.resolve() if nameless else path)
         try:
-            os.stat(path)
+            mode = os.stat(path).st_mode
         except (OSError, ValueError) as error:
             # No identifier has a dot or a slash: it is the name of a file.
             if len(path.parts) > 1 or "." in name:
                 why = error.strerror if isinstance(error, OSError) else str(error)
                 raise UnknownRun(f"{name}: {why}") from error
             return self._by_prefix(name)
-        raise UnknownRun(f"run {name!r}: is not a directory")
+        found = what_it_is(mode) or "a file"
+        raise UnknownRun(f"{name}: it is {found}, expected the directory of a run")
 
     def _by_prefix(self, name: str) -> RunDirectory:
         every = self.runs()

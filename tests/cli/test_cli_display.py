@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -39,13 +40,17 @@ def test_a_log_gets_one_line_a_phase_and_one_every_five_seconds() -> None:
         clock.now_s = 100.0 + second
         for _ in range(20):
             display.completed(OpType.OK, None)
-        display.completed(OpType.FAIL, "TX-CONFLICT")
+        display.completed(OpType.FAIL, "NO-LEADER")
+        display.completed(OpType.FAIL, "TX-CONFLICT", conflict=True)
+        display.completed(OpType.FAIL, "TX-CONFLICT", conflict=True)
         display.tick()
 
     assert stream.getvalue().splitlines() == [
         "[   0.0 s] drive for 30 s",
-        "[   5.0 s] drive: 24 ok/s; ok 120, fail 6, info 0; errors: TX-CONFLICT 6",
-        "[  10.0 s] drive: 20 ok/s; ok 220, fail 11, info 0; errors: TX-CONFLICT 11",
+        "[   5.0 s] drive: 24 ok/s; 120 ok, 12 refused by conflict, 6 fail, 0 info; "
+        "errors: NO-LEADER 6",
+        "[  10.0 s] drive: 20 ok/s; 220 ok, 22 refused by conflict, 11 fail, 0 info; "
+        "errors: NO-LEADER 11",
     ]
 
 
@@ -114,6 +119,8 @@ def test_the_panel_shows_phase_rate_errors_and_faults_and_is_gone_at_the_end() -
         for _ in range(400):
             display.completed(OpType.OK, None)
         display.completed(OpType.INFO, "[bold]TIMEOUT[/]")
+        for _ in range(37):
+            display.completed(OpType.FAIL, "TX-CONFLICT", conflict=True)
         display.faults(("kill n3",))
         display.note("\x1b[2Jprovider process")
         with console.capture() as captured:
@@ -122,6 +129,8 @@ def test_the_panel_shows_phase_rate_errors_and_faults_and_is_gone_at_the_end() -
     shown = captured.get()
     for part in ("drive", "2 s, 28 s left", "200 ok/s", "400", "[bold]TIMEOUT[/] 1", "kill n3"):
         assert part in shown
+    assert re.search(r"refused by conflict +37\b", shown)
+    assert re.search(r"fail +0\b", shown)
     assert "\x1b[2J" not in shown
     assert "\\x1b[2Jprovider process" in shown
 

@@ -33,14 +33,15 @@ def test_the_rate_is_of_the_last_seconds() -> None:
 def test_a_live_run_is_told_in_five_lines() -> None:
     live = LiveStatus(
         phase="drive", elapsed_s=12.3, left_s=7.7, rate_per_s=1234.5,
-        counts={"ok": 9000, "fail": 2, "info": 0}, errors={"TX-CONFLICT": 2}, faults=("kill n1",),
+        counts={"ok": 9000, "refused by conflict": 40, "fail": 2, "info": 0},
+        errors={"NO-LEADER": 2}, faults=("kill n1",),
     )  # fmt: skip
 
     assert lines(live) == [
         "phase   drive, 8 s left (12 s since it began)",
         "rate    1,234 ok/s",
-        "counts  9,000 ok, 2 fail, 0 info",
-        "errors  TX-CONFLICT 2",
+        "counts  9,000 ok, 40 refused by conflict, 2 fail, 0 info",
+        "errors  NO-LEADER 2",
         "faults  kill n1",
     ]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import socket
 import tarfile
 from pathlib import Path
 
@@ -128,6 +129,33 @@ def test_a_name_that_the_system_refuses_is_refused(name: str, why: str, tmp_path
     (tmp_path / "file.edn").write_text(HISTORY)
 
     refused(firedrill("check", name, cwd=tmp_path), why)
+
+
+@pytest.mark.parametrize("name", ["history.edn", "plain"])
+@pytest.mark.parametrize("what", ["a FIFO", "a socket", "a device"])
+def test_what_is_neither_a_file_nor_a_directory_is_called_what_it_is(
+    what: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket has few characters
+    with socket.socket(socket.AF_UNIX) as listener:
+        if what == "a FIFO":
+            os.mkfifo(name)
+        elif what == "a socket":
+            listener.bind(name)
+        else:
+            os.symlink("/dev/zero", name)
+
+        for words in (("check",), ("check", "--json"), ("report",), ("cleanup",)):
+            ended = firedrill(*words, name, cwd=tmp_path)
+            refused(ended, f"firedrill: {name}: it is {what}, expected ")
+
+
+def test_a_file_in_the_place_of_a_run_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "history.edn").write_text(HISTORY)
+
+    ended = firedrill("report", "history.edn", cwd=tmp_path)
+
+    refused(ended, "firedrill: history.edn: it is a file, expected the directory of a run")
 
 
 def twice(content: bytes, key: str, value: str) -> bytes:
