@@ -45,7 +45,12 @@ class Source:
         columns: tuple[str, ...] | None = None,
     ) -> Source:
         """Open a sealed history, all columns of its transactions or only ``columns``."""
-        return cls(files=micro_ops, transactions_file=transactions, columns=columns)
+        # A task on Spark reads them from another working directory than this process's.
+        return cls(
+            files=tuple(file.absolute() for file in micro_ops),
+            transactions_file=transactions.absolute(),
+            columns=columns,
+        )
 
     @classmethod
     def of_tables(cls, transactions: pa.Table, *micro_ops: pa.Table) -> Source:

@@ -12,12 +12,14 @@ Spark is imported and its JVM started when the first analysis asks for it, and e
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
 PROGRESS_EVERY_S = 2.0
+_FRAME = re.compile(r"\s*at [\w.$]+")
+_FRILL = re.compile(r"\s*(SQLSTATE: |Driver stacktrace:)")
 
 # Kernel and output by name, why the kernel broke, and rows as an IPC stream.
 Envelope = tuple[str, str, str, bytes]
@@ -170,9 +174,12 @@ def _connected(jvm: gateway.Gateway, master: str, scratch: Path) -> SparkContext
 
 
 def _gist(error: Exception) -> str:
-    """Return the last line of Spark's message, which is the end of the worker's traceback."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1]
+    """Return the line of Spark's message that says what happened: the end of a worker's traceback,
+    or what stands before the frames of the JVM.
+    """
+    said = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
+    lines = [line.strip() for line in said if line.strip() and not _FRILL.match(line)]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _configuration(master: str, scratch: Path) -> dict[str, str]:

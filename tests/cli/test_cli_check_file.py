@@ -187,6 +187,20 @@ def test_a_small_history_is_judged_in_process_unless_spark_is_asked_for(tmp_path
     assert "(local: 2 transactions are few; --executor spark judges on Spark)" in done.stderr
 
 
+@pytest.mark.spark
+def test_a_run_whose_path_is_relative_is_judged_on_spark(tmp_path, monkeypatch) -> None:
+    (tmp_path / "history.edn").write_text(edn(SEEN))
+    monkeypatch.chdir(tmp_path)
+
+    check(Path("history.edn"), "--runs-dir", "runs")
+
+    done = check(Path("latest"), "--no-report", "--executor", "spark", "--runs-dir", "runs")
+
+    assert done.returncode == 0, done.stderr
+    assert "(spark)" in done.stderr
+    assert "judging again" not in done.stderr
+
+
 CROWD = 60
 
 
