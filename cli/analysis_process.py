@@ -60,7 +60,7 @@ def main(argument: str) -> int:
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from checkers.engine.output import ENTERING, PROGRESS
-    from cli import judging
+    from cli import analysis_steps as steps
     from harness.run.directory import RunDirectory
 
     without_pandas()
@@ -81,15 +81,15 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     if request.judge is not None:
         from cli.verdict_lines import findings_of
 
-        run = judging.recovered(run, note)
-        verdict = judging.judge_here(run, request.judge, note, request.crashed)
+        run = steps.recovered(run, note)
+        verdict = steps.judge_here(run, request.judge, note, request.crashed)
         tell(Reply(verdict=verdict, findings=findings_of(run, verdict, kept=request.kept)))
     if request.report:
         judged = request.judge is not None
-        tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))
+        tell(Reply(drawn=steps.draw_here(run, note, judged=judged)))
     if request.judge is not None:
         # Last: whatever it comes to, verdict and report are there.
-        judging.measure_here(run, note)
+        steps.measure_here(run, note)
 
 
 def _import(history: Foreign, run: RunDirectory) -> str:

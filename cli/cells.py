@@ -23,7 +23,6 @@ from harness.campaigns.coverage_log import CoverageLog
 from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
 from harness.exit_codes import Outcome
-from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
 from harness.mutation.loading import Mutation
 from harness.run.directory import RunDirectory
@@ -39,7 +38,7 @@ WIRING = ("cli/cells.py", "cli/environment.py", "cli/wiring.py")
 _PRELOADED = (
     "checkers.engine.analyze",
     "cli.cleanup",
-    "cli.judging",
+    "cli.analysis_steps",
     "cli.wiring",
     "harness.campaigns.run_stats",
     "harness.driving.driver",
@@ -101,7 +100,7 @@ def simulate(
     A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
     that is refused before it starts.
     """
-    from cli.judging import measure_here
+    from cli.analysis_steps import measure_here
     from cli.wiring import run_plan
     from results.store.store import RunStore
 
@@ -128,13 +127,13 @@ def simulate(
 def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
     from checkers.engine.analyze import analyze
     from harness.campaigns.run_stats import run_stats
-    from harness.protocols.verdict import encode
+    from harness.protocols.verdict import write_verdict
 
     try:
         verdict = analyze(run, executor="local")
     except FiredrillError as error:
         return failed(cell, str(error), run=str(run.root), wall_s=time.monotonic() - began_s)
-    write_atomically(run.verdict, encode(verdict))  # a replay and a shrinking start from it
+    write_verdict(run, verdict)  # a replay and a shrinking start from it
     stats = msgspec.structs.replace(
         run_stats(run), rebalances=verdict.statistics.get("rebalance", {})
     )

@@ -82,7 +82,7 @@ def cleanup(
 def provider_of(run: RunDirectory) -> str | None:
     """Return the provider that the run's plan names; ``None`` where no plan can be read."""
     try:
-        cluster = planfile.parse(planfile.read_text(run.plan), run.plan.name).get("cluster")
+        cluster = planfile.read_table(run.plan).get("cluster")
     except UsageError:
         return None
     found = cluster.get("provider") if isinstance(cluster, dict) else None

@@ -105,7 +105,7 @@ def _refuse_another(path: Path | None, system: str) -> None:
     """Raise ``PlanError`` where the file has options of another system: ignoring them silently
     would check a configuration other than the requested one.
     """
-    table = planfile.parse(planfile.read_text(path), str(path)).get("system") if path else None
+    table = planfile.read_table(path).get("system") if path else None
     name = table.get("name", PLUGINS["system"]) if isinstance(table, dict) else system
     if name != system:
         expected = f"expected SYSTEM, {planfile.shown(system)}, or a plan without a table 'system'"

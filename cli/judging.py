@@ -1,39 +1,29 @@
-"""From a run directory to its verdict: the common part of ``run`` and ``check``."""
+"""From a run directory to its verdict, as ``run`` and ``check`` have it made: by a process of its
+own (``cli.analysis``), whose findings are shown here and whose death is a finding, too. What that
+process does is in ``cli.analysis_steps``.
+"""
 
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 
 import attrs
 import click
-import msgspec
 
 from cli.analysis import Asked, Foreign, analyzed
 from cli.judging_limits import LimitsAsked
 from cli.run_state import holding
 from cli.session import say
 from harness.errors import (
-    FiredrillError,
     HarnessError,
     MalformedHistory,
     NotStored,
-    PlanError,
-    UsageError,
 )
 from harness.exit_codes import Outcome, worst
-from harness.history.files import (
-    READ_ONLY,
-    copy_files,
-    disk_failure,
-    is_regular,
-    write_atomically,
-)
-from harness.history.manifest import RUNNING, read_manifest
-from harness.protocols.verdict import Verdict, read_outcome
+from harness.history.manifest import read_manifest
+from harness.protocols.verdict import Verdict, read_outcome, write_verdict
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import inert
 
@@ -46,10 +36,6 @@ COLORS = {
     Outcome.HARNESS_ERROR: "magenta",
 }
 """Of the outcome, on a terminal; click leaves them out elsewhere."""
-DEFAULT_EXECUTOR = "auto"
-BY_INDEX = "ordered by index alone, and nothing is said of durations"
-# A history of at most this many is judged in process before Spark has begun to start.
-SMALL_TRANSACTIONS = 50_000
 
 
 @attrs.frozen(kw_only=True)
@@ -106,12 +92,19 @@ def judge(
         if _stored(run):
             say(f"the verdict that is stored stays: {inert(str(run.verdict), PATH_CHARS)}")
         else:
-            _keep(run, verdict, say)
+            _keep(run, verdict)
         return Judged(verdict=verdict, findings=(f"because: {inert(reason)}",))
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
     failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
     return Judged(verdict=verdict, findings=found.findings, report=failed)
+
+
+def _keep(run: RunDirectory, verdict: Verdict) -> None:
+    try:
+        write_verdict(run, verdict)
+    except NotStored as error:
+        say(f"that it is {verdict.outcome} is not stored: {error}")
 
 
 def _stored(run: RunDirectory) -> bool:
@@ -135,179 +128,6 @@ def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
     found = analyzed(run, say, None, asked=limits)
     if not found.drawn:
         raise HarnessError(f"no report was written: {found.death or 'see above'}")
-
-
-def judge_here(
-    run: RunDirectory,
-    asked: Asked,
-    say: Callable[[str], None] = say,
-    crashed: Mapping[str, str] = MappingProxyType({}),
-) -> Verdict:
-    """Analyze ``run`` in this process and write its verdict, last and in one step.
-
-    A run whose controller died is ``recovered`` first. See ``Asked`` for the defaults. Raises
-    ``MalformedHistory`` for a directory without a history.
-    """
-    from checkers.engine.analyze import analyze
-
-    run = recovered(run, say)
-    chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
-    say(f"judging {run.root.name} ({chosen}{why})")
-    origin = read_manifest(run).origin
-    if not isinstance(origin, msgspec.UnsetType) and not origin.real_time:
-        say(f"the times in {origin.file} are missing or go back: its operations are {BY_INDEX}")
-    unstored: list[NotStored] = []
-    verdict = analyze(
-        run,
-        executor=chosen,
-        model=asked.model,
-        search_limit=asked.search_limit,
-        crashed=crashed,
-        unstored=unstored.append,
-    )
-    _keep(run, verdict, say, *unstored)
-    return verdict
-
-
-def recovered(run: RunDirectory, say: Callable[[str], None] = say) -> RunDirectory:
-    """Recover ``run`` where its controller died, and return it. One that can only be read is
-    recovered in a copy among this process's temporary files, whose results go where those of
-    ``run`` would. Raises ``MalformedHistory`` and ``HarnessError`` as ``recover`` does.
-    """
-    if read_manifest(run).state != RUNNING:
-        return run
-    from harness.history.seal import recover
-
-    say(f"{run.root.name} was not sealed: recovering what was written")
-    try:
-        recover(run, partition_of=_partition_of(run))
-        return run
-    except NotStored as error:
-        cause = error.__cause__
-        if not (isinstance(cause, OSError) and cause.errno in READ_ONLY):
-            raise
-    say(f"{run.root.name} can only be read: it is recovered in a copy, which is not kept")
-    root = Path(tempfile.mkdtemp(prefix="firedrill-")) / run.root.name
-    copy_files(run.root, root)
-    copy = RunDirectory(root, run.output or run.root)
-    recover(copy, partition_of=_partition_of(copy))
-    return copy
-
-
-def _keep(
-    run: RunDirectory, verdict: Verdict, say: Callable[[str], None], *unstored: NotStored
-) -> None:
-    """Write the verdict, unless the tables behind it could not be written (``unstored``). A disk
-    that refuses is reported, and does not change the findings.
-    """
-    from harness.protocols.verdict import encode
-
-    try:
-        # A verdict must not stand without its tables: the same refusal of the disk.
-        for error in unstored:
-            raise error
-        try:
-            run.analysis.mkdir(exist_ok=True)
-        except OSError as error:
-            raise disk_failure("make", run.analysis, error, "the verdict is missing") from error
-        write_atomically(run.verdict, encode(verdict))
-    except NotStored as error:
-        say(f"the verdict holds and is not stored (--output DIR stores it elsewhere): {error}")
-
-
-def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
-    """Return the planned system's mapping of keys to partitions; ``None`` where the plan or the
-    system is not at hand. Only the attribution of losses to faults needs it: a history can be
-    judged without.
-    """
-    from cli.wiring import build_system
-    from harness.plan import plan
-
-    try:
-        return build_system(plan.load(run.plan)).partition_of
-    except UsageError:
-        return None
-
-
-def planned_executor(run: RunDirectory) -> str:
-    """Return the executor of the run's plan; a history without a readable plan
-    takes the default.
-    """
-    from harness.plan import plan
-
-    try:
-        return plan.load(run.plan).check.executor
-    except PlanError:
-        return DEFAULT_EXECUTOR
-
-
-def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
-    """Return the executor for ``asked``, and the reason for the choice where
-    ``auto`` left it open.
-    """
-    if asked != "auto":
-        return asked, ""
-    from checkers.engine import java
-
-    count = transaction_count(run)
-    if count <= SMALL_TRANSACTIONS:
-        return "local", f": {count:,} transactions are few; --executor spark judges on Spark"
-    if java.find_java().home is None:
-        return "local", f": there is no Java {java.JAVA_MIN} for Spark"
-    return "spark", f": {count:,} transactions are more than {SMALL_TRANSACTIONS:,}"
-
-
-def transaction_count(run: RunDirectory) -> int:
-    """Return the number of transactions that the sealed run in ``run`` claims; 0 without such a
-    table, which its analysis will refuse.
-    """
-    from pyarrow import ArrowException, parquet
-
-    from harness.history.layout import TRANSACTIONS, table_path
-
-    path = table_path(run, TRANSACTIONS)
-    if not is_regular(path):
-        return 0
-    try:
-        return int(parquet.read_metadata(path).num_rows)
-    except (OSError, ArrowException):
-        return 0
-
-
-def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bool = True) -> bool:
-    """Write the report in this process; return whether all went well. A failure never touches the
-    verdict of a run that was just ``judged``: it is reported, and a full disk does not count as
-    one. Where only the page was requested, the failure is raised.
-    """
-    from results.report.render import write_report
-
-    try:
-        write_report(run)
-    except FiredrillError as error:
-        if not judged:
-            raise
-        say(f"no report was written: {error}")
-        return isinstance(error, NotStored)
-    except Exception as error:
-        say(f"no report was written: unexpected {type(error).__name__}: {error}")
-        return False
-    return True
-
-
-def measure_here(run: RunDirectory, say: Callable[[str], None] = say) -> None:
-    """Write the figures of the judged ``run`` beside its verdict, for comparisons and trends. A
-    failure touches nothing else: it is reported, and a run without figures is measured later.
-    """
-    from results.compare.measure import keep_figures
-
-    if not run.verdict.is_file():
-        return
-    try:
-        keep_figures(run)
-    except NotStored:
-        return  # the verdict, on the same disk, was refused and reported
-    except Exception as error:  # tables that no run of ours wrote hold anything
-        say(f"no figures were kept: {type(error).__name__}: {error}")
 
 
 def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:

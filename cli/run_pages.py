@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.run_summary import Summary, described
+from cli.run_summary import listed
 from cli.session import say
 from harness.errors import FiredrillError
 from harness.run.directory import RunDirectory
@@ -29,15 +29,16 @@ def refresh_index(store: RunStore) -> None:
 def _row(run: RunDirectory) -> IndexRow:
     from results.report.run_index import IndexRow
 
-    told: Summary = described(run)
+    row = listed(run, sized=False)
+    told = row.entry
     return IndexRow(
         run=told.run,
-        state=told.state,
+        state=row.state,
         outcome=told.outcome or "",
         workload=told.workload,
         begun="" if told.begun is None else f"{told.begun:%Y-%m-%d %H:%M}",
         seed="" if told.seed is None else str(told.seed),
         length="" if told.duration_s is None else f"{told.duration_s:g} s",
-        faults="" if told.faults is None else str(told.faults),
+        faults="" if told.planned_faults is None else str(told.planned_faults),
         report=f"{told.run}/{run.report.name}" if run.report.is_file() else "",
     )

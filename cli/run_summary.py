@@ -2,101 +2,70 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Any
 
-import msgspec
+import attrs
 
 from cli.run_state import ON, held_by
-from harness.errors import MalformedHistory
 from harness.history.manifest import PREFIX, RUNNING, SEALED
-from harness.protocols.verdict import read_outcome
-from harness.run.directory import RunDirectory, require_plain
-from results.store.run_entry import RecordedFinding, RunEntry, entry_of
+from harness.run.directory import RunDirectory
+from results.store.run_entry import RunEntry, entry_of
 
 _UNJUDGED = {RUNNING: "not sealed", SEALED: "not judged", PREFIX: "not judged", "": "no history"}
+_TOLD_AS = {
+    "run": "run",
+    "outcome": "outcome",
+    "workload": "workload",
+    "nodes": "nodes",
+    "size_bytes": "size_bytes",
+    "begun": "begun",
+    "seed": "seed",
+    "duration_s": "duration_s",
+    "planned_faults": "faults",
+    "system": "system",
+    "release": "release",
+    "commit": "commit",
+    "branch": "branch",
+    "mode": "mode",
+    "provider": "provider",
+    "faults": "kinds",
+    "tags": "tags",
+    "ok": "ok",
+    "fail": "fail",
+    "info": "info",
+    "longest_gap_s": "longest_gap_s",
+    "findings": "findings",
+}
+"""The fields of an entry that a list tells, and under which names."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. ``state`` is the outcome, or the reason why there is none; ``held``
-    says why the run can't be removed. ``begun`` is a time in UTC, ``duration_s`` the length of the
-    drive phase, ``faults`` the number of those planned, ``kinds`` theirs; all else is as in
-    ``RunEntry``. What can't be read is ``None``, or empty.
+@attrs.frozen(kw_only=True)
+class Listed:
+    """A run as a list shows it: its ``entry``, and ``held``, the reason why it can't be removed
+    now, which no index knows.
     """
 
-    run: str
-    state: str
-    outcome: str | None
-    workload: str
-    nodes: int | None
-    size_bytes: int
+    entry: RunEntry
     held: str
-    begun: datetime | None = None
-    seed: int | None = None
-    duration_s: float | None = None
-    faults: int | None = None
-    system: str = ""
-    release: str = ""
-    commit: str = ""
-    branch: str = ""
-    mode: str = ""
-    provider: str = ""
-    kinds: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    ok: int | None = None
-    fail: int | None = None
-    info: int | None = None
-    longest_gap_s: float | None = None
-    findings: tuple[RecordedFinding, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The outcome, or why there is none; and what holds the run."""
+        if self.held == ON:  # the outcome says nothing yet
+            return ON
+        refused = self.entry.refused
+        unjudged = f"refused: {refused}" if refused else _UNJUDGED[self.entry.state]
+        state = self.entry.outcome or unjudged
+        return f"{state}, {self.held}" if self.held else state
+
+    def told(self) -> dict[str, Any]:
+        """Return the run as ``firedrill runs --json`` prints it."""
+        told = {name: getattr(self.entry, field) for field, name in _TOLD_AS.items()}
+        return told | {"state": self.state, "held": self.held}
 
 
-def summary(run: RunDirectory) -> Summary:
-    """Summarize the run for the list; unreadable parts are absent, not raised."""
-    return summarized(entry_of(run), held_by(run))
-
-
-def described(run: RunDirectory) -> Summary:
-    """As ``summary``, but without the size, for which the whole directory is walked."""
-    return summarized(entry_of(run, sized=False), held_by(run))
-
-
-def summarized(entry: RunEntry, held: str) -> Summary:
-    """Summarize an entry of the index; ``held`` is why the run can't be removed."""
-    # The outcome says nothing yet while the run is driven.
-    unjudged = f"refused: {entry.refused}" if entry.refused else _UNJUDGED[entry.state]
-    state = ON if held == ON else entry.outcome or unjudged
-    return Summary(
-        run=entry.run,
-        state=f"{state}, {held}" if held not in ("", ON) else state,
-        outcome=entry.outcome,
-        workload=entry.workload,
-        nodes=entry.nodes,
-        size_bytes=entry.size_bytes,
-        held=held,
-        begun=entry.begun,
-        seed=entry.seed,
-        duration_s=entry.duration_s,
-        faults=entry.planned_faults,
-        system=entry.system,
-        release=entry.release,
-        commit=entry.commit,
-        branch=entry.branch,
-        mode=entry.mode,
-        provider=entry.provider,
-        kinds=entry.faults,
-        tags=entry.tags,
-        ok=entry.ok,
-        fail=entry.fail,
-        info=entry.info,
-        longest_gap_s=entry.longest_gap_s,
-        findings=entry.findings,
-    )
-
-
-def outcome_of(run: RunDirectory) -> str | None:
-    """Return the outcome of the run's verdict; ``None`` where there is no readable one."""
-    try:
-        require_plain(run)
-        found = read_outcome(run)
-    except MalformedHistory:
-        return None
-    return found.value if found else None
+def listed(run: RunDirectory, *, sized: bool = True) -> Listed:
+    """Return the run for a list; unreadable parts are absent, not raised. As for ``entry_of``, its
+    size costs a walk through the directory.
+    """
+    return Listed(entry=entry_of(run, sized=sized), held=held_by(run))

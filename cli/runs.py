@@ -11,7 +11,7 @@ import msgspec
 from cli.quantities import seconds, size_bytes
 from cli.run_pages import refresh_index
 from cli.run_state import held_by
-from cli.run_summary import Summary, summarized
+from cli.run_summary import Listed
 from cli.session import RunName, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
@@ -67,9 +67,10 @@ def runs(
     )
     with opened(store, rebuild=rebuild) as index:
         found = index.entries(query)
-    rows = [summarized(each, held_by(RunDirectory(store.root / each.run))) for each in found]
+    rows = [Listed(entry=each, held=held_by(RunDirectory(store.root / each.run))) for each in found]
     if as_json:
-        click.echo(inert_json(msgspec.json.format(msgspec.json.encode(rows), indent=2)))
+        told = msgspec.json.encode([row.told() for row in rows])
+        click.echo(inert_json(msgspec.json.format(told, indent=2)))
     else:
         _show(rows, store, some=bool(conditions))
     return 0
@@ -275,7 +276,7 @@ def _known(store: RunStore) -> list[RunRecord]:
     ]
 
 
-def _show(rows: list[Summary], store: RunStore, *, some: bool) -> None:
+def _show(rows: list[Listed], store: RunStore, *, some: bool) -> None:
     if not rows:
         click.echo(f"no {'such ' if some else ''}runs in {store.root}")
         return
@@ -288,19 +289,20 @@ def _show(rows: list[Summary], store: RunStore, *, some: bool) -> None:
             for text, width, name in texts
         )
         click.echo(line.rstrip())
-    total = sum(row.size_bytes for row in rows)
+    total = sum(row.entry.size_bytes for row in rows)
     click.echo(f"{len(rows)} runs, {total / MIB:,.0f} MiB")
 
 
-def _cells(row: Summary) -> tuple[str, ...]:
+def _cells(row: Listed) -> tuple[str, ...]:
+    entry = row.entry
     return (
-        inert(row.run),
+        inert(entry.run),
         inert(row.state),
-        inert(row.workload),
-        "" if row.begun is None else f"{row.begun:%Y-%m-%d %H:%M}",
-        "" if row.nodes is None else str(row.nodes),
-        "" if row.seed is None else str(row.seed),
-        "" if row.duration_s is None else f"{row.duration_s:g} s",
-        "" if row.faults is None else str(row.faults),
-        f"{row.size_bytes / MIB:,.1f} MiB",
+        inert(entry.workload),
+        "" if entry.begun is None else f"{entry.begun:%Y-%m-%d %H:%M}",
+        "" if entry.nodes is None else str(entry.nodes),
+        "" if entry.seed is None else str(entry.seed),
+        "" if entry.duration_s is None else f"{entry.duration_s:g} s",
+        "" if entry.planned_faults is None else str(entry.planned_faults),
+        f"{entry.size_bytes / MIB:,.1f} MiB",
     )

@@ -6,7 +6,7 @@ import click
 
 from cli.live_status import LiveStatus, read_status
 from cli.run_state import ON
-from cli.run_summary import summary
+from cli.run_summary import listed
 from cli.session import RunName, Session, runs_option
 from harness.text import inert, inert_json
 from results.store.store import RunStore
@@ -24,13 +24,14 @@ def status(session: Session, run: str, store: RunStore, as_json: bool) -> int:
     import msgspec
 
     session.run = directory = store.resolve(run)
-    row = summary(directory)
+    row = listed(directory, sized=False)
     live = read_status(directory) if row.state.startswith(ON) else None
     if as_json:
-        told = {"run": row.run, "state": row.state, "outcome": row.outcome, "live": live}
+        entry = row.entry
+        told = {"run": entry.run, "state": row.state, "outcome": entry.outcome, "live": live}
         click.echo(inert_json(msgspec.json.format(msgspec.json.encode(told), indent=2)))
         return 0
-    click.echo(f"{inert(row.run)}: {inert(row.state)}")
+    click.echo(f"{inert(row.entry.run)}: {inert(row.state)}")
     if live is not None:
         for line in lines(live):
             click.echo(line)

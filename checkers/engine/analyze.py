@@ -228,7 +228,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     manifest = history.manifest
     planned = _planned(history.run, manifest)
     # A history that no plan of ours drove is judged as recorded, if anything in it succeeded.
-    table = _plan_table(history.run.plan) if planned else {}
+    table = planfile.read_table(history.run.plan, history.run.plan.name) if planned else {}
     check = _check_plan(table) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
     patterns, logs = patterns_of(manifest.declaration), history.logs
@@ -267,10 +267,6 @@ def _planned(run: RunDirectory, manifest: Manifest) -> bool:
     if isinstance(manifest.origin, msgspec.UnsetType):
         return run.plan.exists()
     return run.plan.name in manifest.checksums
-
-
-def _plan_table(plan: Path) -> dict[str, Any]:
-    return planfile.parse(planfile.read_text(plan), plan.name)
 
 
 def _check_plan(table: dict[str, Any]) -> CheckPlan:

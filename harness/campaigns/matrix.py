@@ -114,7 +114,7 @@ class Place:
 
 def read(path: Path) -> CampaignFile:
     """Read the campaign file ``path``. Raises ``PlanError``."""
-    table = planfile.parse(planfile.read_text(path), str(path))
+    table = planfile.read_table(path)
     campaign = planfile.convert(CampaignFile, table, "")
     known = set(campaign.matrix)
     for axis, values in campaign.matrix.items():

@@ -308,9 +308,7 @@ def load(
     An override of ``None`` is a flag that was not given. ``seed`` is used where neither file nor
     overrides name one. Raises ``PlanError``.
     """
-    table = (
-        planfile.parse(planfile.read_text(path), str(path)) if path else applied({}, usual or {})
-    )
+    table = planfile.read_table(path) if path else applied({}, usual or {})
     return _loaded(table, overrides, seed)
 
 

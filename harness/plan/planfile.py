@@ -90,6 +90,13 @@ def read_text(path: Path) -> str:
         raise PlanError("", f"{path}: line {line}: not UTF-8 text") from error
 
 
+def read_table(path: Path, source: str = "") -> dict[str, Any]:
+    """The tables of a plan file, which messages call ``source``, or by its path. Raises
+    ``PlanError``.
+    """
+    return parse(read_text(path), source or str(path))
+
+
 def parse(text: str, source: str) -> dict[str, Any]:
     """The tables of TOML ``text``. Raises ``PlanError`` with source, line and reason."""
     _require_short_keys(text, source)

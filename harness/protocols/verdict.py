@@ -13,7 +13,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.history.files import read_small
+from harness.history.files import disk_failure, read_small, write_atomically
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
 from harness.text import inert_json, key_twice
@@ -292,6 +292,17 @@ def read_outcome(run: RunDirectory) -> Outcome | None:
     """The outcome alone, as ``read_verdict``; the rest may be of another version."""
     found = _decoded(run, msgspec.json.Decoder(_Outcome).decode)
     return None if found is None else found.outcome
+
+
+def write_verdict(run: RunDirectory, verdict: Verdict) -> None:
+    """Store ``verdict`` as that of ``run``, in one step. Raises ``HarnessError``, ``NotStored``
+    where the disk takes nothing.
+    """
+    try:
+        run.analysis.mkdir(exist_ok=True)
+    except OSError as error:
+        raise disk_failure("make", run.analysis, error, "the verdict is missing") from error
+    write_atomically(run.verdict, encode(verdict))
 
 
 def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
-from harness.errors import MalformedHistory, PlanError
-from harness.history.files import is_regular, read_small
+from harness.errors import PlanError
+from harness.history.files import is_regular
 from harness.history.load import History, load
 from harness.history.records import OpType
 from harness.history.schema import split_of
@@ -161,10 +161,11 @@ class RunData:
 
 def gather(run: RunDirectory) -> RunData:
     """Read ``run``. Raises ``MalformedHistory`` for a directory without a sealed or recovered
-    history.
+    history, and ``PlanError`` where its plan is no text.
     """
     history = load(run)
-    plan_text = _plan_text(run)
+    # A history from elsewhere has none.
+    plan_text = planfile.read_text(run.plan) if run.plan.exists() else ""
     transactions = history.transactions()
     return RunData(
         run=run,
@@ -192,16 +193,6 @@ def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
         return PLACES
     first, last = pc.min(transactions["invoke_ns"]), pc.max(transactions["complete_ns"])
     return scale_of(last.as_py() - first.as_py())
-
-
-def _plan_text(run: RunDirectory) -> str:
-    try:
-        # The directory may be a stranger's, with a file of any size in the plan's place.
-        return read_small(run.plan, planfile.MAX_PLAN_BYTES).decode(errors="replace")
-    except FileNotFoundError:  # a history from elsewhere has none
-        return ""
-    except OSError as error:
-        raise MalformedHistory(str(run.plan), "", f"it can't be read: {error.strerror}") from error
 
 
 def _plan(text: str) -> dict[str, Any]:

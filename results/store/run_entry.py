@@ -153,7 +153,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
 
 def _plan_of(run: RunDirectory) -> dict[str, Any]:
     try:
-        return planfile.parse(planfile.read_text(run.plan), run.plan.name)
+        return planfile.read_table(run.plan)
     except (MalformedHistory, PlanError):
         return {}
 

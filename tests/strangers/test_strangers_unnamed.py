@@ -13,7 +13,7 @@ from stranger_kit import NAME, copied, sound_run
 
 from checkers.engine.analyze import analyze
 from cli.analysis import Asked
-from cli.judging import judge_here
+from cli.analysis_steps import judge_here
 from harness.errors import MalformedHistory
 from harness.history import record_frames
 from harness.history.load import load
