@@ -277,6 +277,29 @@ def test_only_an_entry_of_the_own_term_commits_by_counting() -> None:
     assert raft.commit_index == 3
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_followers_hear_of_a_commit_at_once_where_it_is_announced(announced: bool) -> None:
+    raft = leader(1, announce_commits=announced)
+    raft.step(AppendReply("n2", 2, False, 2, 0, 1))
+
+    sent = [m for m in finish(raft) if isinstance(m, Append)]
+    assert [(m.commit, m.entries) for m in sent] == ([(2, ())] * 2 if announced else [])
+    # Once: a follower that does not answer is told again by heartbeats.
+    raft.step(AppendReply("n2", 2, False, 2, 0, 1))
+    assert finish(raft) == []
+
+
+def test_a_follower_that_lacks_entries_hears_of_the_commit_with_them() -> None:
+    raft = leader(1, announce_commits=True, max_inflight=1)
+    for data in (b"x", b"y"):
+        raft.propose(data)
+        finish(raft)
+    raft.step(AppendReply("n2", 2, False, 3, 0, 1))
+
+    # To n2 the next entry leaves, to n3 nothing before it has answered.
+    assert [len(m.entries) for m in finish(raft) if isinstance(m, Append)] == [1]
+
+
 def test_an_answer_that_comes_twice_or_late_changes_nothing() -> None:
     raft = leader(1)
     raft.step(AppendReply("n2", 2, False, 2, 0, 1))

@@ -68,12 +68,30 @@ def test_restarts_of_every_node_lose_nothing(
 ) -> None:
     # As often as an open loop needs for its figures, and no more.
     given = {"cluster.provider": "sim", "drive.rate_per_s": 25, "check.min_ok": 300}
-    plan = load(SCENARIOS / f"{name}.toml", given)
+    plan = seamless(load(SCENARIOS / f"{name}.toml", given))
     with closing(simulated([plan], tmp_path, limit_s=600)) as found:
         (result,) = found
 
-    assert result.outcome is Outcome.VALID, result.reasons
+    assert result.outcome is Outcome.VALID, (result.reasons, result.anomalies)
     assert result.stats.tried == kinds
+
+
+def seamless(plan: Plan) -> Plan:
+    """``plan`` with the usual limits of an orderly rolling restart, which those in its file exceed,
+    since a machine may be busy: no virtual one is.
+    """
+    limits = ("silence_s", "p99_times", "failed_share", "slow_share")
+    schedule = tuple(
+        fault
+        if fault.options.get("by") == "kill"
+        else msgspec.structs.replace(
+            fault, options={k: v for k, v in fault.options.items() if k not in limits}
+        )
+        for fault in plan.nemesis.schedule
+    )
+    return msgspec.structs.replace(
+        plan, nemesis=msgspec.structs.replace(plan.nemesis, schedule=schedule)
+    )
 
 
 def under(plan: Plan, seed: int) -> Plan:

@@ -176,6 +176,8 @@ class Life:
             founders=founders if node.member in founders else (),
             machine=node.metastorage,
             restoring=node.snapshots.loaded(METASTORAGE),
+            # Every node acts by what it has applied: grants would wait for a tick, twice.
+            announce_commits=True,
         )
         work = [
             node.host.run(self._tick, self._reconcile),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
@@ -17,6 +19,11 @@ from clusters.reference.node.metastorage.metastorage import (
     Metastorage,
     Operation,
     encode_invoke,
+)
+from clusters.reference.node.metastorage.metastorage_client import (
+    INVOKE_TIMEOUT_S,
+    LEADER_POLL_S,
+    MetastorageClient,
 )
 from clusters.reference.node.metastorage.metastorage_service import MetastorageService
 from clusters.reference.node.placement.lease_expiry import (
@@ -342,23 +349,25 @@ class Replicated:
         return self.observer.store.apply(Entry(1, self.observer.index, data))
 
 
-async def taken_over(
-    observer: Observer, meanwhile: Callable[[], None] = lambda: None
-) -> list[object]:
-    """What metastorage's leader did for n1, which would take partition 0 over; ``meanwhile``
-    happens between its decision and its request.
-    """
-    leader, work = Leader(observer), list[asyncio.Task[None]]()
-    manager = LeaseManager(
+def manager_of(
+    observer: Observer, leader: Leader, work: list[asyncio.Task[None]] | None = None
+) -> LeaseManager:
+    """The manager of ``observer``, whose steps go to ``work``."""
+    steps = [] if work is None else work
+    return LeaseManager(
         node="n1",
         origin=observer.origin,
         leases=observer.leases,
         metastorage=leader,
         event_log=EventLog(boot="boot", wall_ns=lambda: 7),
-        spawn=lambda step: work.append(asyncio.ensure_future(step)),
+        spawn=lambda step: steps.append(asyncio.ensure_future(step)),
     )
+
+
+def primary_of(observer: Observer) -> Primary:
+    """Partition 0 at ``observer``."""
     partition = Partition()
-    primary = Primary(
+    return Primary(
         number=0,
         partition=partition,
         replication=Led(observer.leases),
@@ -370,7 +379,17 @@ async def taken_over(
         clock=observer.clock,
         leases=observer.leases,
     )
-    manager.reconcile(primary, Led(observer.leases))
+
+
+async def taken_over(
+    observer: Observer, meanwhile: Callable[[], None] = lambda: None
+) -> list[object]:
+    """What metastorage's leader did for n1, which would take partition 0 over; ``meanwhile``
+    happens between its decision and its request.
+    """
+    leader, work = Leader(observer), list[asyncio.Task[None]]()
+    manager = manager_of(observer, leader, work)
+    manager.reconcile(primary_of(observer), Led(observer.leases))
     meanwhile()
     for task in work:
         await task
@@ -397,6 +416,67 @@ def test_a_renewal_that_comes_after_the_decision_refuses_the_grant() -> None:
 
     assert done == [False]
     assert observer.leases.grants[0] == held
+
+
+class Interrupted(Leader):
+    """A leader of metastorage whose first answers are lost; ``lost``: whether requests are, too."""
+
+    def __init__(self, observer: Observer, lost: list[bool]) -> None:
+        super().__init__(observer)
+        self.lost = lost
+
+    async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
+        if not self.lost:
+            return await super().invoke(invoke)
+        if not self.lost.pop(0):
+            await super().invoke(invoke)
+        return Failed(codes.PEER_LOST)
+
+
+@pytest.mark.parametrize("lost", [[], [True, True], [False]])
+def test_a_node_that_stops_releases_its_grants_whatever_is_lost_on_the_way(
+    lost: list[bool],
+) -> None:
+    observer = Observer("n1")
+    observer.granted(0, Grant("n1", observer.origin, 4))
+    leader = Interrupted(observer, list(lost))
+    manager, primary = manager_of(observer, leader), primary_of(observer)
+
+    async def story() -> None:
+        async with asyncio.timeout(5.0):
+            await manager.release_all((primary,))
+
+    simulate(story())
+    assert observer.leases.grants[0].released
+    assert leader.done in ([True], [True, False])
+
+
+async def asked_for(answers: list[PeerAnswer], leaders: list[str | None]) -> tuple[object, int]:
+    """What an invoke comes to, and how often it was sent, where leaders of metastorage are known,
+    and answer, in turn.
+    """
+    group, sent = SimpleNamespace(leader=leaders[0]), list[str]()
+
+    async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        sent.append(node)
+        group.leader = leaders[min(len(sent), len(leaders) - 1)]
+        return answers[min(len(sent), len(answers)) - 1]
+
+    client = MetastorageClient(store=Metastorage(), group=group, ask=ask, notify=unnotified)
+    return await client.invoke(Invoke((), ())), len(sent)
+
+
+def test_an_invoke_follows_the_leadership_of_metastorage_while_it_certainly_was_not_done() -> None:
+    refused, done = Failed(codes.NOT_LEADER, "n1 does not lead metastorage"), InvokeReply(True)
+    in_doubt = Failed(codes.PEER_LOST, "n1 did not answer")
+
+    assert simulate(asked_for([refused, refused, done], ["n1", "n1", "n2"])) == (done, 3)
+    # What may have been done is not done again, and a leader that does not come is not waited for.
+    assert simulate(asked_for([in_doubt, done], ["n1"])) == (in_doubt, 1)
+    answer, sent = simulate(asked_for([refused], ["n1"]))
+    assert answer == refused
+    assert 10 < sent <= INVOKE_TIMEOUT_S / LEADER_POLL_S
+    assert simulate(asked_for([done], [None]))[1] == 0
 
 
 def service_of(observer: Observer, work: list[asyncio.Task[None]]) -> MetastorageService:

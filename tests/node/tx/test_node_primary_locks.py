@@ -9,6 +9,7 @@ import attrs
 
 from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Ack,
     Failed,
@@ -111,3 +112,19 @@ def test_who_asks_again_differently_waits_for_the_last_that_he_asked() -> None:
     assert isinstance(again, LockReply)
     assert here.locks.writer(KEY) == OLD
     assert here.locks.broken() is None
+
+
+def test_a_node_that_hands_over_lets_what_is_open_go_on_in_all_of_its_partitions() -> None:
+    async def scene() -> list[object]:
+        here, beside = primary(), primary()
+        await here.serve(lock(OLD))
+        here.drained_with = beside.drained_with = (here, beside)
+        return [
+            type(await beside.serve(lock(OLD))),
+            await beside.serve(lock(YOUNG)),
+            await here.serve(lock(YOUNG)),
+        ]
+
+    began, *refused = asyncio.run(scene())
+    assert began is LockReply
+    assert [answer.code for answer in refused] == [codes.NOT_PRIMARY] * 2

@@ -114,10 +114,12 @@ class RaftHost:
         founders: tuple[str, ...],
         machine: StateMachine,
         restoring: SnapshotRestore | None,
+        announce_commits: bool = False,
     ) -> Group:
         """Start this node's member of group ``name`` from its state in the log; ``restoring`` was
         fed the snapshot that the log names. Where the log holds nothing the group begins with
         ``founders``; without any, this member waits until a leader sends it the configuration.
+        ``announce_commits``: see ``RaftConfig``.
         """
         state = self.log.groups.get(name)
         durable = state or GroupState()
@@ -136,6 +138,7 @@ class RaftHost:
                 max_append_entries=self._append_entries,
                 max_append_bytes=MAX_APPEND_BYTES,
                 max_inflight=self._appends_ahead,
+                announce_commits=announce_commits,
                 bugs=self._bugs,
             ),
             hard_state=durable.hard_state,

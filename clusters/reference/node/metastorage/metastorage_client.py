@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     Metastorage,
@@ -15,9 +17,17 @@ from clusters.reference.node.metastorage.metastorage import (
 )
 from clusters.reference.node.tx.primary_client import Ask, Notify
 from clusters.reference.node.wire import error_table as codes
-from clusters.reference.node.wire.messages import Failed, InvokeReply, MetaInvoke, Renew
+from clusters.reference.node.wire.messages import (
+    Failed,
+    InvokeReply,
+    MetaInvoke,
+    PeerAnswer,
+    Renew,
+)
 
 INVOKE_TIMEOUT_S = 1.0
+REFUSED = (codes.NOT_LEADER, codes.UNREACHABLE)  # certainly not done
+LEADER_POLL_S = 0.01  # a leader that hands over leads no more for a few round trips
 
 
 class Led(Protocol):
@@ -71,13 +81,25 @@ class MetastorageClient:
         self._store.unwatch(watch)
 
     async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
-        """The leader's result of ``invoke``. A failure leaves open whether it was done."""
+        """The leader's result of ``invoke``. A failure leaves open whether it was done.
+
+        While it certainly was not, since no leader is known or the one that was asked leads no
+        more, it is sent again for ``INVOKE_TIMEOUT_S``.
+        """
         body = MetaInvoke(encode_invoke(invoke))
-        leader = self._group.leader
-        if leader is None:
-            return Failed(codes.NOT_LEADER, "metastorage has no leader")
-        answer = await self._ask(leader, body, INVOKE_TIMEOUT_S)
-        return answer if isinstance(answer, InvokeReply | Failed) else Failed(codes.LOST)
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + INVOKE_TIMEOUT_S
+        while True:
+            leader = self._group.leader
+            answer: PeerAnswer = Failed(codes.NOT_LEADER, "metastorage has no leader")
+            if leader is not None:
+                answer = await self._ask(leader, body, INVOKE_TIMEOUT_S)
+            if not isinstance(answer, Failed):
+                return answer if isinstance(answer, InvokeReply) else Failed(codes.LOST)
+            if answer.code not in REFUSED or loop.time() + LEADER_POLL_S >= give_up_s:
+                return answer
+            reached("invoke sent again to a leader of metastorage")
+            await asyncio.sleep(LEADER_POLL_S)
 
     def renew(self, body: Renew) -> None:
         """Send a renewal to the leader; it is lost where there is none, and the next comes soon."""

@@ -180,7 +180,7 @@ class LeaseManager:
         ``limit_s``.
         """
         for primary in primaries:
-            primary.draining = True
+            primary.drained_with = primaries
         give_up_s = asyncio.get_running_loop().time() + limit_s
         while any(primary.open and not primary.idle for primary in primaries):
             if asyncio.get_running_loop().time() >= give_up_s:
@@ -189,7 +189,9 @@ class LeaseManager:
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def release_all(self, primaries: tuple[Primary, ...]) -> None:
-        """Close every primary and release its grant: the node stops."""
+        """Close every primary and release its grant: the node stops. Returns once metastorage has
+        answered to each, which its caller has to bound.
+        """
         # First: no tick may acquire a grant while the others are released.
         self._stopping = True
         held = []
@@ -197,10 +199,18 @@ class LeaseManager:
             mine = self._leases.mine(primary.number)
             primary.close()
             if mine is not None:
-                held.append(self._write(primary.number, mine, self._leases.given_up(mine)))
+                held.append(self._release(primary.number, mine))
         # Before a release is sent: a successor may act as soon as one is applied.
         self._leases.end()
         await all_of(held)
+
+    async def _release(self, partition: int, mine: Grant) -> None:
+        given_up = self._leases.given_up(mine)
+        # One that was lost may have been done: then the grant is not ours any more, and the next
+        # is refused.
+        while isinstance(await self._write(partition, mine, given_up), Failed):
+            reached("release of a grant sent again")
+            await asyncio.sleep(DRAIN_POLL_S)
 
     def _may_take(self, held: Grant) -> bool:
         # Our own grant may be of an earlier start, which is certainly over, or of an epoch that

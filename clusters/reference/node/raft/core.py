@@ -599,6 +599,9 @@ class Raft:
         taken.
         """
         self._replicate()
+        if self._leadership is not None and self._config.announce_commits:
+            news = self._leadership.announcements(self._now, self._log.commit)
+            self._outbox.send_now.extend(news)
         # Bounded, so that a member that catches up does not hold the loop for all of its log.
         last = min(self._applicable(), self._applied + self._config.max_apply_entries)
         ready = self._outbox.take(self._log.hand_out(), self._log.between(self._applied + 1, last))

@@ -64,12 +64,13 @@ class Progress:
         "next_index",
         "paired",
         "probing",
+        "told_commit",
         "transfer",
         "waiting",
     )
 
     def __init__(self, next_index: int) -> None:
-        self.match_index = self.commit_index = self.lost = 0
+        self.match_index = self.commit_index = self.told_commit = self.lost = 0
         self.is_acking = self.paired = False
         self.next_index = next_index
         self.probing = False
@@ -158,6 +159,7 @@ class Leadership:
         self._config, self._term, self._log = config, term, log
         self._elected_tick = self._beat_tick = now
         self._lease_over = False
+        self._announced = log.commit
         self._peers: dict[str, Progress] = {}
         self.reconfigured()
 
@@ -196,6 +198,19 @@ class Leadership:
             if progress.paired and progress.settled(self._log.last_index, commit):
                 continue
             yield name, self._append(progress, now, commit, with_entries=False)
+
+    def announcements(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
+        """An append without entries, once for each ``commit``, for all followers that were sent the
+        whole log and not that so much of it is committed.
+        """
+        if commit <= self._announced:
+            return
+        self._announced = commit
+        for name, progress in self._peers.items():
+            behind = progress.next_index <= self._log.last_index or progress.transfer is not None
+            # A follower that lacks entries hears of it with them.
+            if not behind and progress.told_commit < commit:
+                yield name, self._append(progress, now, commit, with_entries=False)
 
     def replicate(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
         """Everything that may leave now, for every follower that the log can still serve."""
@@ -244,6 +259,7 @@ class Leadership:
         # Behind the base nothing is known; the base itself will be refused, which is an answer.
         previous = max(progress.next_index - 1, self._log.base.index)
         limits = self._config.max_append_entries, self._config.max_append_bytes
+        progress.told_commit = commit
         return Append(
             sender=self._config.node,
             term=self._term,

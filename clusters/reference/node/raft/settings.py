@@ -57,8 +57,9 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``max_append_entries`` and ``max_append_bytes`` bound one message (a single larger entry still
     travels), ``max_inflight`` the unanswered messages per follower, ``max_apply_entries`` the
     entries that one ``Ready`` hands out. A change of members fails once a new voter has come no
-    further for ``catch_up_ticks``, or is slower than the log grows. ``bugs`` names planted
-    mistakes: see ``Raft``.
+    further for ``catch_up_ticks``, or is slower than the log grows. With ``announce_commits`` a
+    leader tells its followers at once what is committed, not with the next entries or heartbeat.
+    ``bugs`` names planted mistakes: see ``Raft``.
     """
 
     node: str
@@ -70,6 +71,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight: int = 64
     max_apply_entries: int = 1024
     catch_up_ticks: int = 50
+    announce_commits: bool = False
     bugs: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:

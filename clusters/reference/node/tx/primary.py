@@ -122,7 +122,9 @@ class Primary:
         self._may_be_reset = may_be_reset
         self.epoch = 0
         self.last_closed_epoch = 0  # it never opens again
-        self.draining = False  # what is open goes on, nothing more begins
+        # While this node hands them over: what is open in one of them goes on, in any of them, and
+        # nothing more begins.
+        self.drained_with: tuple[Primary, ...] = ()
         self.promises = Promises(clock, leases)
         self.locks = LockTable()
         self.transactions = OpenTransactions()
@@ -187,7 +189,7 @@ class Primary:
             return False
         # Commands of this node's last epoch may stand before the takeover, above its floor.
         self.clock.observe(self.partition.max_ts)
-        self.epoch, self.draining = epoch, False
+        self.epoch, self.drained_with = epoch, ()
         self.promises.opened(self.partition.written_ts)
         self.locks = LockTable()
         self.transactions.clear()
@@ -622,8 +624,11 @@ class Primary:
         """Why ``body`` is not served, if it is not."""
         if not self.serving:
             return self.refusal()
-        begins = isinstance(body, Lock | Execute) and self.transactions.get(body.txn) is None
-        if self.draining and begins:
+        if (
+            self.drained_with
+            and isinstance(body, Lock | Execute)
+            and not any(primary.transactions.get(body.txn) for primary in self.drained_with)
+        ):
             reached("request for a primary that is handed over")
             return Failed(codes.NOT_PRIMARY, f"partition {self.number} is handed over")
         # What has begun is finished: other tables' partitions may have a part in it.
