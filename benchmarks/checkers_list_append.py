@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from calibrator import calibrate
 
 from checkers.cycles.kernel import CYCLES
@@ -39,6 +38,7 @@ from checkers.lists.list_ops import list_ops
 from checkers.lists.versions import versions_of
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
+from harness.history.parquet import writer
 from harness.history.tables import BATCH_ROWS
 from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
@@ -152,7 +152,7 @@ def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
     """A history as sealed files: serial effects, each somewhere within its interval."""
     transactions, table = by_invocation(*map(pa.table, simulate(txns, lag)))
     path = directory / "transactions.parquet"
-    with pq.ParquetWriter(path, transactions.schema, compression="zstd") as sink:
+    with writer(path, transactions.schema) as sink:
         for copy in range(copies):
             # In groups as sealing writes them, or a stretch could not be read alone.
             sink.write_table(moved(transactions, copy, txns), row_group_size=BATCH_ROWS)
@@ -162,7 +162,7 @@ def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
     for number in range(SPLITS):
         files.append(directory / f"micro_ops-{number:04}.parquet")
         rows = table.filter(pa.array(split == number))
-        with pq.ParquetWriter(files[-1], rows.schema, compression="zstd") as sink:
+        with writer(files[-1], rows.schema) as sink:
             for copy in range(copies):
                 sink.write_table(moved(rows, copy, txns), row_group_size=BATCH_ROWS)
     return Source.of_files(path, tuple(files))

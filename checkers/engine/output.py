@@ -4,9 +4,11 @@ executor.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 
 import attrs
@@ -29,6 +31,10 @@ from harness.history import files
 from harness.plugins import where
 from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 from harness.supervisor import memory_limit_bytes
+
+# Splits in memory at a time, and the least history that is worth the second one.
+THREADS = 2
+LONG = 100_000
 
 # A callback with the name of each kernel or checker before it runs: it tells which one a process
 # died of.
@@ -243,11 +249,22 @@ def run_by_key(
     with tempfile.TemporaryDirectory(prefix="firedrill-analysis-") as scratch:
         laid = Laid(directory=Path(scratch), stretch=stretch)
         try:
-            return on_all(kernels, source, setting, laid, _one_by_one)
+            return on_all(kernels, source, setting, laid, _side_by_side)
         except OSError as error:
             missing = "the analysis lacks room for the edges of its graph"
             raise files.disk_failure("write into", laid.directory, error, missing) from error
 
 
-def _one_by_one(work: Work, count: int) -> KernelOutput:
-    return merge(work(number) for number in range(count))
+def _side_by_side(work: OfSplits | OfStretches, count: int) -> KernelOutput:
+    """Do the work on threads: most of it is numpy's and Arrow's, which hold no lock."""
+    # Of several kernels, the one that a process died of could not be told.
+    able = count > 1 and len(work.kernels) == 1 and work.source.transactions.num_rows >= LONG
+    if not able:
+        return merge(work(number) for number in range(count))
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1, count)) as threads:
+        jobs = [threads.submit(copy_context().run, work, number) for number in range(count)]
+        try:
+            return merge(job.result() for job in jobs)
+        finally:
+            # An interruption does not wait for the splits that nobody has begun.
+            threads.shutdown(wait=False, cancel_futures=True)

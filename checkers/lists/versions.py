@@ -109,11 +109,17 @@ def _prefixes(ops: ListOps, longest: Ints) -> Bools:
     target = longest[reads.k]
     room = np.where(target >= 0, reads.length[np.maximum(target, 0)], 0)
     prefix = reads.length <= room
-    for part in batches(np.where(prefix, reads.length, 0), CHUNK):
+    # From a place in the read to the same place in the longest one.
+    away = reads.start[target] - reads.start if len(reads.start) else target
+    compared = np.where(prefix, reads.length, 0)
+    for part in batches(compared, CHUNK):
         # Element by element, but in parts: lists of a hot key expand to many times the history.
-        row, place = spread(np.where(prefix[part], reads.length[part], 0))
-        row += part.start
-        mine = ops.elements[reads.start[row] + place]
-        theirs = ops.elements[reads.start[target[row]] + place]
-        prefix[row[mine != theirs]] = False
+        length = compared[part]
+        end = np.cumsum(length)
+        # Repeated and counted up, not looked up by row: this goes over every element there is.
+        mine = np.repeat(reads.start[part] - (end - length), length)
+        mine += np.arange(len(mine))
+        theirs = mine + np.repeat(away[part], length)
+        wrong = np.flatnonzero(ops.elements[mine] != ops.elements[theirs])
+        prefix[part.start + np.searchsorted(end, wrong, side="right")] = False
     return prefix

@@ -23,6 +23,11 @@ from harness.history.page_headers import Contradiction, require_agreement
 from harness.history.schema import without_later
 from harness.run.directory import RunDirectory
 
+# Columns whose values are all different and near to those beside them: as differences they take a
+# third of what a dictionary takes, and half of the time to read.
+ASCENDING = frozenset(
+    ("txn", "intended_ns", "invoke_ns", "complete_ns", "invoke_index", "complete_index", "wall_ns")
+)
 ROWS_ALWAYS = 100_000
 # 64 equal reads in each of many transactions come to 13.
 ROWS_PER_BYTE = 32
@@ -50,7 +55,7 @@ class ParquetSink:
                 files.remove_partials(directory)
             for name, path in self._paths.items():
                 self._unfinished[name] = files.begin(path)
-                self._writers[name] = _writer(self._unfinished[name], table_schema(name))
+                self._writers[name] = writer(self._unfinished[name], table_schema(name))
         except OSError:
             self.abandon()
             raise
@@ -110,7 +115,7 @@ class SideTable:
         except OSError as error:
             raise files.disk_failure("write", self._path, error, missing) from error
         with self._writing():
-            self._writer = _writer(self._unfinished, columns)
+            self._writer = writer(self._unfinished, columns)
 
     def add(self, piece: pa.Table) -> None:
         """Append rows. Raises ``HarnessError``."""
@@ -143,17 +148,32 @@ def write_side_table(root: Path, name: str, table: pa.Table, missing: str) -> di
     return side.publish()
 
 
-def _writer(path: Path, like: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(str(path), like, compression="zstd")
+def writer(path: Path, like: pa.Schema) -> pq.ParquetWriter:
+    """Open ``path`` for pieces of a table with the columns ``like``, as sealed runs have them."""
+    near = {f.name for f in like if f.name in ASCENDING and pa.types.is_integer(f.type)}
+    return pq.ParquetWriter(
+        str(path),
+        like,
+        compression="zstd",
+        use_dictionary=[_leaf(field) for field in like if field.name not in near],
+        column_encoding=dict.fromkeys(near, "DELTA_BINARY_PACKED"),
+    )
+
+
+def _leaf(field: pa.Field) -> str:
+    """Return the name that Parquet gives to the values of a column."""
+    if not pa.types.is_list(field.type):
+        return str(field.name)
+    return f"{field.name}.list.{field.type.value_field.name}"
 
 
 def _merge(path: Path, late: pa.Table) -> None:
     """Rewrite ``path`` with the rows of ``late`` in their places; both are sorted."""
     merged = files.begin(path)
     try:
-        with pq.ParquetFile(path) as source, _writer(merged, late.schema) as writer:
+        with pq.ParquetFile(path) as source, writer(merged, late.schema) as sink:
             for piece in _woven(source, late):
-                writer.write_table(piece, row_group_size=max(1, piece.num_rows))
+                sink.write_table(piece, row_group_size=max(1, piece.num_rows))
         merged.replace(path)
     finally:
         merged.unlink(missing_ok=True)

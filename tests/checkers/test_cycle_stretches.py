@@ -97,6 +97,23 @@ def test_a_stretch_whose_order_nothing_contradicts_is_not_searched() -> None:
     assert searched == 1
 
 
+def test_splits_and_stretches_side_by_side_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[str] = []
+    token = output.ENTERING.set(entered.append)
+    try:
+        history = source(overlapping(4, size=400), splits=7)
+        alone = output.run_by_key(KERNELS, history, setting(), stretch=20)
+        at_once = len(entered)
+        monkeypatch.setattr(output, "LONG", 0)
+        together = output.run_by_key(KERNELS, history, setting(), stretch=20)
+    finally:
+        output.ENTERING.reset(token)
+    assert alone.tables.keys() == together.tables.keys()
+    for name, table_ in alone.tables.items():
+        assert together.tables[name].equals(table_), name
+    assert len(entered) == 2 * at_once
+
+
 def table(rows: list[tuple[int, int]]) -> pa.Table:
     columns = [[0] * len(rows), *map(list, zip(*rows, strict=True))] if rows else [[], [], []]
     arrays = [*columns, [1] * len(rows), [1] * len(rows)]
