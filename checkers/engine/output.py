@@ -125,13 +125,6 @@ def _on_cells(
     )
 
 
-Work = Callable[[int], KernelOutput]
-OnTasks = Callable[[Work, int], KernelOutput]
-"""An executor: it runs work for the numbers from 0 to before another, side by side or one after the
-other, and merges the results in their order.
-"""
-
-
 @attrs.frozen(kw_only=True)
 class OfSplits:
     """The work on split after split. What the kernels ``taking`` take is laid down."""
@@ -178,6 +171,13 @@ class OfStretches:
         return attrs.evolve(given, tables=named(given.tables, columns, np.arange(low, high)))
 
 
+Work = OfSplits | OfStretches
+OnTasks = Callable[[Work, int], KernelOutput]
+"""An executor: it runs work for the numbers from 0 to before another, side by side or one after the
+other, and merges the results in their order.
+"""
+
+
 def on_all(
     kernels: Iterable[Kernel],
     source: Source,
@@ -199,10 +199,10 @@ def on_all(
     if OBSERVED_TABLE in early:
         early[OBSERVED_TABLE] = proven(early[OBSERVED_TABLE])
     by_key, taking = of(kernels, Exchange.KEY), of(kernels, Exchange.STRETCH)
-    work = OfSplits(
+    by_split = OfSplits(
         kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
     )
-    found = tasks(work, source.splits)
+    found = tasks(by_split, source.splits)
     tables, broken = {**early, **found.tables}, given.broken | found.broken
     if taking:
         whole = not in_order(source.transactions)
@@ -255,7 +255,7 @@ def run_by_key(
             raise files.disk_failure("write into", laid.directory, error, missing) from error
 
 
-def _side_by_side(work: OfSplits | OfStretches, count: int) -> KernelOutput:
+def _side_by_side(work: Work, count: int) -> KernelOutput:
     """Do the work on threads: most of it is numpy's and Arrow's, which hold no lock."""
     # Of several kernels, the one that a process died of could not be told.
     able = count > 1 and len(work.kernels) == 1 and work.source.transactions.num_rows >= LONG

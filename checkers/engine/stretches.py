@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.engine.transactions import OBSERVED_TABLE
+from harness.errors import HarnessError
 from harness.protocols.checker import Kernel, Tables
 
 # The least number of transactions of a stretch: their graph has a few million numbers.
@@ -44,8 +45,9 @@ class Laid:
 
     def lay(self, kernels: Sequence[Kernel], split: int, tables: Tables) -> dict[str, pa.Table]:
         """Write what ``kernels`` take of the ``tables`` of a split; return the others, and
-        ``BACK_TABLE``.
+        ``BACK_TABLE``. Raises ``HarnessError`` where the directory is not on this machine.
         """
+        self._require()
         taken = {name: columns for kernel in kernels for name, columns in kernel.takes.items()}
         given = {name: table for name, table in tables.items() if name not in taken}
         for name, columns in taken.items():
@@ -58,10 +60,21 @@ class Laid:
         high, low = (np.concatenate(column) for column in zip(*ends, strict=True))
         return {**given, BACK_TABLE: self._back(high, low)}
 
+    def _require(self) -> None:
+        """Raise ``HarnessError`` where the directory is of another machine: rows laid down there
+        would be missing here, and no verdict may rest on what is missing.
+        """
+        if not self.directory.is_dir():
+            raise HarnessError(
+                f"the workers of the cluster need {self.directory.parent}, where this analysis "
+                "keeps the edges of its graph: set TMPDIR to a directory that all of them share"
+            )
+
     def take(self, name: str, low: int, high: int, columns: tuple[str, ...]) -> pa.Table | None:
         """Return the rows of ``name`` whose ``columns`` all lie from ``low`` to before ``high``,
         less ``low``, of all splits in order; ``None`` where no split has such a table.
         """
+        self._require()
         parts = []
         for file in sorted(self.directory.glob(f"{name}-*.arrow")):
             with pa.memory_map(str(file)) as content, pa.ipc.open_file(content) as source:

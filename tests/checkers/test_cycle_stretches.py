@@ -19,6 +19,7 @@ from checkers.engine import output
 from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, in_order
 from checkers.lists.checker import CHECKER
 from checkers.lists.edges import EDGES, TAILS
+from harness.errors import HarnessError
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.verdict import Anomaly
 
@@ -145,6 +146,14 @@ def test_rows_come_back_by_stretch_from_all_splits(tmp_path: Path) -> None:
         assert sorted(pairs) == sorted(inside)
         assert found.schema == EDGES
     assert laid.take("nothing", 0, 95, ("txn",)) is None
+
+
+def test_a_directory_of_another_machine_is_refused_and_not_read_as_empty(tmp_path: Path) -> None:
+    laid = Laid(directory=tmp_path / "elsewhere", stretch=10)
+    with pytest.raises(HarnessError, match="TMPDIR to a directory that all of them share"):
+        laid.lay([kernel()], 0, {"lists.edges": table([]), "lists.tails": TAILS.empty_table()})
+    with pytest.raises(HarnessError, match=str(tmp_path)):
+        laid.take("lists.edges", 0, 10, ("source", "target"))
 
 
 def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> None:
