@@ -344,6 +344,7 @@ OWN: Mapping[str, Overrides] = {
     "trigger-not-compared": _zoned(
         _alter(0.5, "REPLICAS = 2"), _hit(3.0, "kill", "metastorage leader", 1.5)
     ),
+    "user-index-not-saved": _CHAINED,
     "versions-collected-early": _SNAPSHOTS | {"workload.key_count": 4},
     "vote-ignores-log": {
         "nemesis.schedule": _LAGGARDS,

@@ -98,6 +98,8 @@ KNOWN = {
     "trigger-not-compared": "an event of an older revision, or of the same, aims partitions "
     "again (rebalance/transitions.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
+    "user-index-not-saved": "what clients wrote since a copy's snapshot does not count at its "
+    "start (replicas/manager.py)",
     "versions-collected-early": "versions go that an open snapshot still reads "
     "(tx/partition_state_machine.py)",
     "vote-ignores-log": "a vote is given to a member that lacks entries (raft/core.py)",

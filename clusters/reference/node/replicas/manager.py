@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from clusters.reference.node import events
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.config import Tuning
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
@@ -266,6 +267,8 @@ class ReplicaManager:
                 0 if read is None else read.read_user_index, self.stopped.get(number, 0)
             )
         for entry in reversed(state.entries):
+            if planted("user-index-not-saved") and replica is None:
+                break
             if class_of(entry.data, config=entry.config) is CommandClass.USER:
                 user_index = max(user_index, entry.index)
                 break
