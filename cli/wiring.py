@@ -136,8 +136,7 @@ def run_plan(
     if keep and plan.cluster.provider == SIMULATED:
         raise UsageError("--keep needs nodes that outlive the run: those of 'sim' are simulated")
     require_room(plan, runs_dir)
-    if stop.interrupted:
-        raise Interrupted("interrupted before the run began: nothing was made")
+    _leave_unbegun(stop)
     store = RunStore(runs_dir)
     # A simulated run takes nothing of the machine, so what others left there can't hinder it.
     if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):
@@ -164,6 +163,16 @@ def run_plan(
             store.forget(run)  # where nothing was written
             raise
     return run
+
+
+def _leave_unbegun(stop: Stop, guard: Guard | None = None) -> None:
+    """Raise ``Interrupted`` where the user asked for the end before anything was made: to record
+    and seal an empty history would take seconds, on a busy machine more than all the rest.
+    """
+    if stop.interrupted:
+        if guard:
+            guard.release()
+        raise Interrupted("interrupted before the run began: nothing was made")
 
 
 def resolve(plan: Plan) -> ResolvedPlan:
@@ -286,6 +295,7 @@ def _run(
 
     async def main(guard: Guard | None) -> None:
         able = await _refuse(plan, environment.provider, system, faults, guard)
+        _leave_unbegun(stop, guard)
         parts = Parts(
             provider=environment.provider,
             system=system,
@@ -319,6 +329,7 @@ def _run(
         with ending_in_time(stop):
             environment.run(main(None))
         return
+    _leave_unbegun(stop)
     # Before anything is made that a dead controller would leave.
     guard = ReaperGuard.start(run, plan.cluster.provider)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli import signals
+from cli import signals, wiring
 from cli.main import execute
 from clusters.reference.system import ReferenceSystem
 from harness.history.manifest import read_manifest
@@ -52,6 +52,25 @@ def test_while_the_run_is_sealed_it_is_whole_and_not_judged(
     assert not read_manifest(run).interrupted
     assert not run.verdict.exists()
     assert execute(["check", str(run.root), "--no-report"]) == 0
+
+
+def test_before_anything_was_made_nothing_is_recorded_or_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse = wiring._refuse
+
+    async def interrupted(*arguments: Any) -> Any:
+        interrupt()
+        return await refuse(*arguments)
+
+    monkeypatch.setattr(wiring, "_refuse", interrupted)
+
+    code = execute([*DRILL, "--provider", "process", "--nodes", "3", "--runs-dir", str(tmp_path)])
+
+    assert code == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "firedrill: interrupted before the run began: nothing was made"
+    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 def test_while_final_reads_are_still_to_come_the_run_is_cut_short(

@@ -4,6 +4,7 @@ process of theirs lives, in whatever session it was, and no file of theirs is le
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import secrets
@@ -11,9 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_campaign import PLAN
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 MOMENTS = int(os.environ.get("FIREDRILL_INTERRUPTS", "0"))
@@ -23,6 +26,14 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GONE_LIMIT_S = 5.0 if MOMENTS else 30.0  # the proof has the machine to itself
 COMMAND_LIMIT_S = 240.0
 MARK = "FIREDRILL_TEST_MARK"
+NIGHT = """
+name = "night"
+plan = "base.toml"
+repeats = 0
+seeds = 3
+[matrix]
+workload = ["list-append"]
+"""
 HISTORY = """
 {:type :invoke, :f :txn, :value [[:append 1 1]], :process 0, :time 5, :index 0}
 {:type :ok, :f :txn, :value [[:append 1 1]], :process 0, :time 7, :index 1}
@@ -143,3 +154,57 @@ def test_a_run_that_is_ended_at_any_moment_leaves_nothing(executor: str, tmp_pat
     calm = ["--set", "nemesis.mix=[]", "--set", "check.min_ok=1"]
 
     interrupted_everywhere(f"run {executor}", [*command, "--executor", executor, *calm], tmp_path)
+
+
+def ended_by(
+    number: signal.Signals, command: list[str | Path], cwd: Path, begun: Callable[[], bool]
+) -> int:
+    """The exit code of ``command``, which got ``number`` once it had ``begun``; of its processes
+    none is left then.
+    """
+    mark = secrets.token_hex(8)
+    child = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=(cwd / "out").open("w"),
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, MARK: mark},
+    )
+    try:
+        until_s = time.monotonic() + COMMAND_LIMIT_S
+        while not begun() and child.poll() is None and time.monotonic() < until_s:
+            time.sleep(0.05)  # another process's file: there is nothing to wait on
+        child.send_signal(number)
+        code = child.wait(GONE_LIMIT_S)
+    finally:
+        left = marked(mark)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert left == {}
+    return code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_server_that_is_ended_ends_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    told = tmp_path / "out"
+
+    def begun() -> bool:
+        return told.exists() and "http://" in told.read_text()
+
+    assert ended_by(number, [FIREDRILL, "serve", "--port", "0"], tmp_path, begun) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_night_that_is_ended_writes_what_it_has(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(PLAN.replace("duration_s = 3.0", "duration_s = 600.0"))
+    (tmp_path / "night.toml").write_text(NIGHT)
+    night = tmp_path / "runs" / "campaigns" / "night-20261101"
+
+    def begun() -> bool:
+        return any((tmp_path / "runs").glob("2*/chunks"))
+
+    command = [FIREDRILL, "nightly", "night.toml", "--night", "2026-11-01"]
+    code = ended_by(number, command, tmp_path, begun)
+
+    assert code == 130
+    assert json.loads((night / "night.json").read_bytes())["exit_code"] == 130
