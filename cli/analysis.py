@@ -303,9 +303,10 @@ class _Alive:
 
 def _lines(reader: int, ends_s: float, idle: Callable[[], None]) -> Iterator[bytes]:
     """Yield the lines from the pipe up to its end; call ``idle`` every second or sooner. Raises
-    ``TimeoutError``.
+    ``TimeoutError``, and ``HarnessError`` for a line that has no end.
     """
-    pending = b""
+    pending: list[bytes] = []
+    length = 0
     waiting = select.poll()
     waiting.register(reader, select.POLLIN)
     while True:
@@ -318,12 +319,17 @@ def _lines(reader: int, ends_s: float, idle: Callable[[], None]) -> Iterator[byt
         block = os.read(reader, 1 << 20)
         if not block:
             return
-        pending += block
+        # Each block is looked at once: a long line comes in many.
+        *lines, rest = block.split(b"\n")
+        if lines:
+            yield b"".join([*pending, lines[0]])
+            yield from lines[1:]
+            pending, length = [], 0
+        pending.append(rest)
+        length += len(rest)
         # A child that is out of control must not fill this process's memory as well.
-        if len(pending) > REPLY_MAX_BYTES:
-            raise HarnessBug(f"an analysis said more than {REPLY_MAX_BYTES} bytes at once")
-        *lines, pending = pending.split(b"\n")
-        yield from lines
+        if length > REPLY_MAX_BYTES:
+            raise HarnessError(f"an analysis said more than {REPLY_MAX_BYTES} bytes at once")
 
 
 def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:

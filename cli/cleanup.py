@@ -67,9 +67,17 @@ def cleanup(
         partial(_containers, kept_too=everything)
     ]
     removed, failures = _each(work)
+    # Containers that nobody could look at may still be up.
+    in_docker = [run for run in directories if provider_of(run) == "docker"]
+    unseen = in_docker if in_docker and not _daemon_answers() else []
+    for run in unseen if named else ():
+        say(f"{run.root.name} was made in Docker: what is left of it is not known")
+        failures += 1
     # After a failure a cluster may still be up: its mark stays, and says so.
     if not failures:
         for run in directories:
+            if run in unseen:
+                continue
             if named or everything:
                 _unmark(run)
             if not run.kept.exists():
@@ -90,11 +98,7 @@ def provider_of(run: RunDirectory) -> str | None:
 
 
 def _unmark(run: RunDirectory) -> None:
-    """Remove the mark of a cluster that was kept up, unless that may still be up: a daemon that did
-    not answer was not asked for its containers.
-    """
-    if provider_of(run) == "docker" and not _daemon_answers():
-        return
+    """Remove the mark of a cluster that was kept up."""
     with contextlib.suppress(OSError):  # on a medium that can only be read nothing is held by it
         run.kept.unlink(missing_ok=True)
 

@@ -92,9 +92,7 @@ class RunStore:
         with contextlib.suppress(OSError):
             # Fails for a directory with content, before ``latest`` is touched.
             run.root.rmdir()
-            (self.root / LATEST).unlink(missing_ok=True)
-            if left := self.runs():
-                self._point_latest(left[-1].root)
+            self.mend_latest()
 
     def remove(self, run: RunDirectory) -> None:
         """Delete ``run`` with all its content; ``latest`` then points at the newest run that is

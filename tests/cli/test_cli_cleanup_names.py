@@ -100,9 +100,11 @@ def test_what_a_plug_ins_provider_made_is_left_to_it(
     assert "no list of processes" not in said
 
 
-@pytest.mark.parametrize(("provider", "kept"), [("docker", True), ("process", False)])
+@pytest.mark.parametrize(
+    ("provider", "kept", "code"), [("docker", True, 255), ("process", False, 0)]
+)
 def test_a_cluster_that_nobody_looked_at_stays_marked_as_kept(
-    provider: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    provider: str, kept: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-daemon")
     run = begun(tmp_path / "runs" / RUN_ID)
@@ -110,7 +112,7 @@ def test_a_cluster_that_nobody_looked_at_stays_marked_as_kept(
     run.undo.mkdir()
     run.kept.touch()
 
-    assert execute(["cleanup", str(run.root)]) == 0
+    assert execute(["cleanup", str(run.root)]) == code
     assert run.kept.exists() is kept
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jepsen_files import edn_lines, txn, write
 
 from harness.history.records import FaultState
 from harness.importers.jepsen.imported_history import read_jepsen
+from harness.importers.jepsen.nemesis import faults
+from harness.importers.jepsen.operation_forms import Remark
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 
@@ -71,6 +75,22 @@ def test_an_act_without_its_other_half_is_a_mark(tmp_path: Path, name: str) -> N
     ((_, begun, ended),) = bands(tmp_path, name)
 
     assert (begun, ended) == (1, 2)
+
+
+@pytest.mark.parametrize("names", [("start-a%d",), ("start-a%d", "stop-b%d"), ("kill", "stop%d")])
+def test_ten_thousand_acts_of_many_names_are_paired_at_once(names: tuple[str, ...]) -> None:
+    each = 10_000 // len(names)
+    of_names = [name.replace("%d", str(at)) for name in names for at in range(each)]
+    remarks = [
+        (2 * place + done, Remark(type="info", process="nemesis", f=name, text=""))
+        for place, name in enumerate(of_names)
+        for done in (0, 1)
+    ]
+    begun = time.process_time()
+
+    faults(remarks, np.arange(2 * len(of_names)))
+
+    assert time.process_time() - begun < 2
 
 
 def test_what_a_nemesis_did_explains_a_loss_stands_in_the_report_and_decides_nothing(

@@ -11,6 +11,7 @@ decide nothing.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import attrs
 import numpy as np
@@ -46,6 +47,7 @@ _UNDONE_BY = (
     ("skew", "reset"),
 )
 _OPENING = frozenset(opener for opener, _ in _UNDONE_BY)
+_UNDOES = {closer: [o for o, c in _UNDONE_BY if c == closer] for _, closer in _UNDONE_BY}
 _NAME = re.compile(r"([a-z]+)(?:[-_!]*(.*))", re.DOTALL)
 
 Ints = npt.NDArray[np.int64]
@@ -62,22 +64,12 @@ class _Act:
     came: str
     undone: _Act | None = None
 
-    @property
-    def verb(self) -> str:
-        """``start`` of ``start-partition``."""
+    def parted(self) -> tuple[str, str]:
+        """Return the verb and what it is about: ``start`` and ``partition`` of
+        ``start-partition``.
+        """
         match = _NAME.match(self.f)
-        return match.group(1) if match else ""
-
-    @property
-    def what(self) -> str:
-        """``partition`` of ``start-partition``."""
-        match = _NAME.match(self.f)
-        return match.group(2) if match else ""
-
-    def undoes(self, other: _Act) -> bool:
-        """Whether this act undoes ``other``; a verb alone undoes all acts of its kind."""
-        paired = (other.verb, self.verb) in _UNDONE_BY
-        return paired and (self.what == other.what or not self.what or not other.what)
+        return (match.group(1), match.group(2) or "") if match else ("", "")
 
 
 def faults(remarks: list[tuple[int, Remark]], at_ns: Ints) -> pa.Table:
@@ -128,16 +120,20 @@ def _acts(remarks: list[tuple[int, Remark]]) -> list[_Act]:
 def _paired(acts: list[_Act]) -> list[_Act]:
     """The acts that began or marked a fault, each with the act that undid it."""
     found: list[_Act] = []
-    begun: list[_Act] = []
+    begun: defaultdict[str, dict[str, list[_Act]]] = defaultdict(dict)  # by verb, then by what
     for act in acts:
-        ended = [other for other in begun if act.undoes(other)]
+        verb, what = act.parted()
+        ended: list[_Act] = []
+        for opener in _UNDOES.get(verb, ()):
+            about = begun[opener]
+            # A verb alone undoes all acts of its kind, and is undone by each of them.
+            for named in [what, ""] if what else list(about):
+                ended += about.pop(named, [])
         for other in ended:
             other.undone = act
-        begun = [other for other in begun if other.undone is None]
         if ended:
             continue
         found.append(act)
-        if act.verb in _OPENING:
-            # Limited: each act is compared with all of them.
-            begun = [*begun[-FAULTS_MAX:], act]
+        if verb in _OPENING:
+            begun[verb].setdefault(what, []).append(act)
     return found
