@@ -40,29 +40,26 @@ TRUNCATED, FLIPPED, REMOVED, EMPTIED, SWAPPED = (
     "emptied",
     "swapped",
 )
-RESTS_ON = re.compile(
-    r"manifest\.json|plan\.toml|(faults|events|states|logs|controller)\.parquet"
-    r"|history/.*\.parquet|chunks/w.*\.chunk|nodes/[^/]+/[^/]+\.log"
-)
+# Beside what a sealed run's manifest has sums of.
+RESTS_ON = re.compile(r"manifest\.json|plan\.toml|chunks/w.*\.chunk")
 OUTPUTS = ("analysis", "report.html")  # made of the rest, again
 
 
 @attrs.frozen(kw_only=True)
 class Recorded:
-    """A recorded run, what it came to, and whether it was sealed."""
+    """A recorded run, what it came to, whether it was sealed, and the files that it has sums of."""
 
     root: Path
     outcome: str
     verdict: bytes
     sealed: bool
+    summed: frozenset[str]
 
     def rests_on(self, name: str) -> bool:
         """Whether damage of ``name`` must be noticed. Logs of nodes get their sums when a run is
         sealed: those of one that never was prove nothing.
         """
-        if not self.sealed and name.startswith("nodes/"):
-            return False
-        return RESTS_ON.fullmatch(name) is not None
+        return name in self.summed or RESTS_ON.fullmatch(name) is not None
 
 
 @attrs.frozen(kw_only=True)
@@ -142,13 +139,21 @@ def recorded(roots: Iterable[Path], scratch: Path) -> tuple[Recorded, ...]:
     signal.signal(signal.SIGALRM, _too_long)
     found = []
     for root in roots:
-        sealed = read_manifest(RunDirectory(root)).state != RUNNING
+        manifest = read_manifest(RunDirectory(root))
         copy = copied(root, scratch / f"as-it-is-{root.name}")
         outcome, verdict, text = judge(copy)
         shutil.rmtree(copy)
         if outcome in (REFUSED, TRACEBACK, HANG):
             raise ValueError(f"{root}: expected a run that can be judged, found {outcome}: {text}")
-        found.append(Recorded(root=root, outcome=outcome, verdict=verdict, sealed=sealed))
+        found.append(
+            Recorded(
+                root=root,
+                outcome=outcome,
+                verdict=verdict,
+                sealed=manifest.state != RUNNING,
+                summed=frozenset(manifest.checksums),
+            )
+        )
     return tuple(found)
 
 
@@ -195,7 +200,7 @@ def damages(
 def _weighed(run: Recorded, names: Sequence[str]) -> list[str]:
     """Files with anything in them, those that the verdict rests on ten times."""
     some = [name for name in names if (run.root / name).stat().st_size]
-    return [name for name in some for _ in range(10 if RESTS_ON.fullmatch(name) else 1)]
+    return [name for name in some for _ in range(10 if run.rests_on(name) else 1)]
 
 
 def _counterpart(
@@ -341,6 +346,7 @@ LOSE = (
 )
 RECIPES: tuple[tuple[str, str], ...] = (
     ("sim-valid", f"--provider sim --nodes 3 --seed 3 {KILL}"),
+    ("sim-zoned", f"--provider sim --nodes 4 --seed 10 --set system.system_nodes=3 {KILL}"),
     ("sim-register", f"--provider sim --nodes 3 --seed 4 --workload register {KILL}"),
     ("sim-bank", f"--provider sim --nodes 3 --seed 5 --workload bank {KILL}"),
     ("sim-lost-write", f"{LOSE} --provider sim --seed 6 --set drive.concurrency=4"),

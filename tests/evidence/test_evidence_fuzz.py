@@ -42,10 +42,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorded, .
         signal.signal(signal.SIGALRM, before)
 
 
-def test_the_runs_are_a_violation_a_valid_one_and_a_prefix(runs: tuple[Recorded, ...]) -> None:
+def test_the_runs_are_a_violation_two_valid_ones_and_a_prefix(runs: tuple[Recorded, ...]) -> None:
     assert [(run.root.name, run.outcome, run.sealed) for run in runs] == [
         ("sim-forgotten-vote", "violation", True),
         ("sim-valid", "valid", True),
+        ("sim-zoned", "valid", True),
         ("two-drivers-killed", "unknown", False),
     ]
 
@@ -66,7 +67,7 @@ def test_no_damage_turns_a_verdict_or_goes_unnoticed(
 
 
 def test_what_is_looked_for_is_seen(runs: tuple[Recorded, ...]) -> None:
-    violation, valid, prefix = runs
+    violation, valid, zoned, prefix = runs
 
     def after(run: int, outcome: str, *, changed: bool = True, name: str = "plan.toml") -> Found:
         damage = Damage(run=run, name=name, kind=FLIPPED)
@@ -74,8 +75,10 @@ def test_what_is_looked_for_is_seen(runs: tuple[Recorded, ...]) -> None:
 
     assert wrong(violation, after(0, "valid")) == "violation turned valid"
     assert wrong(valid, after(1, "violation")) == "valid turned violation"
-    assert wrong(prefix, after(2, "valid")) == "unknown turned valid"
+    assert wrong(prefix, after(3, "valid")) == "unknown turned valid"
     assert wrong(valid, after(1, "valid", changed=False)) == "unnoticed"
+    for name in ("claims.parquet", "claims_judged.parquet", "assignments.parquet"):
+        assert wrong(zoned, after(2, "valid", changed=False, name=name)) == "unnoticed"
     assert wrong(valid, after(1, "valid", changed=False, name="reaper.log")) == ""
     assert wrong(valid, after(1, "traceback")) == "traceback"
 
