@@ -87,9 +87,9 @@ def check(
         bank = BankRules(total=bank_total, negative_balances=negative_balances)
     with opened(path, store, workload, bank=bank, keep=not only_judged) as found:
         directory, history = found
-        session.run = directory
         if output is not None:
             directory = attrs.evolve(directory, output=_made(output))
+        session.run = directory
         drawn = not (no_report or only_judged)
         judged = judging.judge(
             directory,
@@ -113,7 +113,7 @@ def check(
         else:
             # A history that is only judged leaves no directory behind.
             gone = Path(path) if only_judged else None
-            judging.announce(directory, judged, directory.report.exists(), gone)
+            judging.announce(directory, judged, gone)
     return judged.outcome.exit_code
 
 

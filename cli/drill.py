@@ -92,13 +92,13 @@ def one(
     # The outcome is the last line.
     refresh_index(store)
     try:
-        judging.announce(directory, judged, directory.report.exists())
+        judging.announce(directory, judged)
     # An ``OSError`` as well, with an exit code of its own: see ``cli.main.execute``.
     except BrokenPipeError:
         raise
     except OSError:  # stdout has lost its reader, but the exit code is still read
         reason = streams.refusal(sys.stdout) or "it can't be written"
-        say(f"stdout: {reason}; {judging.last_line(directory, outcome, directory.report.exists())}")
+        say(f"stdout: {reason}; {judging.last_line(directory, outcome, judged.drawn)}")
         outcome = worst([outcome, Outcome.HARNESS_ERROR])
     if drill.kept:
         _tell_kept(directory, store)

@@ -40,10 +40,13 @@ COLORS = {
 
 @attrs.frozen(kw_only=True)
 class Judged:
-    """A verdict; the lines that a terminal shows of it; and the outcome of a failed report."""
+    """A verdict; the lines that a terminal shows of it; whether a report of it was drawn; and the
+    outcome of one that failed.
+    """
 
     verdict: Verdict
     findings: tuple[str, ...] = ()
+    drawn: bool = False
     report: Outcome | None = None
 
     @property
@@ -97,7 +100,7 @@ def judge(
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
     failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
-    return Judged(verdict=verdict, findings=found.findings, report=failed)
+    return Judged(verdict=verdict, findings=found.findings, drawn=found.drawn, report=failed)
 
 
 def _keep(run: RunDirectory, verdict: Verdict) -> None:
@@ -130,13 +133,14 @@ def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
         raise HarnessError(f"no report was written: {found.death or 'see above'}")
 
 
-def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:
+def announce(run: RunDirectory, judged: Judged, path: Path | None = None) -> None:
     """Print the findings on stdout; the last line is outcome, meaning and path: ``path`` where it
-    is given, for a directory that is removed afterwards.
+    is given, for a directory that is removed afterwards; else the report, where it is of this
+    verdict.
     """
     for line in judged.findings:
         click.echo(line)
-    line = last_line(run, judged.outcome, report, path)
+    line = last_line(run, judged.outcome, judged.drawn, path)
     outcome, rest = line.split(":", 1)
     click.echo(f"{click.style(outcome, fg=COLORS[judged.outcome], bold=True)}:{rest}")
     sys.stdout.flush()

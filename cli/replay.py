@@ -118,7 +118,7 @@ def _again(
     if view is not None:
         _draw(run, view)  # before the report, which links it
     judged = judging.judge(run, None, report=report)
-    judging.announce(run, judged, run.report.exists())
+    judging.announce(run, judged)
     refresh_index(store)
     return run, judged.outcome
 

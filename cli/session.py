@@ -49,7 +49,7 @@ class Session:
         """Write the traceback into the run directory; return its path, if that was possible."""
         if self.run is None or not self.run.root.is_dir():
             return None
-        path = self.run.root / TRACEBACK_FILE
+        path = (self.run.output or self.run.root) / TRACEBACK_FILE
         text = "".join(traceback.format_exception(error))
         try:
             # It may hold names of files that are no text (surrogates), which UTF-8 refuses.

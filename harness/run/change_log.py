@@ -74,6 +74,7 @@ class ChangeLog:
         self._run, self._system, self._clock = run, system, clock
         self._found: dict[Change, Change] = {}
         self._complete = 0  # every change up to this revision was reported
+        self._full = False
         self._gap: TopologyChange | None = None
 
     async def fetch(self, cluster: Cluster) -> None:
@@ -113,11 +114,13 @@ class ChangeLog:
             alike = _alike(row)
             before = self._found.get(alike)
             if before is None and len(self._found) >= MAX_ROWS:
+                # What follows is missing for good, whatever other nodes report.
+                self._full = True
                 reported = msgspec.structs.replace(reported, begins=row.revision)
                 break
             if before is None or row.at_ns < before.at_ns:
                 self._found[alike] = row
-        if reported.begins <= self._complete:
+        if reported.begins <= self._complete and not self._full:
             self._complete = max(self._complete, reported.revision)
             # Another node may have what the first one lacked.
             if self._gap is not None and self._gap.revision <= self._complete:

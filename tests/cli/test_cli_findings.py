@@ -46,6 +46,17 @@ def test_a_valid_run_says_what_was_driven_before_its_outcome(
     assert last.startswith("VALID: ")
 
 
+def test_the_report_of_another_verdict_is_not_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(Path(shutil.copytree(RUNS / "sim-valid", tmp_path / "run")))
+    run.report.write_text("VIOLATION")
+
+    execute(["check", str(run.root), "--no-report"])
+
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f": {run.root}")
+
+
 def test_the_figures_of_limits_stay_on_the_terminal(tmp_path: Path) -> None:
     run = RunDirectory(Path(shutil.copytree(RUNS / "sim-valid", tmp_path / "run")))
     execute(["check", str(run.root), "--no-report"])

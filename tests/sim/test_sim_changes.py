@@ -26,6 +26,7 @@ from harness.protocols.changes import (
 )
 from harness.protocols.cluster import Cluster
 from harness.protocols.faults import PlannedFault
+from harness.run import change_log
 from harness.run.change_log import ChangeLog, read_changes
 from harness.run.directory import RunDirectory
 
@@ -158,3 +159,23 @@ def test_a_drill_writes_every_change_down_and_its_manifest_vouches_for_it(tmp_pa
             read_changes(run.root, manifest.checksums)
         path.write_bytes(sealed)
     load_run(run)  # the history itself needs neither
+
+
+def test_rows_beyond_the_limit_are_a_gap_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_log, "MAX_ROWS", 2)
+    # What was dropped is older than what another node has reported up to.
+    of_leader = replace(STABLE, node="n2", kind=AssignmentKind.CANCEL, revision=1)
+    store = Store(
+        n1=[
+            ReportedChanges(begins=0, revision=9, assignments=(STABLE,), topology=(LOGICAL,)),
+            ReportedChanges(begins=9, revision=10),
+        ],
+        n2=[ReportedChanges(begins=0, revision=9, assignments=(of_leader,))],
+    )
+
+    found = recorded(tmp_path, store)
+
+    assert [row["kind"] for row in found["topology"]].count(TopologyKind.GAP) == 1
+    assert len(found["assignments"]) + len(found["topology"]) == 3
