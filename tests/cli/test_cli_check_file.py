@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
+RUNS = Path(__file__).parents[1] / "evidence" / "runs"
 APPEND = "{:type %s, :f :txn, :value [[:append 3 1]], :process 0, :time %d, :index %d}"
 READ = "{:type %s, :f :txn, :value [[:r 3 %s]], :process 1, :time %d, :index %d}"
 SEEN = "[1]"
@@ -189,12 +191,10 @@ def test_a_small_history_is_judged_in_process_unless_spark_is_asked_for(tmp_path
 
 @pytest.mark.spark
 def test_a_run_whose_path_is_relative_is_judged_on_spark(tmp_path, monkeypatch) -> None:
-    (tmp_path / "history.edn").write_text(edn(SEEN))
+    shutil.copytree(RUNS / "sim-valid", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
 
-    check(Path("history.edn"), "--runs-dir", "runs")
-
-    done = check(Path("latest"), "--no-report", "--executor", "spark", "--runs-dir", "runs")
+    done = check(Path("run"), "--no-report", "--executor", "spark")
 
     assert done.returncode == 0, done.stderr
     assert "(spark)" in done.stderr

@@ -36,8 +36,8 @@ def drilled(bug: str, seed: int, into: Path, *, on: bool, keep: bool = False) ->
     return simulate(Cell(plan=plan), lambda _run: None, runs_dir=into, keep=keep)
 
 
-# The first seed in which the mistake comes about, where it is not 1.
-SEEDS = {"commit-retried": 5}
+# The first seed in which that promise is broken, where it is not 1.
+SEEDS = {"commit-retried": 5, "prepared-times-out": 5}
 
 
 @pytest.mark.parametrize(("bug", "name"), FOUND)
