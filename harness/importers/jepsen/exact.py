@@ -40,12 +40,23 @@ class Filler:
             limit = f"at most {MAX_FILLER_BYTES} bytes of {what} beyond the size of the operations"
             raise Notation(start, f"expected {limit}, found more")
 
+    def has_room_for(self, other: Filler) -> bool:
+        """Whether what ``other`` counted of text that follows is within the limit at any place."""
+        # At worst, all operations stand behind all that is passed over.
+        return self.passed + other.passed <= MAX_FILLER_BYTES + self.operations
+
+    def add(self, other: Filler) -> None:
+        """Count what ``other`` counted."""
+        self.passed += other.passed
+        self.operations += other.operations
+
 
 class Forms(Protocol):
     """A reader of one file, which remembers its position in it.
 
     ``begun``: an operation was read, by this reader or by another. ``by_line``: at this position
-    whole operations may follow one a line, with nothing between them.
+    whole operations may follow one a line, with nothing between them. ``enclosed``: they stand in a
+    vector or array, or one has ended.
     """
 
     begun: bool
@@ -53,6 +64,9 @@ class Forms(Protocol):
 
     @property
     def by_line(self) -> bool: ...
+
+    @property
+    def enclosed(self) -> bool: ...
 
     def take(self, text: str, *, final: bool) -> Found:
         """The whole forms at the beginning of ``text``; the next call repeats the rest, followed by
@@ -81,6 +95,11 @@ class EdnForms:
     def by_line(self) -> bool:
         """See ``Forms``. Commas are blanks: a vector's operations stand as they do alone."""
         return not self._ended
+
+    @property
+    def enclosed(self) -> bool:
+        """See ``Forms``."""
+        return bool(self._closer) or self._ended
 
     def take(self, text: str, *, final: bool) -> Found:
         """See ``Forms``."""
@@ -167,7 +186,12 @@ class JsonForms:
     @property
     def by_line(self) -> bool:
         """See ``Forms``."""
-        return not (self._within or self._ended)
+        return not self.enclosed
+
+    @property
+    def enclosed(self) -> bool:
+        """See ``Forms``."""
+        return self._within or self._ended
 
     def take(self, text: str, *, final: bool) -> Found:
         """See ``Forms``."""

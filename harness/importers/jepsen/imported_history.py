@@ -34,7 +34,8 @@ from harness.history.tables import BATCH_ROWS
 from harness.importers.jepsen import imported_tables, nemesis
 from harness.importers.jepsen.operation_forms import Names
 from harness.importers.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
-from harness.importers.jepsen.reader import Clock, batches
+from harness.importers.jepsen.parts import later_parts
+from harness.importers.jepsen.reader import Clock, opened
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise
 from harness.run.directory import SCHEMA_VERSION, BankRules, Manifest, Origin, RunDirectory
@@ -113,8 +114,17 @@ def read_jepsen(
     file = str(path)
     names = Names()
     pairing = Pairing(file, names)
-    with no_search_for_cycles():
-        for operations, lines in batches(path, names, clock):
+    with (
+        no_search_for_cycles(),
+        opened(path, names, clock) as reading,
+        later_parts(reading, file) as later,
+    ):
+        for part in later:
+            for operations, lines in reading.batches(until=part.begin):
+                pairing.add(operations, lines)
+            if not part.taken_by(reading, pairing):
+                break
+        for operations, lines in reading.batches():
             pairing.add(operations, lines)
         pairing.finish()
     if not pairing.transactions.process:

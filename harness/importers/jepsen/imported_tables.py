@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import attrs
@@ -16,7 +15,7 @@ from harness.history import schema
 from harness.history.layout import KEYS
 from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, LOWEST_KEY, MAX_TEXT_CHARS
 from harness.importers.jepsen.operation_forms import Names, Remark
-from harness.importers.jepsen.pairing import NO_ERROR, STEP_NAMES, TYPES, Pairing, Steps
+from harness.importers.jepsen.pairing import NO_ERROR, STEP_NAMES, TYPES, Pairing, Steps, numbers
 from harness.protocols.client import READ_WRITE
 from harness.text import inert
 
@@ -41,7 +40,7 @@ class Axis:
 def axis(pairing: Pairing) -> Axis:
     """The axis of everything paired; operations without an outcome end behind the last one."""
     places = np.arange(pairing.operations + pairing.incomplete, dtype=np.int64)
-    times = _numbers(pairing.times)
+    times = numbers(pairing.times)
     if not pairing.timed or np.any(times[1:] < times[:-1]):
         return Axis(places * UNTIMED_STEP_NS, real=False)
     last = times[-1:] if len(times) else np.zeros(1, np.int64)
@@ -54,12 +53,12 @@ def transactions(pairing: Pairing, at_ns: Ints) -> pa.Table:
     """One row a transaction, in the order of invocation (``schema.TRANSACTIONS``)."""
     columns = pairing.transactions
     count = len(columns.process)
-    invoked = at_ns[_numbers(columns.invoke_at)]
-    error = _numbers(columns.error)
+    invoked = at_ns[numbers(columns.invoke_at)]
+    error = numbers(columns.error)
     nothing = pa.nulls(count, pa.string())
     found = {
         "txn": np.arange(count, dtype=np.int64),
-        "process": _numbers(columns.process),
+        "process": numbers(columns.process),
         "kind": _repeated(READ_WRITE, count),
         "type": _names(TYPES, np.frombuffer(columns.type, np.int8)),
         "node": _repeated(UNKNOWN_NODE, count),
@@ -68,9 +67,9 @@ def transactions(pairing: Pairing, at_ns: Ints) -> pa.Table:
         "commit_ts": pa.nulls(count, pa.int64()),
         "intended_ns": invoked,
         "invoke_ns": invoked,
-        "complete_ns": at_ns[_numbers(columns.complete_at)],
-        "invoke_index": _numbers(columns.invoke_index),
-        "complete_index": _numbers(columns.complete_index),
+        "complete_ns": at_ns[numbers(columns.complete_at)],
+        "invoke_index": numbers(columns.invoke_index),
+        "complete_index": numbers(columns.complete_index),
         "wall_ns": np.zeros(count, np.int64),
         "error": pa.array(pairing.errors, pa.string()).take(
             pa.array(error, mask=error == NO_ERROR)
@@ -153,7 +152,7 @@ def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, names: Names, fi
     again = np.flatnonzero(same)
     if not len(again):
         return
-    line = _numbers(pairing.transactions.line)[steps["txn"].to_numpy()[appends]]
+    line = numbers(pairing.transactions.line)[steps["txn"].to_numpy()[appends]]
     rows = np.stack([order[again], order[again + 1]])
     lines = np.sort(line[rows], axis=0)
     # The one that a reader of the file comes to first.
@@ -186,11 +185,6 @@ def _names(names: tuple[str, ...], codes: npt.NDArray[Any]) -> pa.Array:
 
 def _repeated(text: str, count: int) -> pa.Array:
     return pa.repeat(text, count) if count else pa.array([], pa.string())
-
-
-def _numbers(column: array[int]) -> Ints:
-    # ``frombuffer`` refuses an empty buffer.
-    return np.frombuffer(column, np.int64) if len(column) else np.zeros(0, np.int64)
 
 
 def _table(columns: dict[str, Any], like: pa.Schema) -> pa.Table:

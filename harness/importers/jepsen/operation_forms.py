@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from harness.importers.jepsen.edn import Char, Keyword, Number, Symbol, Unordered, shown
 from harness.importers.jepsen.import_limits import (
-    INT64_MAX,
     INT64_MIN,
     LOWEST_KEY,
     MAX_MONEY,
@@ -22,11 +21,7 @@ from harness.text import inert
 
 Type = Literal["invoke", "ok", "fail", "info"]
 
-Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
-Key = Annotated[int, msgspec.Meta(ge=LOWEST_KEY, le=INT64_MAX)]
-Time = Annotated[int, msgspec.Meta(ge=-TIME_LIMIT_NS, le=TIME_LIMIT_NS)]
-Index = Annotated[int, msgspec.Meta(ge=0, le=TIME_LIMIT_NS)]
-Step = tuple[Literal["append", "r", "w"], Key, Int64 | list[Int64] | None]
+Step = tuple[str, int, int | list[int] | None]
 
 NO_INDEX = -1
 # The key of a register that stands alone.
@@ -55,11 +50,11 @@ class Operation(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=Tr
     """
 
     type: Type
-    process: Int64
+    process: int
     f: Literal["txn", "read", "write", "cas", "transfer"]
     value: list[Step] | None
-    index: Index = NO_INDEX
-    time: Time | None = None
+    index: int = NO_INDEX
+    time: int | None = None
     error: str | None = None
 
 

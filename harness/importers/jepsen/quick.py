@@ -14,17 +14,33 @@ expected types.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from harness.importers.jepsen.import_limits import (
+    INT64_MAX,
+    INT64_MIN,
+    LOWEST_KEY,
+    TIME_LIMIT_NS,
+)
 from harness.importers.jepsen.operation_forms import NO_INDEX, Operation, text_of
+
+_Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
+_Key = Annotated[int, msgspec.Meta(ge=LOWEST_KEY, le=INT64_MAX)]
+_Time = Annotated[int, msgspec.Meta(ge=-TIME_LIMIT_NS, le=TIME_LIMIT_NS)]
+_Index = Annotated[int, msgspec.Meta(ge=0, le=TIME_LIMIT_NS)]
+_Step = tuple[Literal["append", "r", "w"], _Key, _Int64 | list[_Int64] | None]
 
 
 class _Line(Operation, gc=False, forbid_unknown_fields=True, kw_only=True):
     """Only transactions have one meaning: the value of ``read`` and the like is ambiguous."""
 
     f: Literal["txn"]
+    process: _Int64
+    index: _Index = NO_INDEX
+    time: _Time | None = None
+    value: list[_Step] | None  # type: ignore[assignment]  # of fewer steps: nobody adds others
 
 
 _LINES = msgspec.json.Decoder(_Line)

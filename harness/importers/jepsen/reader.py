@@ -22,7 +22,7 @@ import attrs
 from harness.errors import MalformedHistory
 from harness.importers.jepsen import quick
 from harness.importers.jepsen.edn import Notation
-from harness.importers.jepsen.exact import EdnForms, Forms, JsonForms
+from harness.importers.jepsen.exact import EdnForms, Filler, Forms, JsonForms
 from harness.importers.jepsen.import_limits import (
     BLOCK_BYTES,
     FREE_EXPANSION_BYTES,
@@ -49,17 +49,85 @@ _BOM = b"\xef\xbb\xbf"  # some editors put it there, and neither format knows it
 _LEAF_BYTES = 2048
 
 _BLANK = re.compile(rb"[\s,]*")
+_BLANKS = b" \t\r\n\f,"
 _BEGINNING = re.compile(rb"(.?)\s*(.?)\s*(.?)", re.DOTALL)
 _NOT_TEXT = b"0123456789, \t\r\n"
 
 
-def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Batch]:
-    """Every operation of the file in its order. Raises ``MalformedHistory``, also for a file that
-    takes more time by ``clock`` than its size allows.
+class Reading:
+    """A file that is being read, operation by operation, in its order."""
+
+    def __init__(self, path: Path, text: _Text, reader: _Reader) -> None:
+        self._path = path
+        self._text = text
+        self._reader = reader
+
+    def batches(self, until: int | None = None) -> Iterator[Batch]:
+        """Every operation from here on; or up to the byte ``until``, where a line begins. Raises
+        ``MalformedHistory``, also for a file that takes more time than its size allows.
+        """
+        self._text.end_at(until)
+        yield from self._reader.batches(self._text)
+        if until is None:
+            yield self._reader.last()
+
+    @property
+    def lines(self) -> int:
+        """The number of lines before this place."""
+        return self._reader.line - 1
+
+    @property
+    def filler(self) -> Filler:
+        """What was passed over so far."""
+        return self._reader.forms.filler
+
+    def between_operations(self) -> bool:
+        """Whether a reader that begins here reads what this one goes on with: nothing was begun
+        that ends behind this place.
+        """
+        return not self._reader.rest.strip(_BLANKS) and not self._reader.forms.enclosed
+
+    def go_on_at(self, offset: int, *, lines: int, filler: Filler) -> None:
+        """Go on at the byte ``offset``: another has read ``lines`` lines to there, and passed over
+        ``filler``.
+        """
+        self._reader.rest = b""
+        self._reader.line += lines
+        self._reader.forms.begun = True
+        self._reader.forms.filler.add(filler)
+        self._text.go_on_at(offset)
+
+    def cuts(self, most: int, least_bytes: int) -> tuple[int, ...]:
+        """Where each of at most ``most`` parts of at least about ``least_bytes`` begins, with a
+        line, and the end of the file; none where it can't be read from its middle.
+        """
+        first = self._text.peek().lstrip(_BLANKS)[:1]
+        # In what is compressed, a vector or an array no place means anything by itself.
+        return self._text.cuts(most, least_bytes) if first in (b"{", b"#") else ()
+
+    @contextlib.contextmanager
+    def of_part(self, begin: int, end: int, names: Names) -> Iterator[Reading]:
+        """A reading of the same file from ``begin`` to ``end``, two of its cuts, apart from this
+        one, its lines counted from 1.
+        """
+        reader = attrs.evolve(
+            self._reader, forms=type(self._reader.forms)(), made=lambda form: normalize(form, names)
+        )
+        # No part may be a vector: what begins one in the middle of a file is no operation.
+        reader.forms.begun = True
+        with self._text.reopened() as raw:
+            text = _Text(raw, self._path, begin=begin)
+            text.end_at(end)
+            yield Reading(self._path, text, reader)
+
+
+@contextlib.contextmanager
+def opened(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Reading]:
+    """The file, to be read from its beginning within the processor time of ``clock`` that its size
+    allows. Raises ``MalformedHistory``.
     """
     with _opened(path) as text:
-        reader = _reader(text, path, lambda form: normalize(form, names), clock)
-        yield from reader.batches(text)
+        yield Reading(path, text, _reader(text, path, lambda form: normalize(form, names), clock))
 
 
 def forms(path: Path, clock: Clock = lambda: 0.0) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
@@ -67,6 +135,7 @@ def forms(path: Path, clock: Clock = lambda: 0.0) -> Iterator[tuple[Sequence[Any
     with _opened(path) as text:
         reader = attrs.evolve(_reader(text, path, lambda form: form, clock), quick=None)
         yield from reader.batches(text)
+        yield reader.last()
 
 
 def beginning(path: Path) -> bytes:
@@ -87,24 +156,58 @@ def _opened(path: Path) -> Iterator[_Text]:
 
 
 class _Text:
-    """The bytes of a file, expanded where they are compressed, within limits."""
+    """The bytes of a file from ``begin`` on, expanded where they are compressed, within limits."""
 
-    def __init__(self, raw: BinaryIO, path: Path) -> None:
+    def __init__(self, raw: BinaryIO, path: Path, begin: int = 0) -> None:
         self._path = path
-        self._given = 0
+        self._raw = raw
+        self._given = begin
         self._limit = MAX_EXPANDED_BYTES
+        self._end: int | None = None
+        self._ahead = b""
         source = io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw
-        head = source.read(len(GZIP))
-        source.seek(0)
         self._source: BinaryIO = source
-        if head == GZIP:
+        if begin:
+            source.seek(begin)
+            return
+        self._packed = source.read(len(GZIP)) == GZIP
+        source.seek(0)
+        if self._packed:
             size = os.fstat(raw.fileno()).st_size
             ratio_limit = max(FREE_EXPANSION_BYTES, MAX_EXPANSION * size)
             self._limit = min(self._limit, ratio_limit)
             self._source = io.BufferedReader(gzip.GzipFile(fileobj=source, mode="rb"))
         # ``lines`` looks at it first.
-        self._ahead = b""
         self._ahead = self.lines(BLOCK_BYTES).removeprefix(_BOM)
+
+    def end_at(self, end: int | None) -> None:
+        """Give nothing from the byte ``end`` on, where a line begins behind what was looked at."""
+        self._end = end
+
+    def go_on_at(self, offset: int) -> None:
+        """Give what begins at the byte ``offset``."""
+        self._source.seek(offset)
+        self._given, self._ahead = offset, b""
+
+    def cuts(self, most: int, least_bytes: int) -> tuple[int, ...]:
+        """See ``Reading.cuts``."""
+        if self._packed:
+            return ()
+        size, found = os.fstat(self._raw.fileno()).st_size, set()
+        parts = min(most, size // least_bytes)
+        with self.reopened() as raw:
+            for number in range(1, parts):
+                raw.seek(size * number // parts)
+                line = raw.readline(BLOCK_BYTES)
+                if line.endswith(b"\n") and self._given <= raw.tell() < size:
+                    found.add(raw.tell())
+        return (*sorted(found), size)
+
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[BinaryIO]:
+        """The same file once more, with a place of its own, whatever its name means by now."""
+        with Path(f"/proc/self/fd/{self._raw.fileno()}").open("rb") as raw:
+            yield raw
 
     def peek(self) -> bytes:
         """The first bytes of the next block."""
@@ -117,6 +220,8 @@ class _Text:
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
             return ahead
+        if self._end is not None:
+            size = min(size, self._end - self._given)
         try:
             found = self._source.read(size)
             if len(found) == size and not found.endswith(b"\n"):
@@ -205,13 +310,16 @@ class _Reader:
     rest: bytes = b""
 
     def batches(self, text: _Text) -> Iterator[Batch]:
-        """Everything in ``text``."""
+        """Everything in ``text`` but an operation that more text may end."""
         pace = Pace(self.path, self.clock)
         # At least as much as waits: else a long operation is copied again with every small block.
         while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
             yield from self._block(block)
             pace.keep(len(block))
-        yield self._exactly(b"", final=True)
+
+    def last(self) -> Batch:
+        """What waits, behind which no text comes."""
+        return self._exactly(b"", final=True)
 
     def _block(self, block: bytes) -> Iterator[Batch]:
         pieces = [block]
