@@ -56,9 +56,15 @@ class ListOps:
         return self.append_codes.find(k, element)
 
 
+# Of a table with a place for each code, for each append that it holds: one of 32 appends to a key
+# takes 1, one of histories that number elements throughout up to the number of their keys.
+PLACES_MAX = 16
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class _Codes:
-    """Pairs (k, element) of the appends as sorted numbers, for lookups by bisection.
+    """Pairs (k, element) of the appends as sorted numbers, for lookups: in a table with a place for
+    each number where that is not much larger, else by bisection.
 
     Elements are first replaced by their rank where a pair would not fit in 64 bits.
     """
@@ -67,22 +73,33 @@ class _Codes:
     low: int
     span: int
     ranks: Ints | None
+    places: Ints | None
 
     @classmethod
     def of(cls, k: Ints, element: Ints) -> tuple[_Codes, Ints]:
         """Return the codes of these pairs, and the order of the rows that the codes are in."""
         low, high = (int(element.min()), int(element.max())) if len(element) else (0, 0)
         span = high - low + 1
+        # Python's integers: the product could overflow numpy's.
+        size = span * (int(k.max(initial=0)) + 1)
         ranks = None
         # Only for keys with elements far apart, as of an imported history: ranks cost a sort.
-        # Python's integers: the product could overflow numpy's.
-        if span * (int(k.max(initial=0)) + 1) >= 2**62:
+        if size >= 2**62:
             ranks = np.unique(element)
             low, span = 0, len(ranks)
             element = np.searchsorted(ranks, element)
         codes = k * span + (element - low)
+        if size <= PLACES_MAX * len(k):
+            places = np.full(size, -1)
+            places[codes] = np.arange(len(k))
+            taken = np.flatnonzero(places >= 0)
+            # Fewer where an element is appended twice: both rows are needed to say so.
+            if len(taken) == len(k):
+                order = places[taken]
+                places[taken] = np.arange(len(k))
+                return cls(codes=taken, low=low, span=span, ranks=None, places=places), order
         order = np.argsort(codes, kind="stable")
-        return cls(codes=codes[order], low=low, span=span, ranks=ranks), order
+        return cls(codes=codes[order], low=low, span=span, ranks=ranks, places=None), order
 
     def find(self, k: Ints, element: Ints) -> Ints:
         if not len(self.codes):
@@ -97,6 +114,10 @@ class _Codes:
             known = (element >= self.low) & (element <= self.low + self.span - 1)
             element = np.where(known, element, self.low)
         wanted = k * self.span + (element - self.low)
+        if self.places is not None:
+            # Keys behind the last one that is appended to have no places.
+            known &= wanted < len(self.places)
+            return np.where(known, self.places[np.where(known, wanted, 0)], -1)
         # Bisection gives one past the end for what is greater than all.
         row = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
         return np.where(known & (self.codes[row] == wanted), row, -1)

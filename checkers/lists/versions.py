@@ -51,12 +51,13 @@ def versions_of(ops: ListOps) -> Versions:
     k, place = spread(length)
     at = ops.reads.start[longest[k]] + place if len(k) else k
     element = ops.elements[at]
-    repeated = _repeated(k, element)
+    append = ops.writer(k, element)
+    repeated = _repeated(k, element, append, len(ops.appends.txn))
     repeats_at = np.full(len(ops.keys), NEVER)
     np.minimum.at(repeats_at, k[repeated], place[repeated])
-    k, element = k[~repeated], element[~repeated]
+    if repeated.any():
+        k, element, append = k[~repeated], element[~repeated], append[~repeated]
     count = np.bincount(k, minlength=len(ops.keys)).astype(np.int64)
-    append = ops.writer(k, element)
     # At least one row, so that a clamped lookup of no append stays in bounds.
     of_append = np.full(max(len(ops.appends.txn), 1), -1)
     of_append[append[append >= 0]] = np.flatnonzero(append >= 0)
@@ -93,11 +94,19 @@ def _longest(ops: ListOps) -> Ints:
     return longest
 
 
-def _repeated(k: Ints, element: Ints) -> Bools:
-    """Mark every element that came before in the same key's list."""
-    # Ties by place: of equal elements the first in the list is no repetition.
-    order = np.lexsort((np.arange(len(k)), element, k))
+def _repeated(k: Ints, element: Ints, append: Ints, appends: int) -> Bools:
+    """Mark every element that came before in the same key's list; ``append`` is the row, of so many
+    ``appends``, that wrote it.
+    """
     repeated = np.zeros(len(k), dtype=np.bool_)
+    written = np.flatnonzero(append >= 0)
+    first = np.empty(appends, dtype=np.int64)
+    # Backwards, so that the first of several stays.
+    first[append[written[::-1]]] = written[::-1]
+    repeated[written] = first[append[written]] != written
+    garbage = np.flatnonzero(append < 0)
+    # Stable: of equal elements the first in the list is no repetition.
+    order = garbage[np.lexsort((element[garbage], k[garbage]))]
     repeated[order] = ~group_starts(k[order], element[order])
     return repeated
 
