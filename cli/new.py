@@ -7,7 +7,9 @@ import importlib.util
 import keyword
 import os
 import re
+import shlex
 import sys
+import tokenize
 from pathlib import Path
 
 import attrs
@@ -61,14 +63,14 @@ def new(kind: str, name: str, into: Path) -> int:
     written = _write(_source(example), example.word, name, target)
     for path in written:
         click.echo(path)
-    python = _shown(sys.executable)
+    python = shlex.quote(_shown(sys.executable))
     tools = [] if importlib.util.find_spec("pytest") else [f"  {python} -m pip install pytest"]
     for line in (
         "next:",
         # Of another registry's package with the name of ours, nothing must be fetched for it.
-        f"  {python} -m pip install --no-deps --no-build-isolation {_as_path(target)}",
+        f"  {python} -m pip install --no-deps --no-build-isolation {shlex.quote(_as_path(target))}",
         *tools,
-        f"  {python} -m pytest {target}/tests",
+        f"  {python} -m pytest {shlex.quote(f'{target}/tests')}",
         f"  firedrill {example.run.replace(example.word, name)}",
         "firedrill doctor shows it; install it again after a change",
     ):
@@ -95,8 +97,21 @@ def _check(example: Example, name: str, target: Path) -> None:
         raise UsageError(f"name {name!r}: a package of that name is installed, which it replaces")
     if importlib.util.find_spec(name) is not None:
         raise UsageError(f"name {name!r}: there is a Python package of that name, which it hides")
+    if {name, name.capitalize()} & _words_of(_source(example)):
+        raise UsageError(f"name {name!r}: the example's code has that word for something else")
     if target.exists():
         raise UsageError(f"{target}: it is there already, and nothing is written over")
+
+
+def _words_of(source: Path) -> set[str]:
+    """The identifiers in the Python code below ``source``, and those in strings of one word."""
+    found = set()
+    for path in sorted(source.rglob("*.py")):
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type in {tokenize.NAME, tokenize.STRING}:
+                    found.add(token.string.strip("\"'"))
+    return found
 
 
 def _distributed(name: str) -> bool:

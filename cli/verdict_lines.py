@@ -68,10 +68,11 @@ def beside(verdict: Verdict) -> Iterator[str]:
         kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
         yield f"observed, ruled out by no promise: {inert(kinds)}"
     reasons = verdict.other_reasons
+    lead = "note" if verdict.outcome is Outcome.VALID else "because"
     for reason in reasons[:REASONS_SHOWN]:
-        yield f"because: {inert(reason, LINE_CHARS)}"
+        yield f"{lead}: {inert(reason, LINE_CHARS)}"
     if len(reasons) > REASONS_SHOWN:
-        yield f"and {len(reasons) - REASONS_SHOWN} more reasons"
+        yield f"{lead}: and {len(reasons) - REASONS_SHOWN} more"
 
 
 def _example(finding: Finding) -> Iterator[str]:
@@ -162,9 +163,10 @@ def _broken(run: RunDirectory) -> str:
 
 def _time(seconds: float) -> str:
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+        # Of what is shown, so that 0.9996 s is 1 s, and no figure has an exponent.
+        if (shown := float(f"{seconds * factor:.3g}")) >= 1:
+            return f"{shown:.10g} {unit}"
+    return f"{float(f'{seconds * 1e9:.3g}'):.10g} ns"
 
 
 def _limits(verdict: Verdict) -> Iterator[str]:

@@ -36,8 +36,9 @@ from harness.history.parquet import read_key_names
 from harness.plan import planfile
 from harness.plan.plan import (
     MAX_DEADLINE_S,
-    MAX_RATE_PER_S,
     CheckPlan,
+    asked_rate,
+    of_drive,
     promise_of,
     schedule_of,
 )
@@ -75,7 +76,7 @@ from harness.protocols.verdict import (
 )
 from harness.run.change_log import read_changes
 from harness.run.claim_log import read_claims
-from harness.run.directory import BankRules, Manifest, RunDirectory
+from harness.run.directory import BankRules, RunDirectory
 from harness.run.state_log import read_states
 
 EXECUTORS = ("local", "spark")
@@ -226,7 +227,7 @@ def _by_key(executor: str, spark_master: str | None) -> ByKey:
 
 def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     manifest = history.manifest
-    planned = _planned(history.run, manifest)
+    planned = history.planned
     # A history that no plan of ours drove is judged as recorded, if anything in it succeeded.
     table = planfile.read_table(history.run.plan, history.run.plan.name) if planned else {}
     check = _check_plan(table) if planned else CheckPlan(min_ok=1)
@@ -240,8 +241,8 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         model=model,
         declaration=manifest.declaration,
         planned=planned,
-        rate_per_s=_of_drive(table, "rate_per_s", MAX_RATE_PER_S),
-        op_deadline_s=_of_drive(table, "op_deadline_s", MAX_DEADLINE_S) or 0.0,
+        rate_per_s=asked_rate(table),
+        op_deadline_s=of_drive(table, "op_deadline_s", MAX_DEADLINE_S) or 0.0,
         min_ok=check.min_ok,
         search_limit=search_limit or check.search_limit,
         limits=promise_of(table),
@@ -260,28 +261,9 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     )
 
 
-def _planned(run: RunDirectory, manifest: Manifest) -> bool:
-    """Tell whether a plan drove the history. The plan beside an imported history drove nothing;
-    plans of the first versions have no checksum.
-    """
-    if isinstance(manifest.origin, msgspec.UnsetType):
-        return run.plan.exists()
-    return run.plan.name in manifest.checksums
-
-
 def _check_plan(table: dict[str, Any]) -> CheckPlan:
     """Return the plan's ``[check]``, with defaults for the keys that the plan leaves out."""
     return planfile.convert(CheckPlan, table.get("check", {}), "check")
-
-
-def _of_drive(table: dict[str, Any], name: str, most: float) -> float | None:
-    """Return a number of the plan's ``[drive]``; ``None`` where it has none, and for any other
-    value in its place, which no run of ours writes.
-    """
-    drive = table.get("drive")
-    given = drive.get(name) if isinstance(drive, dict) else None
-    known = isinstance(given, int | float) and 0 < given <= most
-    return float(given) if known and given is not None else None
 
 
 def _part(

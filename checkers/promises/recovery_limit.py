@@ -1,9 +1,8 @@
 """The limit ``recovered_within_s``: after a heal the rate before the fault, and each partition.
 
-The rate before is counted over the last seconds without a fault, of which a backlog that an open
-loop caught up with is no part: it is at most the rate that the plan asks for. After the heal the
-operations count that an open loop meant to begin from then on. A rate may lie below its share by
-what chance explains, and a heal that another fault follows too soon shows nothing.
+What counts as the rate before and as back says ``harness.protocols.recovery``. A rate may lie
+below its share by what chance explains, and a heal that another fault follows too soon shows
+nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,14 @@ from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from checkers.promises.served import Broken, Figure, Served, Stretch, Tries, Untested, named
 from harness.clock import NS_PER_S
 from harness.protocols.models import RECOVERY
-from harness.protocols.recovery import BEFORE_NS, MAX_COUNT_NS, MIN_CALM_NS, SHARE, counting_ns
+from harness.protocols.recovery import (
+    BEFORE_NS,
+    MAX_COUNT_NS,
+    MIN_CALM_NS,
+    SHARE,
+    counting_ns,
+    rate_before,
+)
 from harness.text import seconds
 
 MIN_BEFORE = 20
@@ -116,8 +122,7 @@ def _rate_before(served: Served, window: Mapping[str, Any]) -> tuple[float, int]
     count = int(high - low)
     if count < MIN_BEFORE:
         return None
-    rate = count / (calm[1] - calm[0])
-    return (rate if served.rate_per_s is None else min(rate, served.rate_per_s / NS_PER_S)), count
+    return rate_before(count, calm[1] - calm[0], served.rate_per_s), count
 
 
 def _rate(served: Served, heal: _Heal) -> _Tested | None:

@@ -1,5 +1,6 @@
 """The limits that a plan sets for the service: ``[promise]``, and ``[promise.KIND]`` while a fault
-of that kind is in force. A limit that the store's mode does not promise is judged by no run.
+of that kind is in force. A limit that the store's mode does not promise is not judged, and the
+verdict says so.
 
 ==================== ==============================================================================
 ``longest-gap``      clients asked for longer than ``longest_gap_s``, and nothing was acknowledged:
@@ -28,7 +29,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from checkers.engine.arrays import Ints, ints
+from checkers.engine.arrays import Bools, ints
 from checkers.promises import controller, liveness, majority_loss, recovery_limit
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from checkers.promises.majority_loss import MajorityLoss, majority_losses
@@ -97,6 +98,7 @@ class Limits:
         figures: dict[str, dict[str, Any]] = {}
         for limit in _limits(sections, got):
             if not _promised(limit, setting):
+                remarks.append(f"{limit.name} is not promised in mode {setting.declaration.mode}")
                 continue
             try:
                 figure = measure.figure(limit)
@@ -302,15 +304,18 @@ def _within(got: Served, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN401 (
     return inside
 
 
-def _fullest(stretches: Sequence[Stretch], at_ns: Ints) -> Stretch:
-    """The one of ``stretches`` in which most of ``at_ns`` lie; of several the first."""
-    return max(stretches, key=lambda s: int(((at_ns >= s.start_ns) & (at_ns <= s.end_ns)).sum()))
+def _fullest(got: Served, stretches: Sequence[Stretch], guilty: Bools) -> Stretch:
+    """The one of ``stretches`` in which most of the ``guilty`` transactions were open; of several
+    the first.
+    """
+    return max(stretches, key=lambda s: int((_within(got, (s,)) & guilty).sum()))
 
 
 def _slow(got: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Figure:
     """All stretches together: one alone holds too few transactions to tell a percentile."""
     inside = _within(got, stretches) & got.ok
-    took = (got.ended - got.intended)[inside]
+    latency = got.ended - got.intended
+    took = latency[inside]
     if len(took) < MIN_SAMPLES:
         raise Untested(f"{len(took)} transactions were acknowledged, of {MIN_SAMPLES} at least")
     p99_ms = float(np.percentile(took, 99)) / 1e6
@@ -318,7 +323,7 @@ def _slow(got: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Fig
         return Figure(measured=p99_ms)
     slowest = got.txn[inside][np.argsort(-took, kind="stable")[:EXAMPLES_MAX]]
     # Where several faults are taken together, the window is that with most of the slow ones.
-    worst = _fullest(stretches, got.ended[inside][took > allowed_ms * 1e6])
+    worst = _fullest(got, stretches, inside & (latency > allowed_ms * 1e6))
     one = Broken(
         name=P99,
         text=f"p99: 1 in 100 of {len(took)} acknowledged transactions took longer than "
@@ -335,12 +340,13 @@ def _indefinite(got: Served, stretches: tuple[Stretch, ...], allowed: float) -> 
     inside = _within(got, stretches)
     unknown = inside & got.unknown
     total = int(inside.sum())
-    if total < MIN_SAMPLES:
+    # With so many more that ended with an outcome, the share might still be kept.
+    if total < MIN_SAMPLES and unknown.sum() <= allowed * MIN_SAMPLES:
         raise Untested(f"{total} transactions ended, of {MIN_SAMPLES} at least")
     share = int(unknown.sum()) / total
     if share <= allowed:
         return Figure(measured=share)
-    worst = _fullest(stretches, got.ended[unknown])
+    worst = _fullest(got, stretches, unknown)
     one = Broken(
         name=INDEFINITE,
         text=f"indefinite share: the outcome of {int(unknown.sum())} of {total} transactions "

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -54,6 +55,13 @@ class History:
     manifest: Manifest
     logs: NodeLogs
     unnamed: tuple[str, ...] = ()
+
+    @property
+    def planned(self) -> bool:
+        """Whether a plan drove the history. The plan beside an imported one drove nothing."""
+        if isinstance(self.manifest.origin, msgspec.UnsetType):
+            return self.run.plan.exists()  # those of the first versions have no checksum
+        return self.run.plan.name in self.manifest.checksums
 
     @property
     def transactions_file(self) -> Path:

@@ -373,6 +373,21 @@ def promise_of(table: Mapping[str, Any]) -> PromisePlan:
     return planfile.convert(PromisePlan, _promise(table.get("promise", {})), "promise")
 
 
+def of_drive(table: Mapping[str, Any], name: str, most: float) -> float | None:
+    """The number ``name`` of the ``[drive]`` in the ``table`` of a plan's file; ``None`` where it
+    has none, and for a value that no plan may have.
+    """
+    drive = table.get("drive")
+    given = drive.get(name) if isinstance(drive, Mapping) else None
+    known = isinstance(given, int | float) and 0 < given <= most
+    return float(given) if known and given is not None else None
+
+
+def asked_rate(table: Mapping[str, Any]) -> float | None:
+    """The transactions a second of the open loop that a plan asks for; ``None`` of a closed one."""
+    return of_drive(table, "rate_per_s", MAX_RATE_PER_S)
+
+
 def schedule_of(table: Mapping[str, Any]) -> tuple[PlannedFault, ...]:
     """The schedule in the ``table`` of a plan's file; none where it has a mix instead. Raises
     ``PlanError``.

@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory
 from harness.history.files import write_atomically
-from harness.history.load import load
+from harness.history.load import History, load
 from harness.history.records import FaultState, OpType
+from harness.plan import planfile
+from harness.plan.plan import asked_rate
 from harness.protocols.verdict import Availability, Verdict, read_verdict
 from harness.run.directory import Manifest, RunDirectory
 from results.report.recovery import Recovery, recoveries_in
@@ -34,10 +36,7 @@ def measure(run: RunDirectory) -> RunFigures:
     verdict = read_verdict(run)
     if verdict is None:
         raise MalformedHistory(str(run.verdict), "", "there is no verdict to measure the run by")
-    history = load(run)
-    return figures_of(
-        history.manifest, history.transactions(), history.faults().to_pylist(), verdict
-    )
+    return figures_of(load(run), verdict)
 
 
 def keep_figures(run: RunDirectory) -> RunFigures:
@@ -49,16 +48,10 @@ def keep_figures(run: RunDirectory) -> RunFigures:
     return figures
 
 
-def figures_of(
-    manifest: Manifest,
-    transactions: pa.Table,
-    faults: Sequence[dict[str, Any]],
-    verdict: Verdict,
-) -> RunFigures:
-    """Return the figures of a run: ``faults`` are the rows of its table of faults.
-
-    A history without times of its own has none but counts.
-    """
+def figures_of(history: History, verdict: Verdict) -> RunFigures:
+    """Return the figures of a run. A history without times of its own has none but counts."""
+    manifest, transactions = history.manifest, history.transactions()
+    faults = history.faults().to_pylist()
     counted = RunFigures(
         version=VERSION, faults=_fault_counts(faults), lost_inside=_lost_inside(verdict)
     )
@@ -79,10 +72,19 @@ def figures_of(
         p99_ms=p99_ms,
         ok_per_s=len(inside) / length_s if length_s > 0 else None,
         unavailable_s=_unavailable_s(inside, start_ns, end_ns),
-        recover_s=_mean(_recover_ns(recoveries_in(manifest, transactions, faults))),
+        recover_s=_mean(
+            _recover_ns(recoveries_in(manifest, transactions, faults, _asked_per_s(history)))
+        ),
         takeover_s=_mean(_takeover_ns(verdict.availability)),
         indefinite_share=indefinite / driven.num_rows if driven.num_rows else None,
     )
+
+
+def _asked_per_s(history: History) -> float | None:
+    """Return the rate that the run's plan asks for, if one drove it."""
+    if not history.planned:
+        return None
+    return asked_rate(planfile.read_table(history.run.plan, history.run.plan.name))
 
 
 def _timed(manifest: Manifest) -> bool:

@@ -222,7 +222,8 @@ def _rate(material: RunData, drive: dict[str, Any]) -> str:
     invoked = material.transactions["invoke_ns"]
     inside = pc.and_(pc.greater_equal(invoked, start_ns), pc.less(invoked, end_ns))
     begun = (pc.sum(inside).as_py() or 0) * NS_PER_S / max(1, end_ns - start_ns)
-    return f" at {asked:,g} transactions a second, of which {begun:,.4g} were begun"
+    began = f"{begun:,.0f}" if begun >= 1000 else f"{begun:.4g}"
+    return f" at {asked:,.10g} transactions a second, of which {began} were begun"
 
 
 def _promises(declared: Declaration) -> list[str]:

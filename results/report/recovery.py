@@ -8,8 +8,9 @@ All counts are of completions, so that anybody can repeat them from ``transactio
 ``after``   up to ``AROUND_S`` from there on, until the next fault begins
 
 The rate has recovered at the begin of the first time with at least 90 % of the rate before, by the
-rule of ``harness.protocols.recovery``, which says how long such a time is; times are tried every
-``STEP_S``, and none counts before the rate was lower in one.
+rule of ``harness.protocols.recovery``, which says how long such a time is, and what an open loop
+still owed from the time before the heal is no part of it; times are tried every ``STEP_S``, and
+none counts before the rate was lower in one.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
+from harness.plan.plan import asked_rate
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.promise import Declaration
-from harness.protocols.recovery import BEFORE_NS, MIN_CALM_NS, SHARE, counting_ns
+from harness.protocols.recovery import BEFORE_NS, MIN_CALM_NS, SHARE, counting_ns, rate_before
 from harness.run.directory import Manifest
 from results.report.run_data import RunData
 
@@ -65,9 +67,10 @@ class Recovery:
     """One fault. ``before`` and ``after`` are ``None`` where another fault leaves no room.
     ``lowest`` is the least number of acknowledgements in any second from its begin to the end of
     ``after``. ``from_begin_ns`` and ``from_end_ns`` are times until the rate was back, ``None``
-    where it was not until the next fault, or nothing is known of it; ``fell`` is whether it ever
-    was lower. Both are known where the rate before is, and the time that they are looked for in
-    is long enough to count one: ``begin_known``, ``end_known``.
+    where it was not until the next fault, or nothing is known of it; ``fell`` is whether it was
+    lower at a time that began before the end of ``after``. Both are known where the rate before is,
+    and the time that they are looked for in is long enough to count one: ``begin_known``,
+    ``end_known``.
     """
 
     fault: int
@@ -90,13 +93,19 @@ def recoveries(material: RunData) -> tuple[Recovery, ...]:
     """
     if not material.scale.timed:
         return ()
-    return recoveries_in(material.manifest, material.transactions, material.faults)
+    asked = asked_rate(material.plan) if material.history.planned else None
+    return recoveries_in(material.manifest, material.transactions, material.faults, asked)
 
 
 def recoveries_in(
-    manifest: Manifest, transactions: pa.Table, faults: Sequence[Mapping[str, Any]]
+    manifest: Manifest,
+    transactions: pa.Table,
+    faults: Sequence[Mapping[str, Any]],
+    asked_per_s: float | None,
 ) -> tuple[Recovery, ...]:
-    """Return what ``recoveries`` does of a run with times of its own, from its tables alone."""
+    """Return what ``recoveries`` does of a run with times of its own, from its tables; an open loop
+    was asked for ``asked_per_s`` transactions a second.
+    """
     marks = dict(manifest.phases)
     spans = fault_spans(faults)
     if not spans or not transactions.num_rows:
@@ -104,29 +113,38 @@ def recoveries_in(
     last_ns = int(pc.max(transactions["complete_ns"]).as_py() or 0)
     start_ns = marks.get("drive", int(pc.min(transactions["invoke_ns"]).as_py()))
     end_ns = marks.get("heal", max([last_ns, *marks.values()]))
-    done = _Completions.of(transactions, manifest.declaration)
+    done = _Completions.of(transactions, manifest.declaration, asked_per_s)
     driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
     return tuple(_recovery(span, spans, done, start_ns, end_ns) for span in driven[:FAULTS_MAX])
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Completions:
-    """Sorted times of completion by how they ended, and the latencies of the ok ones."""
+    """Sorted times of completion by how they ended, and the intended starts and latencies of the ok
+    ones, in the order of their completion.
+    """
 
+    asked_per_s: float | None
     ok_ns: Ints
+    intended_ns: Ints
     latency_ns: Ints
     errors_ns: Ints
     conflicts_ns: Ints
 
     @classmethod
-    def of(cls, table: pa.Table, declaration: Declaration) -> _Completions:
+    def of(
+        cls, table: pa.Table, declaration: Declaration, asked_per_s: float | None
+    ) -> _Completions:
         done = table["complete_ns"].to_numpy()
         ok = pc.equal(table["type"].cast(pa.string()), OpType.OK.value).to_numpy()
         gave_way = conflicts(declaration, table).to_numpy()
         order = np.argsort(done[ok], kind="stable")
+        ok_ns, intended_ns = done[ok][order], table["intended_ns"].to_numpy()[ok][order]
         return cls(
-            ok_ns=done[ok][order],
-            latency_ns=(done - table["intended_ns"].to_numpy())[ok][order],
+            asked_per_s=asked_per_s,
+            ok_ns=ok_ns,
+            intended_ns=intended_ns,
+            latency_ns=ok_ns - intended_ns,
             errors_ns=np.sort(done[~ok & ~gave_way]),
             conflicts_ns=np.sort(done[~ok & gave_way]),
         )
@@ -144,14 +162,23 @@ class _Completions:
             p99_ns=int(np.quantile(inside, 0.99)) if len(inside) else None,
         )
 
-    def each(self, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-        """Return the begins of the times of ``window`` ns within, every ``STEP_S``, and the ok in
-        each.
+    def without_backlog(self, healed_ns: int) -> Ints:
+        """Return the ``ok_ns`` without what an open loop meant to begin before ``healed_ns`` and
+        caught up with afterwards.
         """
-        step = int(STEP_S * NS_PER_S)
-        begins = np.arange(start_ns, end_ns - window + 1, step, dtype=np.int64)
-        counts = np.searchsorted(self.ok_ns, begins + window) - np.searchsorted(self.ok_ns, begins)
-        return begins, counts.astype(np.int64)
+        if self.asked_per_s is None:
+            return self.ok_ns
+        return self.ok_ns[(self.ok_ns < healed_ns) | (self.intended_ns >= healed_ns)]
+
+
+def _each(ok_ns: Ints, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
+    """Return the begins of the times of ``window`` ns within, every ``STEP_S``, and how many of the
+    sorted ``ok_ns`` are in each.
+    """
+    step = int(STEP_S * NS_PER_S)
+    begins = np.arange(start_ns, end_ns - window + 1, step, dtype=np.int64)
+    counts = np.searchsorted(ok_ns, begins + window) - np.searchsorted(ok_ns, begins)
+    return begins, counts.astype(np.int64)
 
 
 def _count(times: Ints, start_ns: int, end_ns: int) -> int:
@@ -177,10 +204,14 @@ def _recovery(
     before = done.stretch(calm_ns, begin_ns) if begin_ns - calm_ns >= MIN_CALM_NS else None
     after_ns = min(limit_ns, end_ns + around)
     healed = span.healed_ns is not None and free and after_ns > end_ns
-    _, seconds = done.each(SECOND_NS, begin_ns, limit_ns if free else end_ns)
-    begins, enough = _enough(done, before, begin_ns, limit_ns if free else end_ns)
-    fell = bool(len(enough) and not enough.all())
-    healed_at, back = _enough(done, before, end_ns, limit_ns if healed else end_ns)
+    # What falls later is not this fault's doing; what fell by then may be long in coming back.
+    near_ns = after_ns if free else end_ns
+    _, seconds = _each(done.ok_ns, SECOND_NS, begin_ns, near_ns)
+    rate = _rate(before, done.asked_per_s)
+    ok_ns = done.without_backlog(end_ns)
+    begins, enough = _enough(ok_ns, rate, begin_ns, limit_ns if free else end_ns)
+    fell = not enough[begins < near_ns].all()
+    healed_at, back = _enough(ok_ns, rate, end_ns, limit_ns if healed else end_ns)
     return Recovery(
         fault=span.fault,
         kind=span.kind,
@@ -197,17 +228,24 @@ def _recovery(
     )
 
 
+def _rate(before: Stretch | None, asked_per_s: float | None) -> float | None:
+    """Acknowledgements a nanosecond before the fault; ``None`` where they are not known."""
+    if before is None or not before.ok:
+        return None
+    return rate_before(before.ok, before.end_ns - before.start_ns, asked_per_s)
+
+
 def _enough(
-    done: _Completions, before: Stretch | None, start_ns: int, end_ns: int
+    ok_ns: Ints, rate: float | None, start_ns: int, end_ns: int
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Return the begins of the times in which the rate is counted, and whether each has enough of
-    it; none where the rate before is not known, or the stretch is too short for one.
+    ``rate``; none where that is not known, or the stretch is too short for one.
     """
-    if before is None or not before.ok:
+    if rate is None:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    window = counting_ns(before.ok_per_s / NS_PER_S)
-    begins, counts = done.each(window, start_ns, end_ns)
-    return begins, counts >= SHARE * before.ok_per_s * window / NS_PER_S
+    window = counting_ns(rate)
+    begins, counts = _each(ok_ns, window, start_ns, end_ns)
+    return begins, counts >= SHARE * rate * window
 
 
 def _again(begins: Ints, enough: npt.NDArray[np.bool_], since_ns: int) -> int | None:

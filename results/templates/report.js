@@ -98,7 +98,7 @@
     zoom(factor * 2, (event.clientX - box.left) / box.width);
   });
   const number = (value) => value === null ? "\u2013" : value >= 100 ? value.toFixed(0)
-    : value.toPrecision(3).replace(/\.?0+$/, "");
+    : String(Number(value.toPrecision(3)));
   layer.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const share = (event.clientX - box.left) / box.width;

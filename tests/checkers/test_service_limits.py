@@ -330,6 +330,37 @@ def test_what_a_fault_delays_beyond_its_end_counts_as_its_own() -> None:
         assert list(found.anomalies) == [name]
 
 
+def test_the_window_of_a_breach_is_that_of_the_fault_whose_transactions_were_late() -> None:
+    """Begun in the second fault, they end after it."""
+    waiting = [(21.0 + n / 1000, 26.0 + n / 1000, n % 2, "ok") for n in range(200)]
+    unsure = [(21.0 + n / 1000, 26.0 + n / 1000, n % 2, "info") for n in range(200)]
+    for late, of_kill, name in (
+        (waiting, ServiceLimits(p99_ms=1000.0), P99),
+        (unsure, ServiceLimits(indefinite_share=0.1), INDEFINITE),
+    ):
+        found = verdict(
+            steady(0, 30) + late,
+            PromisePlan(during={"kill": of_kill}),
+            faults=((5.0, 8.0, "kill"), (20.0, 22.0, "kill")),
+        )
+        (example,) = found.anomalies[name].examples
+        assert example.details["window_start_ns"] == 20 * S
+
+
+def test_a_share_that_no_further_transactions_could_mend_is_a_breach_of_a_few() -> None:
+    """Forty ended, half of them without an outcome: of a hundred that would be a fifth."""
+    known = [(12.0 + n / 100, 12.05 + n / 100, 0, "ok") for n in range(20)]
+    unsure = [(12.0 + n / 100, 12.05 + n / 100, 1, "info") for n in range(20)]
+
+    def judged(share: float) -> Verdict:
+        return verdict(known + unsure, PromisePlan(indefinite_share=share))
+
+    assert list(judged(0.19).anomalies) == [INDEFINITE]
+    kept = judged(0.21)
+    assert (kept.outcome, kept.anomalies) == (Outcome.UNKNOWN, {})
+    assert "40 transactions ended, of 100 at least" in kept.reasons[0]
+
+
 def test_the_figures_of_limits_that_were_kept_are_shown() -> None:
     kept = PromisePlan(
         longest_gap_s=9.0, p99_ms=950.0, recovered_within_s=5.0, indefinite_share=0.2

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from synthetic_run import BREAKS, build, valid, violation, write_verdict
 
@@ -15,7 +16,7 @@ from harness.clock import NS_PER_S
 from harness.run.directory import RunDirectory
 from results.drawing.partitions import Touches, lanes
 from results.report import recovery
-from results.report.recovery import Recovery, recoveries
+from results.report.recovery import Recovery, recoveries, recoveries_in
 from results.report.render import write_report
 from results.report.run_data import RunData, gather
 from results.report.sections import recovery_rows
@@ -70,6 +71,46 @@ def test_the_rate_is_back_at_the_first_time_with_nine_tenths_of_it(
         while acknowledged(material, at_ns, at_ns + window_ns) < wanted:
             at_ns += TENTH_NS
         assert each.from_end_ns == at_ns - end_ns
+
+
+def test_what_an_open_loop_owed_from_before_the_heal_is_not_the_rate_again(
+    material: RunData, found: tuple[Recovery, ...]
+) -> None:
+    first = found[0]
+    healed_ns = first.during.end_ns
+    done = material.transactions["complete_ns"].to_numpy()
+    owed = (done >= healed_ns) & (done < healed_ns + NS_PER_S)
+    intended = np.where(owed, healed_ns - 1, material.transactions["intended_ns"].to_numpy())
+    at = material.transactions.schema.get_field_index("intended_ns")
+    table = material.transactions.set_column(at, "intended_ns", pa.array(intended))
+    asked_per_s = first.before.ok_per_s if first.before else 0.0
+
+    closed, opened = (
+        recoveries_in(material.manifest, table, material.faults, asked)[0]
+        for asked in (None, asked_per_s)
+    )
+
+    assert closed.from_end_ns == first.from_end_ns
+    assert closed.after == opened.after, "what completed is told as it was"
+    assert opened.from_end_ns is not None
+    assert closed.from_end_ns is not None
+    assert opened.from_end_ns > closed.from_end_ns
+
+
+def test_a_backlog_before_the_fault_is_not_the_rate_that_an_open_loop_has_to_come_back_to(
+    material: RunData, found: tuple[Recovery, ...]
+) -> None:
+    """Held against half of what was acknowledged before, the rate is back sooner, or never fell."""
+    first = found[0]
+    assert first.before is not None
+    table, manifest = material.transactions, material.manifest
+
+    (half, _) = recoveries_in(manifest, table, material.faults, first.before.ok_per_s / 2)
+
+    assert half.before == first.before
+    assert (half.from_end_ns or 0) <= (first.from_end_ns or 0)
+    assert first.from_begin_ns is not None
+    assert not half.fell or (half.from_begin_ns or 0) < first.from_begin_ns
 
 
 def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
