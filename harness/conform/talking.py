@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from harness.conform.append_ledger import Ledger, load
 from harness.conform.bench import (
@@ -31,6 +32,8 @@ SOON_S = 2.0  # a deadline that can't be met
 ON_ITS_WAY_S = 0.7  # for a request through the relay to be served
 SECOND_THOUGHTS_S = 1.0  # in which a client might dial again
 CONTENTION_S = 4.0
+
+T = TypeVar("T")
 
 
 class StartsNothing:
@@ -214,8 +217,7 @@ async def lost_answer(bench: Bench) -> str:
     _needs_network(bench)
     node, key, element = bench.cluster.nodes[0], bench.number(), bench.number()
     async with relayed(bench.cluster, node) as relay:
-        client, tx = await _through(bench, relay, node)
-        await tx.append(key, element)
+        client, tx = await _prepared(bench, relay, node, _appended(bench, key, element))
         before = relay.accepted
         relay.mute()
         # The request passes, and only its answer is lost: the commit may well be done.
@@ -261,8 +263,7 @@ async def _reset(bench: Bench, *, between_steps: bool) -> str:
     node, key, later = bench.cluster.nodes[0], bench.number(), bench.number()
     what = "a step and commit()" if between_steps else "commit()"
     async with relayed(bench.cluster, node) as relay:
-        client, tx = await _through(bench, relay, node)
-        await tx.append(key, 1)
+        client, tx = await _prepared(bench, relay, node, _appended(bench, key, 1))
         before = relay.accepted
         relay.cut()
         try:
@@ -298,14 +299,14 @@ async def deadlines(bench: Bench) -> str:
     node = bench.cluster.nodes[0]
     for name in ("begin()", "read()", "commit()"):
         async with relayed(bench.cluster, node) as relay:
-            client = await bench.connect(node, relay.cluster)
-            tx = await _begun(bench, client) if name != "begin()" else None
-            if tx is not None:  # of an empty one a client may know the end by itself
-                await tx.write(bench.number(), 1)
-            relay.mute()
-            if tx is None:
+            if name == "begin()":
+                client, _ = await _prepared(bench, relay, node, _nothing)
+                relay.mute()
                 await _cancelled(bench, name, _begun(bench, client))
-            else:
+            else:  # of an empty one a client may know the end by itself
+                appended = _appended(bench, bench.number(), 1)
+                client, tx = await _prepared(bench, relay, node, appended)
+                relay.mute()
                 key = bench.number()
                 await _cancelled(bench, name, tx.commit() if name == "commit()" else tx.read(key))
             await bench.close(client)
@@ -334,9 +335,41 @@ async def _cancelled(bench: Bench, name: str, work: Awaitable[object]) -> None:
         raise CheckFailure(f"{name} returned though no answer came")
 
 
-async def _through(bench: Bench, relay: Relay, node: str) -> tuple[Client, Tx]:
-    client = await bench.connect(node, relay.cluster)
-    return client, await _begun(bench, client)
+async def _prepared(
+    bench: Bench, relay: Relay, node: str, prepare: Callable[[Client], Awaitable[T]]
+) -> tuple[Client, T]:
+    """A connection through ``relay``, and what ``prepare`` returned on it. Before commit is sent an
+    error is definite, so it is tried on another connection, as a drill would. Raises the last
+    ``StoreError`` after ``settle_s``.
+    """
+    ends_s = asyncio.get_running_loop().time() + bench.settle_s
+    while True:
+        client = None
+        try:
+            client = await bench.connect(node, relay.cluster)
+            return client, await prepare(client)
+        except StoreError as error:
+            bench.judged("step" if client else "connect", error)
+            if client is not None:
+                await bench.close(client)
+            if asyncio.get_running_loop().time() >= ends_s:
+                raise
+        await asyncio.sleep(POLL_S)
+
+
+def _appended(bench: Bench, key: int, element: int) -> Callable[[Client], Awaitable[Tx]]:
+    """What opens a transaction that has appended ``element``."""
+
+    async def prepare(client: Client) -> Tx:
+        tx = await _begun(bench, client)
+        await tx.append(key, element)
+        return tx
+
+    return prepare
+
+
+async def _nothing(_: Client) -> None:
+    """The connection alone is needed."""
 
 
 def _needs_network(bench: Bench) -> None:
