@@ -312,10 +312,18 @@ class _Reader:
     def batches(self, text: _Text) -> Iterator[Batch]:
         """Everything in ``text`` but an operation that more text may end."""
         pace = Pace(self.path, self.clock)
-        # At least as much as waits: else a long operation is copied again with every small block.
-        while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
+        while block := text.lines(self._next_bytes()):
             yield from self._block(block)
             pace.keep(len(block))
+
+    def _next_bytes(self) -> int:
+        """As much as waits, since a long operation is copied again with each block; but not far
+        beyond the longest that may be. ``lines`` gives up to twice as much.
+        """
+        waiting = len(self.rest)
+        text_bytes = max(1, len(self.rest.translate(None, _NOT_TEXT)))
+        longest = min(MAX_OPERATION_BYTES, MAX_OPERATION_TEXT_BYTES * waiting // text_bytes)
+        return max(BLOCK_BYTES, min(waiting, (longest - waiting) // 2 + 1))
 
     def last(self) -> Batch:
         """What waits, behind which no text comes."""
