@@ -90,6 +90,10 @@ def test_nothing_of_the_example_and_no_stranger_is_named_in_what_was_written(
         ("workload", "tests", "a module of that name is another's"),
         ("system", "typer", "a package of that name is installed"),
         ("workload", "nemesis", "there is a Python package of that name"),
+        ("fault", "down", "the example's code has that word for something else"),
+        ("workload", "mix", "the example's code has that word for something else"),
+        ("system", "options", "the example's code has that word for something else"),
+        ("checker", "nothing", "the example's code has that word for something else"),
     ],
 )
 def test_a_name_that_can_not_be_one_is_refused(

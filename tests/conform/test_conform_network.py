@@ -159,6 +159,33 @@ def test_a_wrong_answer_to_a_lost_one_is_found(
     assert text in broken(in_processes(tmp_path, change, check), check)
 
 
+def stumbling(system: Any) -> Other:
+    """Of its connections the first breaks before anything is lost on the way."""
+    dialed: list[int] = []
+
+    async def connect(cluster: Any, node: str, process: int) -> Any:
+        client = await system.connect(cluster, node, process)
+        dialed.append(process)
+        if len(dialed) > 1:
+            return client
+
+        async def begin(kind: str, deadline_s: float) -> Any:
+            raise StoreError("LOST", "the connection ended")
+
+        return Other(client, begin=begin)
+
+    return Other(system, connect=connect)
+
+
+@pytest.mark.parametrize("check", ["lost answer", "lost connection", "deadlines"])
+def test_a_connection_that_breaks_before_anything_is_lost_is_dialed_again(
+    tmp_path: Path, check: str
+) -> None:
+    found = in_processes(tmp_path, stumbling, check)
+
+    assert found[check].mark is Mark.HOLDS, found[check]
+
+
 class Deciding:
     """What passes on takes a connection that ended before the answer for one that never was."""
 
