@@ -97,8 +97,9 @@ def conform_command(
         named("cluster.provider", "providers", plan.cluster.provider)
         build_system(plan)
     say(f"provider {plan.cluster.provider}: {why}")
-    results, run = _run(session, plan, store, chosen, quiet=as_json)
-    return _conclude(results, run, store, system, as_json=as_json)
+    with store.create(plan.name, time.time_ns(), secrets.token_bytes(2)) as run:
+        results = _run(session, plan, store, run, chosen, quiet=as_json)
+        return _conclude(results, run, store, system, as_json=as_json)
 
 
 def _refuse_another(path: Path | None, system: str) -> None:
@@ -113,10 +114,15 @@ def _refuse_another(path: Path | None, system: str) -> None:
 
 
 def _run(
-    session: Session, plan: Plan, store: RunStore, chosen: Sequence[str], *, quiet: bool
-) -> tuple[list[Result], RunDirectory]:
-    """Return the results, and the directory of the nodes, all of which have ended."""
-    run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
+    session: Session,
+    plan: Plan,
+    store: RunStore,
+    run: RunDirectory,
+    chosen: Sequence[str],
+    *,
+    quiet: bool,
+) -> list[Result]:
+    """Return the results, once all nodes have ended; their files are in ``run``."""
     session.run = run
     simulated = plan.cluster.provider == SIMULATED
     guard = None if simulated else ReaperGuard.start(run, plan.cluster.provider)
@@ -154,7 +160,7 @@ def _run(
         # The teardown did not come to its end: the reaper's is left.
         if guard and not guard.released:
             guard.hand_over()
-    return results, run
+    return results
 
 
 async def _bench(plan: Plan, environment: Environment) -> Bench:

@@ -72,14 +72,15 @@ def opened(
         with scratch_directory("import") as scratch:
             yield RunDirectory(scratch.path / path.name), history
         return
-    run = store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2))
-    try:
-        yield run, history
-    except BaseException:
-        # An import writes the manifest last: with it the run is whole, and stays, judged or not.
-        if not run.manifest.exists():
-            _forget(run, store)
-        raise
+    with store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2)) as run:
+        try:
+            yield run, history
+        except BaseException:
+            # An import writes the manifest last: with it the run is whole, and stays, judged or
+            # not.
+            if not run.manifest.exists():
+                _forget(run, store)
+            raise
 
 
 def _forget(run: RunDirectory, store: RunStore) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.errors import FiredrillError, HarnessError, MalformedHistory
+from harness.errors import FiredrillError, MalformedHistory
 from harness.history.files import lock_directory, locked
 from harness.run.directory import RunDirectory, require_plain
 
 ON = "still driven"
 JUDGED = "being judged"
 UP = "its cluster is kept up"
-LOCK_LIMIT_S = 5.0  # others hold a new run for a moment, to see whether it is driven
-LOCK_PAUSE_S = 0.01
 LEFT = "processes of it are left: firedrill cleanup ends them"
 
 
@@ -61,22 +58,6 @@ def driven(run: RunDirectory) -> bool:
     # Taken for the look only: a controller that begins now needs the lock.
     os.close(handle)
     return False
-
-
-@contextlib.contextmanager
-def owning(run: RunDirectory) -> Iterator[None]:
-    """Hold a new run from its creation to its end: until there are chunks nothing else shows that
-    it is driven. Raises ``HarnessError`` where another process keeps it.
-    """
-    ends_s = time.monotonic() + LOCK_LIMIT_S
-    while (handle := lock_directory(run.root, shared=False)) is None:
-        if time.monotonic() > ends_s:
-            raise HarnessError(f"run {run.root}: another process holds its directory")
-        time.sleep(LOCK_PAUSE_S)
-    try:
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,6 @@ def run_plan(
     way.
     """
     from cli.cleanup import left_by_others
-    from cli.run_state import owning
     from results.store.store import RunStore
 
     without_pandas()
@@ -141,11 +140,9 @@ def run_plan(
     # A simulated run takes nothing of the machine, so what others left there can't hinder it.
     if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):
         progress.note(inert(left, NOTE_CHARS))
-    run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
-    if begun:
-        begun(run)
-    # Held to its end: until there are chunks nothing else shows that the run is alive.
-    with owning(run):
+    with store.create(plan.name, time.time_ns(), secrets.token_bytes(2)) as run:
+        if begun:
+            begun(run)
         try:
             _run(
                 plan,

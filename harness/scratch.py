@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from harness.errors import HarnessError
-from harness.history.files import lock_directory
+from harness.history.files import is_open_as, lock_directory, lock_new_directory
 
 PREFIX, SUFFIX = "firedrill-", ".scratch"
 _ATTEMPTS_MAX = 10
@@ -63,13 +63,8 @@ def sweep() -> None:
 def _made(purpose: str) -> Scratch:
     for _ in range(_ATTEMPTS_MAX):
         path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", suffix=SUFFIX))
-        # A sweep may have come between: it holds the directory, or has removed it.
-        with contextlib.suppress(FileNotFoundError):
-            lock = lock_directory(path, shared=True)
-            if lock is not None and _is(path, lock):
-                return Scratch(path=path, lock=lock)
-            if lock is not None:
-                os.close(lock)
+        if (lock := lock_new_directory(path, shared=True)) is not None:
+            return Scratch(path=path, lock=lock)
     raise HarnessError("no temporary directory can be made: each was removed by another process")
 
 
@@ -81,15 +76,7 @@ def _remove_unheld(path: Path) -> None:
     if lock is None:
         return
     try:
-        if _is(path, lock):
+        if is_open_as(path, lock):
             shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
-
-
-def _is(path: Path, handle: int) -> bool:
-    """Whether ``path`` still names what ``handle`` has open."""
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False

@@ -254,6 +254,28 @@ def lock_directory(directory: Path, *, shared: bool) -> int | None:
     return handle
 
 
+def lock_new_directory(directory: Path, *, shared: bool) -> int | None:
+    """As ``lock_directory``, for a directory that this process has just made: between the two a
+    sweep may have come, which holds what it finds unheld, and removes it. ``None`` where it is held
+    or gone. Raises ``OSError``.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        handle = lock_directory(directory, shared=shared)
+        if handle is not None and is_open_as(directory, handle):
+            return handle
+        if handle is not None:
+            os.close(handle)
+    return None
+
+
+def is_open_as(path: Path, handle: int) -> bool:
+    """Whether ``path`` still names what ``handle`` has open."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[bool]:
     """Hold ``directory`` alone; yields whether that was possible."""

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tarfile import AREGTYPE, BLOCKSIZE, REGTYPE, ReadError
 from typing import IO, Self
@@ -25,8 +25,10 @@ import msgspec
 
 from harness.errors import FiredrillError, HarnessError, MalformedHistory, UsageError
 from harness.history.files import (
+    WRONG_NAME,
     begin,
     disk_failure,
+    lock_new_directory,
     locked,
     open_or_refuse,
     open_regular,
@@ -48,6 +50,7 @@ RATIO_MAX = 200
 SMALL_BYTES = 64 << 20
 ROOM_KEPT_BYTES = 256 << 20  # of the disk: a run at work needs some
 LEVEL = 6  # of gzip: tables are compressed already, logs are what it is for
+TRIES = 16  # new directories that a sweep of another process removed at once
 _PART = re.compile(r"[^/\x00]{1,255}")
 _LEFT_OUT = ("undo",)  # resources on the machine that made the run; a copy has none
 
@@ -98,28 +101,57 @@ def archive(run: RunDirectory, target: Path) -> Path:
         raise UsageError(f"archive {target}: it exists")
     files = {str(path.relative_to(run.root)): path for path in _files(run.root)}
     try:
-        sums = _Sums(run=run.root.name, files={name: _sum(path) for name, path in files.items()})
-        unfinished = begin(target)
-        try:
-            # The oldest format: its names need no further headers, which no reader here takes.
-            with tarfile.open(
-                unfinished, "w:gz", compresslevel=LEVEL, format=tarfile.USTAR_FORMAT
-            ) as tar:
-                head = msgspec.json.format(msgspec.json.encode(sums, order="sorted"), indent=1)
-                _add(tar, f"{run.root.name}/{SUMS}", io.BytesIO(head), len(head))
-                for name, path in files.items():
-                    with open_regular(path) as stream:
-                        size_bytes = sums.files[name].size_bytes
-                        _add(tar, f"{run.root.name}/{name}", stream, size_bytes)
-            publish(unfinished, target)
-        finally:
-            unfinished.unlink(missing_ok=True)  # published, it has another name
+        with _held(run):
+            sums = _Sums(run=run.root.name, files={name: _sum(files[name]) for name in files})
+            unfinished = begin(target)
+            try:
+                _write(unfinished, sums, files)
+                publish(unfinished, target)
+            finally:
+                unfinished.unlink(missing_ok=True)  # published, it has another name
     except OSError as error:
         raise disk_failure("write", target, error, "the run is not archived") from error
     except ValueError as error:
         reason = f"a name in it is too long for an archive, or a file too large: {error}"
         raise HarnessError(f"run {run.root}: {reason}") from error
     return target
+
+
+@contextlib.contextmanager
+def _held(run: RunDirectory) -> Iterator[None]:
+    """Hold ``run`` as a judgement does. Raises ``UsageError`` where another process holds it."""
+    with locked(run.root) as alone:
+        if not alone:
+            raise UsageError(f"run {run.root.name} can't be archived: another process works on it")
+        yield
+
+
+def _write(unfinished: Path, sums: _Sums, files: Mapping[str, Path]) -> None:
+    # The oldest format: its names need no further headers, which no reader here takes.
+    with tarfile.open(unfinished, "w:gz", compresslevel=LEVEL, format=tarfile.USTAR_FORMAT) as tar:
+        head = msgspec.json.format(msgspec.json.encode(sums, order="sorted"), indent=1)
+        _add(tar, f"{sums.run}/{SUMS}", io.BytesIO(head), len(head))
+        for name, path in files.items():
+            with open_regular(path) as stream:
+                content = _Summing(stream)
+                _add(tar, f"{sums.run}/{name}", content, sums.files[name].size_bytes)
+            # No lock keeps a program of the user's from it: its sum would be of another content.
+            if content.digest.hexdigest() != sums.files[name].sha256:
+                raise HarnessError(f"{name}: it changed while it was archived")
+
+
+class _Summing:
+    """A stream that sums what is read of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        """See ``io.BufferedIOBase``."""
+        content = self._stream.read(size_bytes)
+        self.digest.update(content)
+        return content
 
 
 def require_whole(source: Path) -> None:
@@ -140,26 +172,20 @@ def restore(source: Path, store: RunStore) -> RunDirectory:
     """Bring the run of the archive ``source`` back into ``store``. Raises ``MalformedHistory`` for
     what is no whole archive, ``UsageError`` where the store has the run, and ``HarnessError``.
     """
-    unfinished: Path | None = None
     try:
         with open_or_refuse(source) as raw, _reading(source), _opened(raw) as tar:
             sums = _read_sums(tar, source)
             root = store.root / sums.run
             if root.exists() or root.is_symlink():
-                raise UsageError(f"run {sums.run} is in {store.root}: remove it first")
+                raise _there_already(sums.run, store)
             _require_room(store, sums, source)
-            unfinished = _begin_directory(store, sums.run)
-            with locked(unfinished):
+            with _new_directory(store, sums.run) as unfinished:
                 _read(tar, sums, unfinished, source)
                 require_plain(RunDirectory(unfinished))
-                os.rename(unfinished, root)
-            unfinished = None
+                _rename(unfinished, root, sums.run, store)
         return RunDirectory(root)
     except OSError as error:
         raise disk_failure("write", store.root, error, "the run is not restored") from error
-    finally:
-        if unfinished is not None:
-            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -185,7 +211,7 @@ def _sum(path: Path) -> ArchivedFile:
     return ArchivedFile(size_bytes=size_bytes, sha256=digest.hexdigest())
 
 
-def _add(tar: tarfile.TarFile, name: str, stream: IO[bytes], size_bytes: int) -> None:
+def _add(tar: tarfile.TarFile, name: str, stream: _Summing | IO[bytes], size_bytes: int) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size_bytes, 0o644
     try:
@@ -262,17 +288,44 @@ def _require_room(store: RunStore, sums: _Sums, source: Path) -> None:
         )
 
 
-def _begin_directory(store: RunStore, run: str) -> Path:
+@contextlib.contextmanager
+def _new_directory(store: RunStore, run: str) -> Iterator[Path]:
+    """Make a directory of ``store`` for the files of ``run``, held within the block, and removed
+    after it where it has not got another name. Raises ``HarnessError`` and ``OSError``.
+    """
     store.root.mkdir(parents=True, exist_ok=True)
     for left in store.root.glob(f".{run}.*{UNFINISHED}"):
-        # Held as long as the process lives that makes it.
-        with locked(left) as alone:
+        # Held as long as the process lives that makes it; another sweep may have removed it.
+        with contextlib.suppress(FileNotFoundError), locked(left) as alone:
             if alone:
                 shutil.rmtree(left, ignore_errors=True)
-    # No identifier: no listing shows it. As readable as any directory of this user (its umask).
-    path = store.root / f".{run}.{secrets.token_hex(8)}{UNFINISHED}"
-    path.mkdir()
-    return path
+    for _ in range(TRIES):
+        # No identifier: no listing shows it. As readable as any directory of this user (its umask).
+        path = store.root / f".{run}.{secrets.token_hex(8)}{UNFINISHED}"
+        path.mkdir()
+        if (lock := lock_new_directory(path, shared=False)) is not None:
+            break
+    else:
+        raise HarnessError(f"run store {store.root}: {TRIES} new directories were removed at once")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _rename(unfinished: Path, root: Path, run: str, store: RunStore) -> None:
+    try:
+        os.rename(unfinished, root)
+    except OSError as error:
+        # Another process brought the run back while this one read its archive.
+        if error.errno in WRONG_NAME:
+            raise _there_already(run, store) from error
+        raise
+
+
+def _there_already(run: str, store: RunStore) -> UsageError:
+    return UsageError(f"run {run} is in {store.root}: remove it first")
 
 
 def _read(tar: tarfile.TarFile, sums: _Sums, root: Path | None, source: Path) -> None:

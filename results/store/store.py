@@ -11,14 +11,15 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import attrs
 
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.history.files import locked, what_it_is
+from harness.history.files import lock_new_directory, locked, what_it_is
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory, require_plain
 
@@ -27,6 +28,8 @@ LATEST = "latest"
 NAME_LIMIT = 40  # identifiers become labels, network and file names
 SHOWN_LIMIT = 5  # candidates named in an error
 CREATE_TRIES = 16  # identifiers made in the same second that already exist
+LOCK_PAUSE_S = 0.01
+LOCK_LIMIT_S = 5.0  # for a look of others at a new run
 MEND_TRIES = 8  # removals beside each other, each of which mends in its turn
 _RUN_ID = re.compile(r"\d{8}-\d{6}-(?P<slug>[a-z0-9-]+)-[0-9a-f]{4}")
 _NOT_NAME = re.compile(r"[^a-z0-9]+")
@@ -58,26 +61,35 @@ class RunStore:
 
     root: Path = DEFAULT_ROOT
 
-    def create(self, name: str, wall_ns: int, entropy: bytes) -> RunDirectory:
-        """Create an empty run directory, and point ``latest`` at it.
+    @contextlib.contextmanager
+    def create(self, name: str, wall_ns: int, entropy: bytes) -> Iterator[RunDirectory]:
+        """Create an empty run directory, point ``latest`` at it, and hold it within the block:
+        until there are chunks nothing else shows that it is in use.
 
         ``entropy`` (two bytes) distinguishes runs of one second; where it does not, the next free
         identifier is taken. Raises ``HarnessError`` where the store can't be written.
         """
-        start = int.from_bytes(entropy[:2], "big")
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            for step in range(CREATE_TRIES):
-                tail = ((start + step) % 0x10000).to_bytes(2, "big")
-                path = self.root / run_id(name, wall_ns, tail)
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    continue
-                self._point_latest(path)
-                return RunDirectory(path)
+            path, lock = self._made(name, wall_ns, int.from_bytes(entropy[:2], "big"))
         except OSError as error:
             raise HarnessError(f"run store {self.root}: {error.strerror or error}") from error
+        try:
+            yield RunDirectory(path)
+        finally:
+            os.close(lock)
+
+    def _made(self, name: str, wall_ns: int, start: int) -> tuple[Path, int]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        for step in range(CREATE_TRIES):
+            tail = ((start + step) % 0x10000).to_bytes(2, "big")
+            path = self.root / run_id(name, wall_ns, tail)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            if (lock := _lock_made(path)) is not None:
+                self._point_latest(path)
+                return path, lock
         raise HarnessError(f"run store {self.root}: no free identifier after {CREATE_TRIES} tries")
 
     def forget(self, run: RunDirectory) -> None:
@@ -160,10 +172,23 @@ class RunStore:
                 self.finish(left)
                 gone += 1
         for run in self.runs():
-            if of_these(run.root.name) and str(run.root) not in kept and _abandoned(run):
-                self.remove(run)
-                gone += 1
+            if of_these(run.root.name) and str(run.root) not in kept:
+                gone += self._remove_abandoned(run)
         return gone
+
+    def _remove_abandoned(self, run: RunDirectory) -> bool:
+        """Remove ``run`` where its process died before it had sealed it; held meanwhile, since a
+        process that has just made it holds it from then on.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                alone = stack.enter_context(locked(run.root))
+            except OSError:  # another sweep has removed it
+                return False
+            if alone and _abandoned(run):
+                self.remove(run)
+                return True
+        return False
 
     def runs(self) -> tuple[RunDirectory, ...]:
         """Return every run of the store, oldest first; nothing where there is no store."""
@@ -251,8 +276,19 @@ class RunStore:
         os.replace(temporary, self.root / LATEST)
 
 
+def _lock_made(path: Path) -> int | None:
+    """Lock the new run ``path``. ``None`` where a sweep has removed it, or holds it for long."""
+    ends_s = time.monotonic() + LOCK_LIMIT_S
+    # Others hold it for a moment, to see whether it is driven.
+    while (lock := lock_new_directory(path, shared=False)) is None:
+        if not path.exists() or time.monotonic() > ends_s:
+            return None
+        time.sleep(LOCK_PAUSE_S)
+    return lock
+
+
 def _abandoned(run: RunDirectory) -> bool:
-    """Tell whether the process that made ``run`` died before it had sealed it."""
+    """Tell whether ``run``, which no process holds, was never sealed."""
     try:
         if run.manifest.exists():
             unsealed = read_manifest(run).state == RUNNING
@@ -260,8 +296,7 @@ def _abandoned(run: RunDirectory) -> bool:
             # Tables are written before a manifest says so: with any it is damage, and stays.
             require_plain(run)
             unsealed = not run.history.exists()
-        # A run's process holds its directory from its creation on (``harness.history.files``).
-        return unsealed and _unheld(run.root) and (not run.chunks.is_dir() or _unheld(run.chunks))
+        return unsealed and (not run.chunks.is_dir() or _unheld(run.chunks))
     # A run that can't be read is not known to be abandoned, and stays.
     except (FiredrillError, OSError):
         return False

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from run_stores import made
 
 from cli.main import execute
 from harness.run.directory import RunDirectory
@@ -52,7 +53,7 @@ def test_a_run_that_breaks_off_is_never_taken_for_another_that_began_beside_it(
     store = RunStore(tmp_path)
 
     def broken(*_: object, **__: object) -> None:
-        others.append(store.create("of-somebody-else", 0, bytes(2)))
+        others.append(made(store, "of-somebody-else", 0, bytes(2)))
         raise RuntimeError("a bug")
 
     others: list[RunDirectory] = []

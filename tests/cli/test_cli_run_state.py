@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_stores import made
 
 from cli import judging, run_state
 from cli.analysis import Found
@@ -24,7 +25,7 @@ OWNER = Path(__file__).parents[1] / "process" / "process_owner.py"
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    return RunStore(tmp_path / "runs").create("drill", 86_400 * 10**9, b"ab")
+    return made(RunStore(tmp_path / "runs"), "drill", 86_400 * 10**9, b"ab")
 
 
 def pruned(run: RunDirectory) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from capabilities import small_disk
+from run_stores import made
 
 from cli.main import execute
 from results.store.store import RunStore
@@ -38,7 +39,7 @@ def test_a_disk_without_room_for_a_run_is_named_and_keeps_no_part_of_it(
     monkeypatch.setattr("cli.wiring.require_room", lambda plan, store: None)
     with small_disk(tmp_path / "disk", size) as disk:
         store = RunStore(disk / "runs")
-        before = store.create("before", 1_000_000_000, b"\x00\x01")
+        before = made(store, "before", 1_000_000_000, b"\x00\x01")
         if filled:
             fill(disk)
 

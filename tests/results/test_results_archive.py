@@ -11,14 +11,17 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from capabilities import lacking
 
 from cli.main import execute
-from harness.errors import MalformedHistory, UsageError
+from harness.errors import HarnessError, MalformedHistory, UsageError
+from harness.history.files import lock_new_directory, locked
 from harness.run.directory import RunDirectory
+from results.store import archive as archive_module
 from results.store.archive import SUFFIX, SUMS, archive, require_whole, restore
 from results.store.store import RunStore
 
@@ -283,3 +286,73 @@ def test_a_run_on_another_file_system_is_removed_there(run: RunDirectory, tmp_pa
         assert list(Path(other).iterdir()) == []
     assert run.root.is_dir()
     assert (tmp_path / f"{NAME}{SUFFIX}").is_file()
+
+
+def test_a_run_that_another_process_works_on_is_not_archived(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    with locked(run.root), pytest.raises(UsageError, match="another process works on it"):
+        archive(run, tmp_path / f"{NAME}{SUFFIX}")
+
+    assert os.listdir(tmp_path) == ["runs"]
+
+
+@pytest.mark.parametrize("content", ["other", "longer than before", "-"])
+def test_a_file_that_changes_between_its_sum_and_its_copy_makes_no_archive(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    note = run.root / "note"
+    note.write_text("words")
+    write = archive_module._write
+
+    def late(*arguments: Any) -> None:
+        note.write_text(content)
+        write(*arguments)
+
+    monkeypatch.setattr(archive_module, "_write", late)
+    with pytest.raises(HarnessError, match=r"note: it (changed|became shorter) while it was arch"):
+        archive(run, tmp_path / f"{NAME}{SUFFIX}")
+
+    assert os.listdir(tmp_path) == ["runs"]
+
+
+def test_of_two_that_bring_one_run_back_one_does_and_the_other_is_told(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = archive(run, tmp_path / f"{NAME}{SUFFIX}")
+    store = RunStore(tmp_path / "elsewhere")
+    read, others = archive_module._read, []
+
+    def late(*arguments: Any) -> None:
+        read(*arguments)
+        if not others:
+            others.append(store)
+            restore(target, store)
+
+    monkeypatch.setattr(archive_module, "_read", late)
+    with pytest.raises(UsageError, match="remove it first"):
+        restore(target, store)
+
+    assert os.listdir(store.root) == [NAME]
+    assert files(store.root / NAME) == files(run.root)
+
+
+def test_another_restore_between_making_a_directory_and_its_lock_takes_nothing_of_it(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = archive(run, tmp_path / f"{NAME}{SUFFIX}")
+    store = RunStore(tmp_path / "elsewhere")
+    swept: list[Path] = []
+
+    def late(directory: Path, *, shared: bool) -> int | None:
+        if not swept:
+            swept.append(directory)
+            with archive_module._new_directory(store, NAME):
+                assert not directory.exists()
+        return lock_new_directory(directory, shared=shared)
+
+    monkeypatch.setattr(archive_module, "lock_new_directory", late)
+    restore(target, store)
+
+    assert os.listdir(store.root) == [NAME]
+    assert files(store.root / NAME) == files(run.root)

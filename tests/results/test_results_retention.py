@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from run_stores import made
 
 from cli.main import execute
 from harness.run.directory import RunDirectory
@@ -82,7 +83,7 @@ def test_the_oldest_go_until_the_rest_fits() -> None:
 def store(tmp_path: Path) -> RunStore:
     store = RunStore(tmp_path / "runs")
     for day in (1, 2, 3):
-        run = store.create("drill", day * 86_400 * 1_000_000_000, bytes((0, day)))
+        run = made(store, "drill", day * 86_400 * 1_000_000_000, bytes((0, day)))
         (run.root / "file").write_bytes(b"x" * 5000)
     return store
 

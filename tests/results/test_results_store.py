@@ -7,16 +7,19 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
+from run_stores import made
 
 from cli.main import execute
 from harness.errors import HarnessError, UsageError
-from harness.history.files import locked
+from harness.history.files import lock_new_directory, locked
 from harness.history.manifest import RUNNING, SEALED, write_manifest
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from results.store import store as store_module
 from results.store.store import RunStore, UnknownRun, run_id
 
 MANIFEST = Manifest(
@@ -45,8 +48,8 @@ def test_a_name_without_a_letter_still_gets_an_identifier() -> None:
 def test_a_created_run_is_empty_and_latest(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
 
-    store.create("drill", NOON_NS, b"\x00\x01")
-    second = store.create("drill", NOON_NS + 1_000_000_000, b"\x00\x02")
+    made(store, "drill", NOON_NS, b"\x00\x01")
+    second = made(store, "drill", NOON_NS + 1_000_000_000, b"\x00\x02")
 
     assert list(second.root.iterdir()) == []
     assert store.resolve("latest").root == second.root.resolve()
@@ -56,15 +59,15 @@ def test_a_created_run_is_empty_and_latest(tmp_path: Path) -> None:
 def test_a_taken_identifier_gives_way_to_the_next(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
 
-    first = store.create("drill", NOON_NS, b"\xff\xff")
-    second = store.create("drill", NOON_NS, b"\xff\xff")
+    first = made(store, "drill", NOON_NS, b"\xff\xff")
+    second = made(store, "drill", NOON_NS, b"\xff\xff")
 
     assert (first.root.name[-4:], second.root.name[-4:]) == ("ffff", "0000")
 
 
 def test_a_run_answers_to_its_path_its_identifier_and_a_unique_beginning(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    run = store.create("drill", NOON_NS, b"\x00\x01")
+    run = made(store, "drill", NOON_NS, b"\x00\x01")
 
     for name in (str(run.root), run.root.name, run.root.name[:8]):
         assert store.resolve(name) == run
@@ -72,8 +75,8 @@ def test_a_run_answers_to_its_path_its_identifier_and_a_unique_beginning(tmp_pat
 
 def test_a_beginning_of_two_runs_is_refused_naming_both(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    store.create("drill", NOON_NS, b"\x00\x01")
-    store.create("drill", NOON_NS, b"\x00\x02")
+    made(store, "drill", NOON_NS, b"\x00\x01")
+    made(store, "drill", NOON_NS, b"\x00\x02")
 
     with pytest.raises(UnknownRun, match=r"means 2 runs .*-0001, .*-0002"):
         store.resolve("20260528")
@@ -101,7 +104,7 @@ def test_a_directory_that_holds_no_run_is_refused_as_that(
 
 def test_latest_survives_a_copy_without_links(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    run = store.create("drill", NOON_NS, b"\x00\x01")
+    run = made(store, "drill", NOON_NS, b"\x00\x01")
     (tmp_path / "latest").unlink()
 
     assert store.resolve("latest") == run
@@ -111,7 +114,7 @@ def test_latest_that_leads_nowhere_means_the_newest_that_is_left_or_is_gone(
     tmp_path: Path,
 ) -> None:
     store = RunStore(tmp_path)
-    first, second = (store.create("r", n * 1_000_000_000, b"ab") for n in (1, 2))
+    first, second = (made(store, "r", n * 1_000_000_000, b"ab") for n in (1, 2))
     shutil.rmtree(second.root)
 
     store.mend_latest()
@@ -125,8 +128,8 @@ def test_latest_that_leads_nowhere_means_the_newest_that_is_left_or_is_gone(
 @pytest.mark.parametrize("text", ["{away}", "../away/{id}", "./{id}", "{link}", "."])
 def test_latest_leads_to_no_directory_but_a_run_of_its_store(tmp_path: Path, text: str) -> None:
     store = RunStore(tmp_path / "runs")
-    mine = store.create("mine", NOON_NS, b"\x00\x01")
-    away = RunStore(tmp_path / "away").create("away", NOON_NS + 1_000_000_000, b"\x00\x02")
+    mine = made(store, "mine", NOON_NS, b"\x00\x01")
+    away = made(RunStore(tmp_path / "away"), "away", NOON_NS + 1_000_000_000, b"\x00\x02")
     linked = store.root / away.root.name
     linked.symlink_to(away.root)
     latest = store.root / "latest"
@@ -143,7 +146,7 @@ def test_latest_is_pointed_at_a_run_by_several_at_once_and_after_one_that_died(
     tmp_path: Path,
 ) -> None:
     store = RunStore(tmp_path)
-    run = store.create("drill", NOON_NS, b"\x00\x01")
+    run = made(store, "drill", NOON_NS, b"\x00\x01")
     # What one leaves that was killed between its two steps, and what another has just made.
     (tmp_path / f".latest-{run.root.name}").symlink_to(run.root.name)
     (tmp_path / "latest").unlink()
@@ -160,8 +163,8 @@ def test_latest_is_pointed_at_a_run_by_several_at_once_and_after_one_that_died(
 
 def test_a_refused_run_is_forgotten_and_latest_means_the_one_before(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    first = store.create("drill", NOON_NS, b"\x00\x01")
-    refused = store.create("drill", NOON_NS, b"\x00\x02")
+    first = made(store, "drill", NOON_NS, b"\x00\x01")
+    refused = made(store, "drill", NOON_NS, b"\x00\x02")
     refused.undo.mkdir()
 
     store.forget(refused)
@@ -172,7 +175,7 @@ def test_a_refused_run_is_forgotten_and_latest_means_the_one_before(tmp_path: Pa
 
 def test_a_run_that_holds_anything_is_never_forgotten(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    run = store.create("drill", NOON_NS, b"\x00\x01")
+    run = made(store, "drill", NOON_NS, b"\x00\x01")
     run.plan.write_text("seed = 1")
 
     store.forget(run)
@@ -184,11 +187,11 @@ def test_a_store_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
 
     with pytest.raises(HarnessError, match=r"run store .*runs"):
-        RunStore(tmp_path / "runs").create("drill", NOON_NS, b"\x00\x01")
+        made(RunStore(tmp_path / "runs"), "drill", NOON_NS, b"\x00\x01")
 
 
 def begun(store: RunStore, name: str, number: int) -> RunDirectory:
-    return store.create(name, NOON_NS, number.to_bytes(2, "big"))
+    return made(store, name, NOON_NS, number.to_bytes(2, "big"))
 
 
 def test_a_sweep_takes_what_was_begun_and_is_driven_by_nobody(tmp_path: Path) -> None:
@@ -237,3 +240,50 @@ def test_a_sweep_leaves_what_lives_what_is_kept_and_what_holds_tables(tmp_path: 
     assert store.sweep(["d-1"], {str(kept.root)}) == 2
     left = {run.root.name[-4:] for run in store.runs()}
     assert left == {"0003", "0004", "0005", "0006"}
+
+
+def test_a_sweep_between_the_making_of_a_run_and_its_lock_costs_one_identifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(tmp_path)
+    swept: list[int] = []
+
+    def late(directory: Path, *, shared: bool) -> int | None:
+        if not swept:
+            swept.append(store.sweep(["d-1"], ()))
+        return lock_new_directory(directory, shared=shared)
+
+    monkeypatch.setattr(store_module, "lock_new_directory", late)
+    with store.create("d-1", NOON_NS, b"\x00\x01") as run:
+        assert swept == [1]
+        assert run.root.name.endswith("-0002")
+        assert store.sweep(["d-1"], ()) == 0
+        assert store.resolve("latest").root == run.root
+
+
+def test_runs_are_made_while_others_sweep_and_each_is_there_while_it_is_held(
+    tmp_path: Path,
+) -> None:
+    store, over = RunStore(tmp_path), Event()
+
+    def sweep() -> int:
+        gone = 0
+        while not over.is_set():
+            gone += store.sweep(["d-1"], ())
+        return gone
+
+    def begin(number: int) -> bool:
+        with store.create("d-1", NOON_NS, number.to_bytes(2, "big")) as run:
+            run.plan.write_text("")
+            return run.plan.exists()
+
+    with ThreadPoolExecutor(4) as pool:
+        sweeps = [pool.submit(sweep) for _ in range(2)]
+        try:
+            there = list(pool.map(begin, range(0, 3200, 32)))
+        finally:
+            over.set()
+        gone = sum(each.result() for each in sweeps)
+
+    assert all(there)
+    assert gone > 0
