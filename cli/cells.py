@@ -38,7 +38,7 @@ WIRING = ("cli/cells.py", "cli/environment.py", "cli/wiring.py")
 _PRELOADED = (
     "checkers.engine.analyze",
     "cli.cleanup",
-    "cli.analysis_steps",
+    "cli.judging.steps",
     "cli.wiring",
     "harness.campaigns.run_stats",
     "harness.driving.driver",
@@ -69,7 +69,7 @@ def pool_of(work: Work, *, jobs: int | None, preloaded: Sequence[str] = _PRELOAD
     """Return the pool for ``work`` that simulates, judges, or both. Without the store among what is
     ``preloaded`` each cell imports it anew, and may have another one.
     """
-    from cli.judging_limits import worker_memory_bytes
+    from cli.judging.limits import worker_memory_bytes
 
     # Before the first fork: no cell pays for them, and none is of code that changed meanwhile.
     for module in preloaded:
@@ -100,7 +100,7 @@ def simulate(
     A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
     that is refused before it starts.
     """
-    from cli.analysis_steps import measure_here
+    from cli.judging.steps import measure_here
     from cli.wiring import run_plan
     from results.store.store import RunStore
 
@@ -147,7 +147,7 @@ def run_on_nodes(
     """Run ``cell`` on real nodes, which get the ``mutation``, into a new directory of ``runs_dir``,
     and have it judged. A run that the environment broke is a harness error. Raises ``UsageError``.
     """
-    from cli import judging
+    from cli.judging import judge
     from cli.wiring import run_plan
 
     began_s = time.monotonic()
@@ -160,7 +160,7 @@ def run_on_nodes(
             begun=lambda run: run_started(run.root),
             mutation=mutation,
         )
-        verdict = judging.judge(run, None, report=False).verdict
+        verdict = judge.judge(run, None, report=False).verdict
     except UsageError:
         raise
     except FiredrillError as error:

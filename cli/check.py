@@ -7,9 +7,9 @@ from pathlib import Path
 import attrs
 import click
 
-from cli import judging
 from cli.importing import is_history, opened
-from cli.judging_limits import LimitsAsked
+from cli.judging import judge
+from cli.judging.limits import LimitsAsked
 from cli.run_pages import refresh_index
 from cli.session import RunName, Session, executor_option, limits_options, runs_option
 from harness.errors import UsageError
@@ -91,7 +91,7 @@ def check(
             directory = attrs.evolve(directory, output=_made(output))
         session.run = directory
         drawn = not (no_report or only_judged)
-        judged = judging.judge(
+        judged = judge.judge(
             directory,
             executor,
             model,
@@ -113,7 +113,7 @@ def check(
         else:
             # A history that is only judged leaves no directory behind.
             gone = Path(path) if only_judged else None
-            judging.announce(directory, judged, gone)
+            judge.announce(directory, judged, gone)
     return judged.outcome.exit_code
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from cli.reaper import BY_HAND
+from cli.reaping.reaper import BY_HAND
 from cli.run_state import driven
 from cli.session import RunName, Session, runs_option, say
 from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError

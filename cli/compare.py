@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.judging import COLORS, PATH_CHARS
+from cli.judging.judge import COLORS, PATH_CHARS
 from cli.session import runs_option, say
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from cli.environment import SIMULATED, Environment, prepare
-from cli.guard import ReaperGuard
+from cli.reaping.guard import ReaperGuard
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness import plugins

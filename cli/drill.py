@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 
-from cli import judging, streams
+from cli import streams
 from cli.display import choose
+from cli.judging import judge
 from cli.live_status import StatusFile
 from cli.quantities import words
 from cli.run_pages import refresh_index
@@ -92,13 +93,13 @@ def one(
     # The outcome is the last line.
     refresh_index(store)
     try:
-        judging.announce(directory, judged)
+        judge.announce(directory, judged)
     # An ``OSError`` as well, with an exit code of its own: see ``cli.main.execute``.
     except BrokenPipeError:
         raise
     except OSError:  # stdout has lost its reader, but the exit code is still read
         reason = streams.refusal(sys.stdout) or "it can't be written"
-        say(f"stdout: {reason}; {judging.last_line(directory, outcome, judged.drawn)}")
+        say(f"stdout: {reason}; {judge.last_line(directory, outcome, judged.drawn)}")
         outcome = worst([outcome, Outcome.HARNESS_ERROR])
     if drill.kept:
         _tell_kept(directory, store)
@@ -111,7 +112,7 @@ class _Drill:
 
     session: Session
     options: RunOptions
-    judged: judging.Judged | None = None
+    judged: judge.Judged | None = None
     kept: bool = False
     begun: RunDirectory | None = None
     status: StatusFile | None = None
@@ -144,12 +145,12 @@ class _Drill:
 
     def judge(
         self, run: RunDirectory, interrupted: Callable[[], bool] = lambda: False
-    ) -> judging.Judged:
+    ) -> judge.Judged:
         """Return the verdict, and draw the report if requested. Raises ``Interrupted`` at Ctrl-C,
         and soon after ``interrupted`` returns true.
         """
         try:
-            return judging.judge(run, None, report=self.options.report, interrupted=interrupted)
+            return judge.judge(run, None, report=self.options.report, interrupted=interrupted)
         except (KeyboardInterrupt, Interrupted) as error:
             raise _unjudged("interrupted while judging", run) from error
 

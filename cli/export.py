@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from cli import streams
-from cli.analysis import Export, exported
+from cli.judging.analysis import Export, exported
 from cli.session import RunName, Session, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import files

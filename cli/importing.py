@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.analysis import Foreign
 from cli.archived import is_archive, run_of
+from cli.judging.analysis import Foreign
 from harness import plugins
 from harness.errors import HarnessError, UsageError
 from harness.history.files import what_it_is

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.environment import SIMULATED, prepare
-from cli.guard import ReaperGuard
 from cli.listing import print_table
+from cli.reaping.guard import ReaperGuard
 from cli.run import naming_source, overrides, plan_flags, refuse_without_java
 from cli.session import Session, runs_option
 from harness.errors import FiredrillError, HarnessError, MissingCapability

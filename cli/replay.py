@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import click
 
-from cli import judging
 from cli.archived import run_of
 from cli.drill import RunOptions, one
 from cli.environment import SIMULATED, TRACE
+from cli.judging import judge
 from cli.run_pages import refresh_index
 from cli.session import RunName, Session, runs_option, say
 from cli.trace_figure import View, draw_figure
@@ -117,8 +117,8 @@ def _again(
     session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace, mutation=mutation)
     if view is not None:
         _draw(run, view)  # before the report, which links it
-    judged = judging.judge(run, None, report=report)
-    judging.announce(run, judged)
+    judged = judge.judge(run, None, report=report)
+    judge.announce(run, judged)
     refresh_index(store)
     return run, judged.outcome
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from cli import judging
 from cli.archived import run_of
-from cli.judging_limits import LimitsAsked
+from cli.judging import judge
+from cli.judging.limits import LimitsAsked
 from cli.session import RunName, Session, limits_options, runs_option
 from harness.text import inert
 from results.store.store import RunStore
@@ -20,6 +20,6 @@ from results.store.store import RunStore
 def report(session: Session, run: str, store: RunStore, limits: LimitsAsked) -> int:
     """Write the report of RUN, or of its archive, again: from its verdict and its history."""
     session.run = directory = run_of(store, run)
-    judging.draw(directory, limits)
-    click.echo(inert(str(directory.report), judging.PATH_CHARS))
+    judge.draw(directory, limits)
+    click.echo(inert(str(directory.report), judge.PATH_CHARS))
     return 0

@@ -14,7 +14,7 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
-from cli.judging_limits import LimitsAsked
+from cli.judging.limits import LimitsAsked
 from cli.quantities import seconds
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst

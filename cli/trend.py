@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.judging import PATH_CHARS
+from cli.judging.judge import PATH_CHARS
 from cli.session import runs_option, say
 from harness.errors import UsageError
 from harness.text import inert

@@ -20,7 +20,7 @@ import msgspec
 
 from cli.calibrator import calibrate
 from cli.environment import SIMULATED, prepare
-from cli.guard import ReaperGuard
+from cli.reaping.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
 from harness.arrow import without_pandas

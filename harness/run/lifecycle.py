@@ -57,7 +57,7 @@ from harness.tasks import together, within
 
 
 class Guard(Protocol):
-    """The process that heals when this process is gone. See ``cli.guard``."""
+    """The process that heals when this process is gone. See ``cli.reaping.guard``."""
 
     def release(self) -> None:
         """Tell the guard that there is nothing left to heal."""

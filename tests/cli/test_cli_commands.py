@@ -94,7 +94,7 @@ def test_an_interrupt_during_an_analysis_is_130(
         raise KeyboardInterrupt
 
     (tmp_path / "plan.toml").touch()  # what makes it a run
-    monkeypatch.setattr("cli.judging.analyzed", interrupted)
+    monkeypatch.setattr("cli.judging.judge.analyzed", interrupted)
 
     assert execute(["report", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from cli import verdict_lines
-from cli.analysis import Asked, Request
+from cli.judging.analysis import Asked, Request
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest
@@ -179,7 +179,7 @@ def test_an_analysis_whose_command_is_gone_ends_without_a_word(tmp_path: Path) -
     )
 
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "cli.analysis_process", msgspec.json.encode(request).decode()],
+        [sys.executable, "-P", "-m", "cli.judging.child", msgspec.json.encode(request).decode()],
         pass_fds=(writer,), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     os.close(writer)

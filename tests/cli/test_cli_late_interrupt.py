@@ -93,7 +93,7 @@ def test_while_final_reads_are_still_to_come_the_run_is_cut_short(
 def test_while_it_is_judged_the_sealed_run_and_how_to_judge_it_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cli.judging.judge", interrupt)
+    monkeypatch.setattr("cli.judging.judge.judge", interrupt)
 
     code = execute([*DRILL, "--duration", "2", "--runs-dir", str(tmp_path)])
 
@@ -113,7 +113,7 @@ def test_while_it_is_judged_with_its_cluster_up_the_cluster_goes(
             [sys.executable, "-c", "import sys; sys.stdin.read()"], *arguments, **options
         )
 
-    monkeypatch.setattr("cli.analysis.Supervised", slow)
+    monkeypatch.setattr("cli.judging.analysis.Supervised", slow)
 
     on_nodes = [*DRILL, "--provider", "process", "--nodes", "3", "--duration", "2"]
     code = execute([*on_nodes, "--keep", "--runs-dir", str(tmp_path)])

@@ -12,8 +12,8 @@ import pytest
 from docker.errors import APIError
 from requests.exceptions import ReadTimeout
 
-from cli import reaper
-from cli.guard import ReaperGuard
+from cli.reaping import reaper
+from cli.reaping.guard import ReaperGuard
 from clusters.providers.docker import cleanup
 from clusters.providers.docker.daemon import DaemonError, doing
 from harness.errors import HarnessError, NotRemoved
@@ -91,7 +91,7 @@ def test_what_appears_without_end_is_given_up_and_not_called_clean(
 def test_of_a_plug_ins_provider_it_removes_nothing_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "undo").mkdir()
     (tmp_path / "undo" / "processes.json").write_text("the plug-in's own")
-    words = [sys.executable, "-m", "cli.reaper", "r", str(tmp_path), "of-a-plug-in", "1"]
+    words = [sys.executable, "-m", "cli.reaping.reaper", "r", str(tmp_path), "of-a-plug-in", "1"]
 
     done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=30)
 
@@ -199,7 +199,15 @@ def test_where_it_can_not_be_told_what_is_expected_that_is_tried_again() -> None
 def test_what_is_handed_over_by_a_controller_that_lives_is_not_called_an_orphan(
     tmp_path: Path,
 ) -> None:
-    words = [sys.executable, "-m", "cli.reaper", "r", str(tmp_path), "process", str(os.getpid())]
+    words = [
+        sys.executable,
+        "-m",
+        "cli.reaping.reaper",
+        "r",
+        str(tmp_path),
+        "process",
+        str(os.getpid()),
+    ]
 
     subprocess.run(words, stdin=subprocess.DEVNULL, timeout=30)
 
@@ -285,7 +293,7 @@ def test_the_watchdog_acts_unless_the_reaper_left_nothing(healed: bool, tmp_path
         reaper.healed(tmp_path).touch()
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait(30)
-    words = [sys.executable, "-m", "cli.watchdog", "r", str(tmp_path), "docker"]
+    words = [sys.executable, "-m", "cli.reaping.watchdog", "r", str(tmp_path), "docker"]
     log = tmp_path / "reaper.log"
 
     with subprocess.Popen(
@@ -309,7 +317,7 @@ def test_the_watchdog_leaves_no_addresses_of_nodes_that_are_gone(tmp_path: Path)
     run.addresses.write_text("{}")
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait(30)
-    words = [sys.executable, "-m", "cli.watchdog", "r", str(tmp_path), "process"]
+    words = [sys.executable, "-m", "cli.reaping.watchdog", "r", str(tmp_path), "process"]
 
     done = subprocess.run(
         [*words, str(gone.pid), str(gone.pid)], stdin=subprocess.DEVNULL, timeout=60, check=False

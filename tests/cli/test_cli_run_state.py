@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from run_stores import made
 
-from cli import judging, run_state
-from cli.analysis import Found
+from cli import run_state
+from cli.judging import judge
+from cli.judging.analysis import Found
 from cli.main import execute
 from cli.run_state import JUDGED, LEFT, ON, driven, held_by, holding
 from clusters.providers.process.cleanup import cleanup
@@ -57,9 +58,9 @@ def test_a_run_that_is_judged_is_neither_removed_nor_archived(
         assert not pruned(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(judging, "analyzed", analyzed)
+    monkeypatch.setattr(judge, "analyzed", analyzed)
     with pytest.raises(KeyboardInterrupt):
-        judging.judge(run, None)
+        judge.judge(run, None)
 
     assert seen == [JUDGED]
     assert held_by(run) == ""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli import analysis, judging_limits
+from cli.judging import analysis, limits
 from harness.history import files
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
@@ -242,10 +242,10 @@ def test_a_checker_that_does_well_changes_nothing(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_misuse(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(judging_limits.MEMORY_VARIABLE, value)
+    monkeypatch.setenv(limits.MEMORY_VARIABLE, value)
 
     with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
-        judging_limits.limits_of(tmp_path)
+        limits.limits_of(tmp_path)
 
 
 def test_a_limit_of_years_is_a_limit() -> None:
@@ -261,16 +261,16 @@ def test_a_limit_of_years_is_a_limit() -> None:
 def test_limits_grow_with_the_run_up_to_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging_limits, "machine_memory_bytes", lambda: 8 << 30)
-    small = judging_limits.limits_of(tmp_path)
+    monkeypatch.setattr(limits, "machine_memory_bytes", lambda: 8 << 30)
+    small = limits.limits_of(tmp_path)
     # Of random bytes: some file systems keep no others.
     (tmp_path / "history").write_bytes(os.urandom(1 << 20))
-    larger = judging_limits.limits_of(tmp_path)
+    larger = limits.limits_of(tmp_path)
     (tmp_path / "history").write_bytes(os.urandom(33 << 20))
-    largest = judging_limits.limits_of(tmp_path)
+    largest = limits.limits_of(tmp_path)
 
-    assert small.memory_bytes == judging_limits.MEMORY_BASE_BYTES
-    assert larger.memory_bytes == small.memory_bytes + (judging_limits.MEMORY_PER_BYTE << 20)
+    assert small.memory_bytes == limits.MEMORY_BASE_BYTES
+    assert larger.memory_bytes == small.memory_bytes + (limits.MEMORY_PER_BYTE << 20)
     assert largest.memory_bytes == 6 << 30
     assert small.time_s < larger.time_s < largest.time_s
 
@@ -278,15 +278,15 @@ def test_limits_grow_with_the_run_up_to_the_machine(
 def test_a_hole_lifts_no_limit_and_no_size_lifts_it_above_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = judging_limits.limits_of(tmp_path)
+    small = limits.limits_of(tmp_path)
     with (tmp_path / "history").open("wb") as file:
         file.truncate(1 << 43)
-    hole = judging_limits.limits_of(tmp_path)
+    hole = limits.limits_of(tmp_path)
     (tmp_path / "history").write_bytes(b"whole")
-    monkeypatch.setattr(judging_limits, "TIME_PER_MIB_S", 1e12)
+    monkeypatch.setattr(limits, "TIME_PER_MIB_S", 1e12)
 
     assert hole == small
-    assert judging_limits.limits_of(tmp_path).time_s == judging_limits.TIME_MAX_S
+    assert limits.limits_of(tmp_path).time_s == limits.TIME_MAX_S
 
 
 def test_a_reply_travels_whole() -> None:

@@ -38,7 +38,7 @@ LEASE_LIMIT_S = 30
 POLL_S = 0.2
 # A run that says what others left, and then that local processes can't be frozen.
 REFUSED = ("--provider=process", "--schedule=1:freeze:n1", "--executor=local")
-BESIDE = ("cli.reaper", "cli.watchdog")
+BESIDE = ("cli.reaping.reaper", "cli.reaping.watchdog")
 
 # Kind of fault, and what it shows of itself. Of a cut both ends have rules.
 WITHIN = {"partition": "cut", "one-way": "cut", "loss": "loss", "delay": "delay", "pause": "pause"}

@@ -98,7 +98,7 @@ class Found:
 def judge(root: Path) -> tuple[str, bytes, str]:
     """(outcome, verdict, sentence) of the run in ``root``, recovered where it was not sealed."""
     from checkers.engine.analyze import analyze
-    from cli.analysis_steps import _partition_of
+    from cli.judging.steps import _partition_of
     from harness.errors import FiredrillError, HarnessBug, InvariantError
     from harness.history.manifest import RUNNING, read_manifest
     from harness.history.seal import recover

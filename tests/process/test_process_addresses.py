@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import execute
-from cli.reaper import healed
+from cli.reaping.reaper import healed
 from harness.errors import MalformedHistory, UsageError
 from harness.history.manifest import write_manifest
 from harness.protocols.cluster import Address, Cluster
@@ -75,7 +75,15 @@ def test_a_cleanup_that_spares_a_kept_cluster_leaves_its_addresses(
 
 
 def test_the_reaper_forgets_them_with_the_nodes(run: RunDirectory) -> None:
-    words = [sys.executable, "-m", "cli.reaper", RUN_ID, str(run.root), "process", str(2**22 - 1)]
+    words = [
+        sys.executable,
+        "-m",
+        "cli.reaping.reaper",
+        RUN_ID,
+        str(run.root),
+        "process",
+        str(2**22 - 1),
+    ]
 
     assert subprocess.run(words, stdin=subprocess.DEVNULL, timeout=60).returncode == 0
 

@@ -15,7 +15,7 @@ import pytest
 from capabilities import lacking
 from stranger_kit import NAME, PLAN, firedrill, sound_run
 
-from cli.analysis_steps import recovered
+from cli.judging.steps import recovered
 from harness.errors import MalformedHistory
 from harness.history.load import load
 from harness.history.manifest import PREFIX, read_manifest, write_manifest

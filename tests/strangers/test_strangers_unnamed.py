@@ -12,8 +12,8 @@ import pytest
 from stranger_kit import NAME, copied, sound_run
 
 from checkers.engine.analyze import analyze
-from cli.analysis import Asked
-from cli.analysis_steps import judge_here
+from cli.judging.analysis import Asked
+from cli.judging.steps import judge_here
 from harness.errors import MalformedHistory
 from harness.history import record_frames
 from harness.history.load import load

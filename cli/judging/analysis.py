@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cli.judging_limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
+from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
 from cli.quantities import words
 from harness.errors import (
     AnalysisLost,
@@ -44,7 +44,7 @@ ATTEMPTS_MAX = 4
 IDLE_S = 1.0  # between two looks whether to say that the analysis goes on
 ALIVE_EVERY_S = 10.0
 REPLY_MAX_BYTES = 256 << 20
-CHILD = "cli.analysis_process"  # the module that a child runs; nothing here imports it
+CHILD = "cli.judging.child"  # the module that a child runs; nothing here imports it
 
 FAMILIES: dict[str, type[FiredrillError]] = {
     cls.__name__: cls

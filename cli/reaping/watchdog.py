@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cli.reaper import (
+from cli.reaping.reaper import (
     PATIENCE,
     Remains,
     forget_node_addresses,

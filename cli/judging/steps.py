@@ -1,7 +1,8 @@
 """The steps of an analysis, each in this process: recover, judge, draw, measure.
 
-The child of ``cli.analysis`` takes them one after another, and a campaign's worker those that it
-needs; the command itself takes none (``cli.judging``), since the run may be a stranger's.
+The child of ``cli.judging.analysis`` takes them one after another, and a campaign's worker those
+that it needs; the command itself takes none (``cli.judging.judge``), since the run may be a
+stranger's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from cli.analysis import Asked
+from cli.judging.analysis import Asked
 from cli.session import say
 from harness.errors import FiredrillError, NotStored, PlanError, UsageError
 from harness.history.files import READ_ONLY, copy_files, is_regular

@@ -1,5 +1,5 @@
-"""The child of ``cli.analysis``: run as a module with a ``Request``, it judges and draws within its
-limits, and replies over a pipe.
+"""The child of ``cli.judging.analysis``: run as a module with a ``Request``, it judges and draws
+within its limits, and replies over a pipe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cli.analysis import FAMILIES, Foreign, Reply, Request
+from cli.judging.analysis import FAMILIES, Foreign, Reply, Request
 from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
@@ -60,7 +60,7 @@ def main(argument: str) -> int:
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from checkers.engine.output import ENTERING, PROGRESS
-    from cli import analysis_steps as steps
+    from cli.judging import steps
     from harness.run.directory import RunDirectory
 
     without_pandas()

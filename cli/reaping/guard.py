@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from cli import reaper, watchdog
+from cli.reaping import reaper, watchdog
 from harness.errors import HarnessError
 from harness.run.directory import RunDirectory
 
@@ -21,7 +21,7 @@ LET_GO_LIMIT_S = 0.2  # past it they are killed: an interpreter may not even hav
 @attrs.define
 class ReaperGuard:
     """Two processes that heal after the death of this one: the reaper, and a watchdog that acts
-    where the reaper is gone, too. See ``cli.reaper`` and ``cli.watchdog``.
+    where the reaper is gone, too. See ``cli.reaping.reaper`` and ``cli.reaping.watchdog``.
     """
 
     _processes: tuple[subprocess.Popen[bytes], ...]

@@ -1,6 +1,6 @@
 """From a run directory to its verdict, as ``run`` and ``check`` have it made: by a process of its
-own (``cli.analysis``), whose findings are shown here and whose death is a finding, too. What that
-process does is in ``cli.analysis_steps``.
+own (``cli.judging.analysis``), whose findings are shown here and whose death is a finding, too.
+What that process does is in ``cli.judging.steps``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import attrs
 import click
 
-from cli.analysis import Asked, Foreign, analyzed
-from cli.judging_limits import LimitsAsked
+from cli.judging.analysis import Asked, Foreign, analyzed
+from cli.judging.limits import LimitsAsked
 from cli.run_state import holding
 from cli.session import say
 from harness.errors import (
