@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
+import msgspec
 
 from cli import streams
 from cli.judging.analysis import Export, exported
@@ -105,7 +106,9 @@ def operations_of(history: History) -> Iterator[dict[str, Any]]:
     from harness.plan.planfile import read_text
     from results.export.operations import operations
 
-    run, sums = history.run, history.manifest.checksums
+    run, sums, explaining = history.run, history.manifest.checksums, history.manifest.explaining
+    if not isinstance(explaining, msgspec.UnsetType) and not history.unexplained:
+        sums = sums | explaining
     if unnamed := (*history.unnamed, *history.logs.unsealed):
         raise MalformedHistory(str(run.root), "", unnamed[0])
     beside = {LINES: log_lines(history)}

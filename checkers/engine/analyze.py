@@ -237,6 +237,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     # A line that breaks a promise may be in what nobody reads; other lines only explain.
     decides = any(pattern.breaks for pattern in patterns or ())
     missing = (*logs.missing, *logs.unsealed, *(logs.incomplete if decides else ()))
+    remarks = (logs.remarks + (() if decides else logs.incomplete)) if looks_at_logs else ()
     return Setting(
         model=model,
         declaration=manifest.declaration,
@@ -248,7 +249,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         limits=promise_of(table),
         schedule=schedule_of(table),
         missing=history.unnamed + (missing if looks_at_logs else ()),
-        remarks=(logs.remarks + (() if decides else logs.incomplete)) if looks_at_logs else (),
+        remarks=remarks + history.unexplained,
         bank=BankRules() if origin is None else origin.bank,
         state=manifest.state,
         interrupted=manifest.interrupted,

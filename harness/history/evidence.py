@@ -21,7 +21,7 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history import files, record_frames
 from harness.protocols.cluster import NODE_LOG_BYTES
-from harness.run.directory import LogSum, Manifest, RunDirectory
+from harness.run.directory import EXPLAINING, LogSum, Manifest, RunDirectory
 from harness.text import inert
 
 LOGS_PATTERN = "*.log"
@@ -90,6 +90,23 @@ def damaged(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
         except MalformedHistory:
             found.append(name)
     return tuple(found)
+
+
+def damaged_explanations(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
+    """One sentence for each file of ``manifest.explaining`` that is missing or differs. Raises
+    ``MalformedHistory`` where it names a file that decides.
+    """
+    explaining = {} if isinstance(manifest.explaining, msgspec.UnsetType) else manifest.explaining
+    found = []
+    for name, checksum in sorted(explaining.items()):
+        if name not in EXPLAINING:
+            reason = f"expected of {', '.join(sorted(EXPLAINING))}, found {name!r:.80}"
+            raise MalformedHistory(str(run.manifest), "explaining", reason)
+        try:
+            require_checksum(run.root / name, checksum)
+        except MalformedHistory as error:
+            found.append(f"{name} explains nothing here: {error.reason}")
+    return _limited(found, "files explain nothing here")
 
 
 def _require_named(run: RunDirectory, manifest: Manifest, name: str) -> None:
@@ -195,7 +212,10 @@ def unnamed_tables(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
         placed = {name: record_frames.chunk_place(name) for name in names}
         foreign = (n for n, found in placed.items() if not found or found[0] >= manifest.streams)
         chunks = {(run.chunks / name).relative_to(run.root).as_posix() for name in foreign}
-    return _unnamed(sorted((tables - manifest.checksums.keys()) | chunks))
+    named = set(manifest.checksums)
+    if not isinstance(manifest.explaining, msgspec.UnsetType):
+        named |= manifest.explaining.keys()
+    return _unnamed(sorted((tables - named) | chunks))
 
 
 def _tables(run: RunDirectory) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from harness.errors import MalformedHistory
 from harness.history import schema
 from harness.history.evidence import (
     NodeLogs,
+    damaged_explanations,
     require_checksums,
     require_logs,
     unnamed_tables,
@@ -48,13 +49,15 @@ _MICRO_OPS = re.compile(r"history/micro_ops-\d+\.parquet")
 class History:
     """A sealed run whose files match the manifest. Tables are read when they are requested.
 
-    ``unnamed``: a sentence for each table or chunk that the manifest does not name.
+    ``unnamed``: a sentence for each table or chunk that the manifest does not name,
+    ``unexplained`` one for each file that would explain the run, and is damaged.
     """
 
     run: RunDirectory
     manifest: Manifest
     logs: NodeLogs
     unnamed: tuple[str, ...] = ()
+    unexplained: tuple[str, ...] = ()
 
     @property
     def planned(self) -> bool:
@@ -130,7 +133,13 @@ def load(run: RunDirectory) -> History:
     for name, path in tables.items():
         _require_schema(path, name, table_schema(name))
     _require_transactions(tables, manifest.splits)
-    return History(run, manifest, require_logs(run, manifest), unnamed_tables(run, manifest))
+    return History(
+        run,
+        manifest,
+        require_logs(run, manifest),
+        unnamed_tables(run, manifest),
+        damaged_explanations(run, manifest),
+    )
 
 
 def _require_splits(run: RunDirectory, manifest: Manifest) -> None:

@@ -39,7 +39,7 @@ from harness.importers.jepsen.reader import Clock, beginning, forms
 from harness.run import controller_health
 from harness.run.change_log import ASSIGNMENTS, ASSIGNMENTS_FILE, TOPOLOGY, TOPOLOGY_FILE
 from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE
-from harness.run.directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
+from harness.run.directory import EXPLAINING, SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 from harness.run.log_lines import LINES_FILE, LOG_LINES
 from harness.run.node_usage import USAGE, USAGE_FILE
 from harness.run.state_log import LOGS, LOGS_FILE, STATES, STATES_FILE
@@ -283,10 +283,12 @@ class _Restored:
             sink.put(name, made[name])
         checksums = sink.publish()
         self._sink = None
+        explaining: dict[str, str] = {}
         for name, (file, _) in SIDE_TABLES.items():
             if made[name].num_rows:
                 missing = "the run is not imported"
-                checksums |= write_side_table(self._run.root, file, made[name], missing)
+                sums = explaining if file in EXPLAINING else checksums
+                sums |= write_side_table(self._run.root, file, made[name], missing)
         if self._plan is not None:
             files.write_atomically(self._run.plan, self._plan.encode())
             checksums[self._run.plan.name] = files.sha256(self._run.plan)
@@ -297,6 +299,7 @@ class _Restored:
             sizes=sizes(self._run, checksums),
             logs=self._missing_logs(manifest),
             log_remarks=tuple(self._logs.remarks) or msgspec.UNSET,
+            explaining=explaining or msgspec.UNSET,
         )
 
     def _missing_logs(self, manifest: Manifest) -> dict[str, LogSum] | msgspec.UnsetType:

@@ -21,6 +21,8 @@ SCHEMA_VERSION = 1
 # Names that one directory of a run may hold: as many chunks are 800 GB of history.
 ENTRIES_MAX = 100_000
 DIAGRAM = "trace.svg"
+USAGE_FILE = "usage.parquet"
+EXPLAINING = frozenset({USAGE_FILE})  # of the files that are summed those that decide nothing
 _NODES = "nodes"
 
 
@@ -61,6 +63,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256, ``sizes``
     the same paths to bytes.
+    ``explaining`` maps the relative paths of files that explain the run and decide nothing to their
+    SHA-256: damage of one is reported, and changes no verdict; it is unset where there are none.
     ``interrupted``: the user ended the run early; ``trouble`` lists failures around the store (a
     fault unproven, a quiesce that timed out), each a sentence: any of them makes the run
     inconclusive. ``out_of_room`` is set where the disk of the run was full: writes of any file on
@@ -102,6 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     log_remarks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     logs_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    explaining: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

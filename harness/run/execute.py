@@ -58,6 +58,7 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
             trouble=(*life.trouble, *life.nemesis.trouble),
             out_of_room=life.writer.out_of_room or msgspec.UNSET,
             logs_left_out=life.logs_left_out or msgspec.UNSET,
+            explaining=life.explaining or msgspec.UNSET,
         )
         # On the disk before it is sealed: sealing reads it there, as a recovery would.
         write_manifest(life.run, manifest)

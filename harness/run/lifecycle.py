@@ -136,6 +136,7 @@ class Life:
         if isinstance(parts.system, TellsChanges):
             self.changes = ChangeLog(run, parts.system, self.clock)
         self.checksums: dict[str, str] = {}
+        self.explaining: dict[str, str] = {}
         self.logs_left_out: dict[str, int] = {}
         self.trouble: list[str] = []
         self.errors: Counter[str] = Counter()  # of operations, in this phase
@@ -181,7 +182,7 @@ class Life:
 
     def _close_usage(self) -> None:
         if self.usage is not None:
-            self.checksums |= self.usage.close()
+            self.explaining |= self.usage.close()
 
     def _close_claims(self) -> None:
         judged = self.provider.claims() if isinstance(self.provider, JudgesClaims) else None

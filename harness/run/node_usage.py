@@ -1,29 +1,30 @@
 """Records what nodes use while a run lives: CPU, memory, disk and network, every two seconds.
 
-The samples explain, and prove nothing: ``usage.parquet`` is no part of any verdict.
+The samples explain, and prove nothing: ``usage.parquet`` is no part of any verdict, and damage of
+it changes none (``Manifest.explaining``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from harness.clock import RunClock
-from harness.errors import HarnessError
+from harness.errors import HarnessError, MalformedHistory
 from harness.history.parquet import read_summed, write_side_table
 from harness.protocols.cluster import Cluster
 from harness.protocols.usage import NodeUsage, TellsUsage
-from harness.run.directory import RunDirectory
+from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
 from harness.tasks import together
 
 SAMPLE_S = 2.0
 # Of one run; a day of five nodes. Later samples are left out.
 MAX_ROWS = 500_000
-USAGE_FILE = "usage.parquet"
 USAGE = pa.schema(
     [
         ("at_ns", pa.int64()),
@@ -73,10 +74,18 @@ class UsageLog:
         return write_side_table(self._run.root, USAGE_FILE, table, "what nodes used is missing")
 
 
-def read_usage(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
-    """The samples of ``run``; empty where its manifest names none. Raises ``MalformedHistory`` for
-    a file that the manifest names and that is missing or differs.
+def read_usage(run: RunDirectory, manifest: Manifest) -> pa.Table:
+    """The samples of ``run``; empty where its manifest names none, and where the file is missing or
+    differs: it decides nothing. Earlier versions let it decide: of their runs it raises
+    ``MalformedHistory``.
     """
+    if not isinstance(manifest.explaining, msgspec.UnsetType):
+        with contextlib.suppress(MalformedHistory):
+            return _read(run, manifest.explaining)
+    return _read(run, manifest.checksums)
+
+
+def _read(run: RunDirectory, checksums: Mapping[str, str]) -> pa.Table:
     return next(iter(read_summed(run.root, checksums, {USAGE_FILE: USAGE}).values()))
 
 

@@ -179,7 +179,7 @@ def gather(run: RunDirectory) -> RunData:
         nodes=_nodes(run),
         key_names=key_names(run, history.manifest),
         scale=_scale(history.manifest, transactions),
-        usage=read_usage(run, history.manifest.checksums),
+        usage=read_usage(run, history.manifest),
         diagram=run.diagram.name if is_regular(run.diagram) else "",
     )
 

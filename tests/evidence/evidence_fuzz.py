@@ -47,13 +47,16 @@ OUTPUTS = ("analysis", "report.html")  # made of the rest, again
 
 @attrs.frozen(kw_only=True)
 class Recorded:
-    """A recorded run, what it came to, whether it was sealed, and the files that it has sums of."""
+    """A recorded run, what it came to, whether it was sealed, the files that it has sums of, and of
+    these those that decide nothing.
+    """
 
     root: Path
     outcome: str
     verdict: bytes
     sealed: bool
     summed: frozenset[str]
+    explaining: frozenset[str] = frozenset()
 
     def rests_on(self, name: str) -> bool:
         """Whether damage of ``name`` must be noticed. Logs of nodes get their sums when a run is
@@ -152,6 +155,7 @@ def recorded(roots: Iterable[Path], scratch: Path) -> tuple[Recorded, ...]:
                 verdict=verdict,
                 sealed=manifest.state != RUNNING,
                 summed=frozenset(manifest.checksums),
+                explaining=frozenset(manifest.explaining or ()),
             )
         )
     return tuple(found)
@@ -247,6 +251,8 @@ def wrong(run: Recorded, found: Found) -> str:
         return f"{run.outcome} turned valid"
     if found.outcome == "violation" and run.outcome != "violation":
         return f"{run.outcome} turned violation"
+    if found.damage.name in run.explaining and found.outcome != run.outcome:
+        return f"{run.outcome} turned {found.outcome} by what decides nothing"
     if not found.changed and run.rests_on(found.damage.name):
         return "unnoticed"
     return ""

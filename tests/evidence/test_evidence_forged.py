@@ -18,7 +18,9 @@ from harness.history.evidence import sizes
 from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
-from harness.run.directory import Manifest, RunDirectory
+from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
+from harness.run.node_usage import USAGE, read_usage
+from results.store.store import RunStore
 
 RUNS = Path(__file__).with_name("runs")
 NAME = "20261123-001122-drill-00ab"
@@ -107,3 +109,61 @@ def test_the_list_says_why_a_run_is_refused(
     assert "refused: status.json: it is a " in shown
     assert what in shown
     assert "no history" not in shown
+
+
+def explained(run: RunDirectory) -> Path:
+    """Give ``run`` a table of what its nodes used; returns its path."""
+    rows = [dict.fromkeys(USAGE.names) | {"at_ns": 10**9, "node": "n1", "memory_bytes": 1 << 20}]
+    path = run.root / USAGE_FILE
+    pq.write_table(pa.Table.from_pylist(rows, schema=USAGE), path)
+    resealed(run, explaining={USAGE_FILE: sha256(path)})
+    return path
+
+
+@pytest.mark.parametrize("damage", ["flipped", "emptied", "cut", "gone"])
+def test_damage_of_what_decides_nothing_is_told_and_decides_nothing(
+    run: RunDirectory, damage: str
+) -> None:
+    whole = analyze(run, executor="local")
+    path = explained(run)
+    assert analyze(run, executor="local") == whole
+    assert read_usage(run, read_manifest(run)).num_rows == 1
+
+    content = path.read_bytes()
+    flipped = content[:40] + bytes([content[40] ^ 4]) + content[41:]
+    path.write_bytes({"flipped": flipped, "emptied": b"", "cut": content[:-1]}.get(damage, b""))
+    if damage == "gone":
+        path.unlink()
+    verdict = analyze(run, executor="local")
+
+    assert verdict.outcome == whole.outcome
+    (told,) = (reason for reason in verdict.reasons if USAGE_FILE in reason)
+    assert told.startswith("usage.parquet explains nothing here: expected ")
+    assert read_usage(run, read_manifest(run)).num_rows == 0
+    assert execute(["report", str(run.root)]) == 0
+
+
+def test_what_explains_is_exported_and_imported_as_that(run: RunDirectory, tmp_path: Path) -> None:
+    explained(run)
+    target = tmp_path / "history.edn"
+    assert execute(["export", "--edn", str(run.root), "--output", str(target)]) == 0
+
+    store = tmp_path / "runs"
+    assert execute(["check", str(target), "--executor", "local", "--runs-dir", str(store)]) == 0
+    (imported,) = RunStore(store).runs()
+
+    manifest = read_manifest(imported)
+    assert set(manifest.explaining or ()) == {USAGE_FILE}
+    assert USAGE_FILE not in manifest.checksums
+    assert read_usage(imported, manifest).num_rows == 1
+
+
+def test_evidence_that_is_called_an_explanation_is_refused(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = dict(read_manifest(run).checksums)
+    states = sums.pop("states.parquet")
+    manifest = msgspec.structs.replace(read_manifest(run), checksums=sums)
+    write_manifest(run, msgspec.structs.replace(manifest, explaining={"states.parquet": states}))
+
+    refused(run, "explaining: expected of usage.parquet, found 'states.parquet'", capsys)
