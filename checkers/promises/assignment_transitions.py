@@ -47,13 +47,15 @@ class Assigned(NamedTuple):
 @attrs.frozen
 class Transition:
     """A row of a table. ``event``: it is the answer to a change of zone or topology, whose revision
-    becomes that of the trigger; any other leaves the trigger alone.
+    becomes that of the trigger; any other leaves the trigger alone. ``left``: it is legal only
+    where a node that is to become one of the partition's has left the cluster.
     """
 
     name: str
     before: str
     after: str
     event: bool = False
+    left: bool = False
 
 
 _FIRST = Transition("created", "- - - -", "A - - -", event=True)
@@ -75,10 +77,12 @@ BASE = (
     Transition("completed", "* A A -", "A - - -"),
     Transition("continued", "* A B -", "A B - -"),
     Transition("applied-another", "* A * -", "P A . -"),
+    # What is pending comes first, unless it may wait for ever.
+    Transition("overtaken", "* A B -", ". B - -", left=True),
     _SETTLED,
     *_RESTATED,
 )
-CANCEL = (*BASE, Transition("moved", "* A B -", ". B - -"))
+CANCEL = (*(row for row in BASE if not row.left), Transition("moved", "* A B -", ". B - -"))
 LOCK = (
     _FIRST,
     _EQUALS_STABLE,
@@ -109,7 +113,9 @@ RESETS: Mapping[str, tuple[Transition, ...]] = {
     "cancel": (*_RESET, *_RESTORED),
 }
 """What a forced reset writes, whatever was pending, planned or locked: see ``Forced``."""
-SUPERSEDING = frozenset({"equals-pending", "planned", "retargeted", "moved", "continued"})
+SUPERSEDING = frozenset(
+    {"equals-pending", "planned", "retargeted", "moved", "continued", "overtaken"}
+)
 """Transitions after which a rebalance leads elsewhere than it did, or goes back on it."""
 
 
@@ -165,15 +171,19 @@ def transition(
     *,
     event: bool,
     asked: Collection[Nodes] = (),
+    there: Nodes | None = None,
 ) -> str | None:
     """The name of the transition from ``before`` to ``after`` in the table of ``variant``; ``None``
-    where it is none of them. ``asked``: see ``still_asked``.
+    where it is none of them. ``asked``: see ``still_asked``; ``there``: the nodes of the cluster
+    (``None``: all).
     """
+    new = (before.pending or frozenset()) - (before.stable or frozenset())
+    left = there is not None and not new <= there
     return next(
         (
             row.name
             for row in VARIANTS[variant]
-            if row.event == event and _matches(row, before, after, asked)
+            if row.event == event and (left or not row.left) and _matches(row, before, after, asked)
         ),
         None,
     )

@@ -9,6 +9,7 @@ is known here but by its declaration.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -102,7 +103,8 @@ class Assignments:
             kept_copies.wrong_chains(_of_chains(steps, resets), rows),
         ]
         if not isinstance(variant, msgspec.UnsetType):
-            checks.append(illegal_transitions(steps, variant, names, resets))
+            there = logical_topologies(topology)
+            checks.append(illegal_transitions(steps, variant, names, resets, there))
         affinities = setting.declaration.affinities
         if not isinstance(affinities, msgspec.UnsetType):
             targets = Targets(topology, affinities, available=available)
@@ -270,11 +272,25 @@ def steps_of_resets(
     return found
 
 
+def logical_topologies(topology: Iterable[Row]) -> list[tuple[int, Nodes]]:
+    """Return the nodes that have joined, as each revision that changed them left them."""
+    written = {
+        row["revision"]: frozenset(row["nodes"] or ())
+        for row in topology
+        if row["kind"] == TopologyKind.LOGICAL
+    }
+    return sorted(written.items(), key=itemgetter(0))
+
+
 def illegal_transitions(
-    steps: dict[int, list[Step]], variant: str, names: Counter[str], resets: Resets
+    steps: dict[int, list[Step]],
+    variant: str,
+    names: Counter[str],
+    resets: Resets,
+    there: Sequence[tuple[int, Nodes]],
 ) -> Found:
     """Yield one sentence for each step that the variant's table does not have, nor ``resets``;
-    count the others in ``names``.
+    count the others in ``names``. ``there``: see ``logical_topologies``.
     """
     for partition, of_partition in steps.items():
         term, asked = None, tuple[Nodes, ...]()
@@ -286,7 +302,15 @@ def illegal_transitions(
             if name is not None:
                 term = None  # of a leader that the reset has deposed
             else:
-                name = transition(variant, step.before, step.after, event=step.event, asked=asked)
+                place = bisect_right(there, step.revision, key=itemgetter(0))
+                name = transition(
+                    variant,
+                    step.before,
+                    step.after,
+                    event=step.event,
+                    asked=asked,
+                    there=there[place - 1][1] if place else None,
+                )
             asked = still_asked(asked, step.before, step.after)
             if name is not None:
                 names[name] += 1

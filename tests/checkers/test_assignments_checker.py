@@ -77,6 +77,45 @@ def test_a_transition_is_one_of_its_variants_table(
         assert found == name, variant
 
 
+@pytest.mark.parametrize(
+    ("variant", "before", "there", "name"),
+    [
+        ("base", "a b c -", "a c", "overtaken"),
+        # The node is there: what is pending comes first.
+        ("base", "a b c -", "a b c", None),
+        # It is stable already, and holds up nothing.
+        ("base", "ab b c -", "a c", None),
+        ("cancel", "a b c -", "a c", "moved"),
+        ("lock", "a b c -", "a c", None),
+    ],
+)
+def test_planned_overtakes_what_waits_for_a_node_that_has_left(
+    variant: str, before: str, there: str, name: str | None
+) -> None:
+    nodes = frozenset(there.split())
+    after = assigned(f"{before.split()[0]} c - -")
+
+    assert transition(variant, assigned(before), after, event=False, there=nodes) == name
+
+
+@pytest.mark.parametrize(("left", "found"), [("abc", []), ("abcd", ["illegal-transition"])])
+def test_the_topology_of_a_revision_decides_whether_planned_may_overtake(
+    left: str, found: list[str]
+) -> None:
+    changes = [
+        *wrote(2, 0.5, stable="abc", trigger=2),
+        *wrote(4, 1.0, pending="abd", trigger=4),
+        *wrote(6, 2.0, planned="abc", trigger=6),
+        *wrote(8, 3.0, pending="abc", planned=None),
+        *wrote(10, 4.0, stable="abc", pending=None),
+    ]
+    rows = [topology(1, 0.4, "logical", "abcd"), topology(7, 2.5, "logical", left)]
+    rows.append(topology(9, 3.5, "logical", "abc"))
+    part = CHECKER.judge(tables(changes, rows), setting(40.0, "base"), None)  # type: ignore[arg-type]
+
+    assert names(part) == found
+
+
 def walked(variant: str, *states: str) -> list[str | None]:
     """The names of the steps between ``states``; "!" before the state that answers an event."""
     held, asked = Assigned(), tuple[frozenset[str], ...]()

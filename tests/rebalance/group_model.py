@@ -7,9 +7,12 @@ from __future__ import annotations
 import attrs
 
 from clusters.reference.node.metastorage.metastorage import (
+    Invoke,
     InvokeResult,
     Metastorage,
+    Operation,
     encode_invoke,
+    unchanged,
 )
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.rebalance import transitions
@@ -20,6 +23,7 @@ from clusters.reference.node.rebalance.decisions import (
     Do,
     Group,
     Stage,
+    Topology,
     next_act,
     wanted,
 )
@@ -31,6 +35,7 @@ from clusters.reference.node.rebalance.keys import (
     read,
 )
 from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
+from clusters.reference.node.topology.logical import LOGICAL
 
 PARTITION = PartitionId(1, 0)
 replace = attrs.evolve
@@ -51,6 +56,7 @@ class Leader:
 
     term: int
     seen: PartitionState
+    topology: Topology
     stage: Stage = Stage.NONE
     target: tuple[str, ...] = ()
     newest_revision: int = 0
@@ -70,13 +76,15 @@ class Model:
     asked: tuple[str, ...] = ()
     leaders: list[Leader] = attrs.field(factory=list)
     late: list[Transition] = attrs.field(factory=list)
+    there: frozenset[str] = frozenset("abcdef")  # the logical topology
     outcomes: list[Outcome] = attrs.field(factory=list)
     erased: dict[str, int] = attrs.field(factory=dict)  # how often, by node
 
     def __attrs_post_init__(self) -> None:
         self.asked = tuple(sorted(self.voters))
         self._do(transitions.created(PARTITION, assignments(self.voters), self.revision))
-        self.leaders.append(Leader(1, self.read()))
+        self._write_topology()
+        self.leaders.append(Leader(1, self.read(), self.topology()))
 
     @property
     def leader(self) -> Leader:
@@ -84,6 +92,9 @@ class Model:
 
     def read(self) -> PartitionState:
         return read(self.store, PARTITION)
+
+    def topology(self) -> Topology:
+        return Topology(self.there, unchanged(LOGICAL, self.store.get(LOGICAL)))
 
     def group(self, leader: Leader) -> Group:
         return Group(
@@ -107,17 +118,27 @@ class Model:
         self._do(aim)
         assert done(self.store, aim) is Outcome.OUTDATED
 
+    def leave(self, node: str) -> None:
+        """A node leaves the logical topology."""
+        self.there -= {node}
+        self._write_topology()
+
+    def join(self, node: str) -> None:
+        """A node comes back to the logical topology."""
+        self.there |= {node}
+        self._write_topology()
+
     def refresh(self, which: int) -> None:
         """A leader reads metastorage."""
         leader = self._leader(which)
-        leader.seen = self.read()
+        leader.seen, leader.topology = self.read(), self.topology()
 
     def act(self, which: int, *, lose: bool = False) -> Act | None:
         """A leader does its next act by what it has read; with ``lose`` it hears no answer, and
         what it asked of metastorage may be done at any time later.
         """
         leader = self._leader(which)
-        act = next_act(self.variant, leader.seen, self.group(leader))
+        act = next_act(self.variant, leader.seen, self.group(leader), leader.topology)
         if isinstance(act, Do):
             self._send(act.transition, leader, lose)
         elif isinstance(act, ChangePeers):
@@ -134,7 +155,7 @@ class Model:
         in the variant ``LOCK`` once pending is locked.
         """
         leader = self._leader(which)
-        if leader.stage is not Stage.CATCHING_UP:
+        if leader.stage is not Stage.CATCHING_UP or not self._can_follow(leader):
             return
         if self.variant is Variant.LOCK:
             if leader.revision != leader.seen.pending_revision:
@@ -146,7 +167,7 @@ class Model:
                 self.late.append(lock)
                 return
             if self._do(lock) is not Outcome.LOCKED:
-                leader.seen = self.read()
+                leader.seen, leader.topology = self.read(), self.topology()
                 return
         if leader is self.leader:
             now = {node: self.erased.get(node, 0) for node in leader.lives}
@@ -172,7 +193,8 @@ class Model:
         target = self.leader.target if joint else ()
         stage = Stage.JOINT if joint else Stage.NONE
         self.leaders = self.leaders[-2:]
-        self.leaders.append(Leader(self.leader.term + 1, self.read(), stage, target))
+        term = self.leader.term + 1
+        self.leaders.append(Leader(term, self.read(), self.topology(), stage, target))
 
     def deliver(self, which: int) -> None:
         """One of the invokes whose answer was lost is done now."""
@@ -195,6 +217,8 @@ class Model:
             self.check()
             if act is None and self.leader.stage is Stage.NONE:
                 return
+            if act is None and not self._can_follow(self.leader):
+                return  # it waits for a node
             if act is None:
                 self.caught_up(-1)
                 self.committed()
@@ -202,6 +226,15 @@ class Model:
         raise AssertionError(f"it never settles: {self.read()}")
 
     # -- how
+
+    def _write_topology(self) -> None:
+        names = "".join(sorted(self.there)).encode()
+        invoke = Invoke((), (Operation(LOGICAL, names),))
+        self.store.apply(Entry(1, 1, encode_invoke(invoke)))
+
+    def _can_follow(self, leader: Leader) -> bool:
+        """Whether the new peers of a change are there to catch up."""
+        return leader.stage is Stage.JOINT or {*leader.target} - {*self.voters} <= self.there
 
     def _leader(self, which: int) -> Leader:
         return self.leaders[-1 - abs(which + 1) % len(self.leaders)]
@@ -211,7 +244,7 @@ class Model:
             self.late.append(transition)
             return
         self._do(transition)
-        leader.seen = self.read()
+        leader.seen, leader.topology = self.read(), self.topology()
 
     def _change(self, leader: Leader, request: ChangePeers) -> None:
         if not self._takes(leader, request):

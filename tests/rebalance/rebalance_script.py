@@ -34,6 +34,8 @@ class Script:
             "caught-up": lambda: self.model.caught_up(-1),
             "committed": lambda: self.model.committed(),
             "failed": lambda: self.model.failed(-1),
+            "leave": lambda node: self.model.leave(node),
+            "join": lambda node: self.model.join(node),
             "elect": lambda: self.model.elect(),
             "late": lambda: self.model.deliver(0),
         }

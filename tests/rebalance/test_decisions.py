@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from clusters.providers.sim.loop import simulate
+from clusters.reference.node.metastorage.metastorage import Condition
 from clusters.reference.node.rebalance.decisions import (
     Act,
     CancelChange,
@@ -14,6 +15,7 @@ from clusters.reference.node.rebalance.decisions import (
     Do,
     Group,
     Stage,
+    Topology,
     next_act,
     wanted,
 )
@@ -36,6 +38,7 @@ from clusters.reference.node.rebalance.keys import (
 )
 from clusters.reference.node.rebalance.partition_driver import Led
 from clusters.reference.node.rebalance.transitions import Variant
+from clusters.reference.node.topology.logical import LOGICAL
 
 PENDING_REVISION = 20
 
@@ -78,6 +81,10 @@ def drawn(act: Act | None) -> str:
             return f"cancel, then {'-' if then is None else '/'.join(then.outcomes)}"
         case Do(transition=transition):
             return "/".join(dict.fromkeys(transition.outcomes))
+
+
+def topology(nodes: str = "abcdef") -> Topology:
+    return Topology(frozenset(nodes), Condition(LOGICAL, "revision", revision=50))
 
 
 SWITCH = "completed/changed/superseded"
@@ -135,11 +142,40 @@ def test_the_next_act(
     variants: tuple[Variant, ...], keys: str, lock: Lock | None, raft: Group, act: str
 ) -> None:
     for variant in variants:
-        assert drawn(next_act(variant, state(keys, lock), raft)) == act, variant
+        found = next_act(variant, state(keys, lock), raft, topology())
+        assert drawn(found) == act, variant
+
+
+@pytest.mark.parametrize(
+    ("raft", "there", "act"),
+    [
+        (group("abc"), "abcef", MOVE),
+        (group("abc", Stage.CATCHING_UP, "abd"), "abcef", MOVE),
+        # The group goes on by itself, and comes to an end.
+        (group("abc", Stage.JOINT, "abd"), "abcef", "-"),
+        (group("abc", Stage.STABLE, "abd"), "abcef", "-"),
+        # A copy that is stable already holds up nothing.
+        (group("abc"), "abdef", "change abd"),
+        (group("abc", Stage.CATCHING_UP, "abd"), "abdef", "-"),
+    ],
+)
+def test_planned_overtakes_a_change_that_waits_for_a_node_that_has_left(
+    raft: Group, there: str, act: str
+) -> None:
+    found = next_act(BASE, state("abc abd abe"), raft, topology(there))
+
+    assert drawn(found) == act
+    if isinstance(found, CancelChange):
+        assert found.then is not None
+        assert topology().unchanged in found.then.invoke.conditions
+
+
+def test_a_change_that_waits_for_a_node_that_has_left_goes_on_while_nothing_is_planned() -> None:
+    assert drawn(next_act(BASE, state("abc abd -"), group("abc"), topology("abc"))) == "change abd"
 
 
 def test_a_change_of_peers_carries_term_and_revision() -> None:
-    act = next_act(BASE, state("abc abd -"), group("abc"))
+    act = next_act(BASE, state("abc abd -"), group("abc"), topology())
 
     assert act == ChangePeers(tuple("abd"), 4, 20)
 

@@ -27,6 +27,8 @@ EVENTS = st.lists(
         st.tuples(st.just("committed"), st.none()),
         st.tuples(st.just("failed"), st.sampled_from([-1, -2])),
         st.tuples(st.just("elect"), st.none()),
+        st.tuples(st.just("leave"), st.sampled_from("abcdef")),
+        st.tuples(st.just("join"), st.sampled_from("abcdef")),
         st.tuples(st.just("deliver"), st.integers(0, 9)),
     ),
     max_size=60,
@@ -52,6 +54,8 @@ def happen(model: Model, kind: str, value: object) -> None:
 
 
 def settled(model: Model) -> None:
+    for node in "abcdef":
+        model.join(node)
     model.settle()
     state = model.read()
 
@@ -71,11 +75,46 @@ def test_whatever_happens_voters_run_and_the_last_target_is_reached(
     settled(model)
 
 
+@VARIANTS
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_node_that_has_left_for_good_holds_up_only_what_still_asks_for_it(
+    variant: Variant, begun: bool
+) -> None:
+    model = Model(variant, tuple("abc"))
+    model.trigger(tuple("abd"))
+    if begun:
+        model.refresh(-1)
+        model.act(-1)
+    model.leave("d")
+    model.settle()
+    waiting = model.read()
+    model.trigger(tuple("abe"))
+    model.settle()
+
+    assert waiting.pending == assignments("abd")
+    assert model.read().stable == assignments("abe")
+    assert model.read().pending is None
+
+
+def test_the_base_overtakes_nothing_where_the_node_came_back_meanwhile() -> None:
+    model = Model(Variant.BASE, tuple("abc"))
+    model.trigger(tuple("abd"))
+    model.trigger(tuple("abe"))
+    model.leave("d")
+    model.refresh(-1)
+    model.join("d")
+    model.act(-1)
+
+    assert model.outcomes[-1] is Outcome.CHANGED
+    assert model.read().pending == assignments("abd")
+
+
 def wandering(seed: int, variant: Variant, length: int = 120) -> Model:
     """One long history, whose events follow each other more often than random ones do."""
     rng = random.Random(seed)
     model = Model(variant, tuple("abc"))
     kinds = ["act"] * 6 + ["caught_up"] * 3 + ["committed"] * 3 + ["trigger", "elect", "failed"]
+    kinds += ["leave", "join"]
     kinds += ["refresh"] * 4 + ["lose", "lock lost", "deliver", "deliver"]
     for _ in range(length):
         kind = rng.choice(kinds)
@@ -84,6 +123,8 @@ def wandering(seed: int, variant: Variant, length: int = 120) -> Model:
             value = rng.choice(SETS)
         elif kind == "deliver":
             value = rng.randrange(10)
+        elif kind in ("leave", "join"):
+            value = rng.choice("abcdef")
         happen(model, kind, value)
     settled(model)
     return model
@@ -95,13 +136,15 @@ def test_long_histories_take_every_branch_of_their_variant(variant: Variant) -> 
 
     lock = {Outcome.LOCKED, Outcome.REFUSED, Outcome.UNLOCKED}
     never = {
-        Variant.BASE: lock | {Outcome.MOVED},
+        Variant.BASE: lock,
         Variant.LOCK: set(),
         Variant.CANCEL: lock,
     }[variant]
     rare = {Outcome.SUPERSEDED, Outcome.CHANGED, Outcome.OUTDATED, Outcome.RESET}
-    if variant is Variant.LOCK:
-        rare.add(Outcome.MOVED)  # only what fails between the lock and the joint configuration
+    if variant is not Variant.CANCEL:
+        # Only what waits for a node that has left, or fails between the lock and the joint
+        # configuration.
+        rare.add(Outcome.MOVED)
         assert seen[Outcome.MOVED]
     assert {outcome for outcome in set(Outcome) - rare if seen[outcome] < 20} == never
     assert not any(seen[outcome] for outcome in never)

@@ -21,6 +21,7 @@ import enum
 import msgspec
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.metastorage.metastorage import Condition
 from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.keys import (
     Assignments,
@@ -54,6 +55,15 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
 
 
+class Topology(msgspec.Struct, frozen=True):
+    """The nodes of the logical topology as they were read, and the condition that they are these
+    still.
+    """
+
+    nodes: frozenset[str]
+    unchanged: Condition
+
+
 class ChangePeers(msgspec.Struct, frozen=True):
     """changePeersAsync(term, peers). ``revision``: of the pending set that asks for it."""
 
@@ -83,12 +93,14 @@ class Do(msgspec.Struct, frozen=True):
 Act = ChangePeers | CancelChange | Do
 
 
-def next_act(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+def next_act(
+    variant: Variant, state: PartitionState, group: Group, topology: Topology
+) -> Act | None:
     """The next act of the leader of ``group``; ``None`` while there is nothing to do but wait."""
     if group.stage in (Stage.JOINT, Stage.STABLE):
         return _held_lock(variant, state, group)
     if group.stage is Stage.CATCHING_UP:
-        return _adjusted(variant, state, group)
+        return _adjusted(variant, state, group, topology)
     if state.stable is None:
         return None  # the table was dropped
     if state.generation > group.position.generation:
@@ -97,7 +109,11 @@ def next_act(variant: Variant, state: PartitionState, group: Group) -> Act | Non
     # Before all else: as long as stable does not say who the voters are, they may be stopped.
     if _nodes(state.stable) != voters.nodes or _nodes(state.pending) == voters.nodes:
         return Do(transitions.stable_switched(variant, state, voters, group.position, group.term))
-    return _unlock(variant, state, group) or _cancel(variant, state, group) or _change(state, group)
+    return (
+        _unlock(variant, state, group)
+        or _cancel(variant, state, group, topology)
+        or _change(state, group)
+    )
 
 
 def _nodes(held: Assignments | None) -> tuple[str, ...] | None:
@@ -116,9 +132,18 @@ def _unlock(variant: Variant, state: PartitionState, group: Group) -> Act | None
     return Do(unlock) if variant is Variant.LOCK and unlock is not None else None
 
 
-def _cancel(variant: Variant, state: PartitionState, group: Group) -> Act | None:
-    moved = transitions.planned_moved(state)
-    if variant is not Variant.CANCEL or moved is None:
+def _cancel(
+    variant: Variant, state: PartitionState, group: Group, topology: Topology
+) -> Act | None:
+    conditions: tuple[Condition, ...] = ()
+    if variant is Variant.BASE:
+        # What is pending comes first, unless it waits for a node that may never come back.
+        new = frozenset(_nodes(state.pending) or ()) - frozenset(_nodes(state.stable) or ())
+        if new <= topology.nodes:
+            return None
+        conditions = (topology.unchanged,)
+    moved = transitions.planned_moved(state, conditions=conditions)
+    if variant is Variant.LOCK or moved is None:
         return None
     return CancelChange(group.term, moved)
 
@@ -132,10 +157,12 @@ def _held_lock(variant: Variant, state: PartitionState, group: Group) -> Act | N
     return Do(transitions.catch_up_finished(state, Assignments(state.lock.nodes), group.term))
 
 
-def _adjusted(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+def _adjusted(
+    variant: Variant, state: PartitionState, group: Group, topology: Topology
+) -> Act | None:
     """What to do about a change that is still catching up, and may lead to the wrong nodes."""
     if variant is Variant.BASE:
-        return None
+        return _cancel(variant, state, group, topology)
     if state.pending is None:
         # A change to what is stable takes in a voter's later life, or lets learners go.
         tidies = _nodes(state.stable) == assignments(group.target).nodes
@@ -146,7 +173,7 @@ def _adjusted(variant: Variant, state: PartitionState, group: Group) -> Act | No
     # replicas that this change leads to, and run others now.
     if variant is Variant.LOCK and state.pending_revision != group.revision:
         return _change(state, group)
-    return _cancel(variant, state, group)
+    return _cancel(variant, state, group, topology)
 
 
 # -- which raft nodes run

@@ -20,10 +20,12 @@ from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Change,
     Condition,
+    Derived,
     Invoke,
     InvokeResult,
     Metastorage,
     Operation,
+    View,
     unchanged,
 )
 from clusters.reference.node.placement.assignments import Assignment
@@ -152,6 +154,7 @@ class PartitionDriver:
         self._numbers, self._grants = numbers, grants
         self._node, self._variant, self._view, self._leader = node, variant, view, leader
         self._lives, self._host, self._replicas = lives, host, replicas
+        self._topology = Derived(view, LOGICAL, _topology)
         self._assignments, self._events, self._ask = assignments, event_log, ask
         self._changes, self._tasks = change_log, tasks
         self._acting: dict[int, None] = {}
@@ -406,7 +409,7 @@ class PartitionDriver:
         if waiting is not None and waiting == state.pending_revision:
             self._begin(number, self._lock(number, led, group, state))
             return
-        act = decisions.next_act(self._variant, state, _as_led(group))
+        act = decisions.next_act(self._variant, state, _as_led(group), self._topology())
         if isinstance(act, Do):
             self._begin(number, self._do(number, led, act.transition))
         elif isinstance(act, ChangePeers):
@@ -564,6 +567,11 @@ class PartitionDriver:
         # The lock is in the name of this term's leader: in a later term another one must ask.
         if outcome is Outcome.LOCKED and group.raft.term == led.term:
             self._host.confirm_change(group, revision)
+
+
+def _topology(view: View) -> decisions.Topology:
+    nodes = frozenset(member.name for member in logical(view))
+    return decisions.Topology(nodes, unchanged(LOGICAL, view.get(LOGICAL)))
 
 
 def _as_led(group: Group) -> decisions.Group:

@@ -6,9 +6,10 @@ right under any change since the caller read; only where a *value* moves from on
 does it depend on what was read, and is not done if that has changed. ``Transition.outcome`` says
 which branch it was.
 
-Three variants: ``BASE`` queues one planned set behind the pending one; ``LOCK`` (approach 1)
-changes the pending set itself until the leader locks it; ``CANCEL`` (approach 2) queues like the
-base and moves planned to pending once the leader has cancelled the change that goes on.
+Three variants: ``BASE`` queues one planned set behind the pending one, which gives way to it only
+where it asks for a node that has left; ``LOCK`` (approach 1) changes the pending set itself until
+the leader locks it; ``CANCEL`` (approach 2) queues like the base and moves planned to pending once
+the leader has cancelled the change that goes on.
 
 Where the seed's pseudocode leaves planned behind, or does not advance the trigger's revision, these
 do not: a set that was overtaken is never gone back to.
@@ -423,9 +424,9 @@ def unlocked(state: PartitionState, term: int) -> Transition | None:
 # -- approach 2: cancel
 
 
-def planned_moved(state: PartitionState) -> Transition | None:
-    """Move planned to pending, after the leader has cancelled the change that went on. ``None`` if
-    nothing is planned.
+def planned_moved(state: PartitionState, *, conditions: Conditions = ()) -> Transition | None:
+    """Move planned to pending, after the leader has cancelled the change that went on, if all of
+    ``conditions`` hold. ``None`` if nothing is planned.
     """
     if state.planned is None:
         return None
@@ -434,6 +435,7 @@ def planned_moved(state: PartitionState) -> Transition | None:
     as_read = (
         keys.unchanged(PLANNED, state.planned_revision),
         keys.unchanged(PENDING, state.pending_revision),
+        *conditions,
     )
     operations = (keys.put(PENDING, state.planned), keys.remove(PLANNED))
     return _chain([(as_read, operations, Outcome.MOVED)], Outcome.CHANGED)
