@@ -21,8 +21,8 @@ from harness import plugins
 from harness.clock import RunClock
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from harness.protocols.membership import Membership
 from harness.tasks import together
 from nemesis.runner import Nemesis
 

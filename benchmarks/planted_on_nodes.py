@@ -25,10 +25,10 @@ from cli.selftest import anomalies_naming
 from cli.wiring import machine
 from clusters.reference.hunts import overrides
 from clusters.reference.node.bugs import KNOWN
+from harness.campaigns.campaign_summary import outcome_counts
 from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Pool, in_turn
-from harness.campaigns.summary import outcome_counts
 from harness.plan.plan import Plan, load
 
 BUGS = (

@@ -24,6 +24,7 @@ from cli.cells import code_digest, pool_of, run_on_nodes, simulation_pool
 from cli.environment import SIMULATED
 from cli.session import runs_option, say
 from cli.shrinking.shrink_run import SHRUNK, failures, shrink_run
+from harness.campaigns.campaign_summary import MAX_UNKNOWN_SHARE, totals
 from harness.campaigns.cell import CELL_LIMIT_S as SIMULATED_LIMIT_S
 from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.cell_table import (
@@ -45,7 +46,6 @@ from harness.campaigns.matrix import (
     shard,
 )
 from harness.campaigns.pool import Pool, in_turn
-from harness.campaigns.summary import MAX_UNKNOWN_SHARE, totals
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
 from harness.exit_codes import FAILED, Outcome
 from harness.history.files import is_regular, read_small, write_atomically

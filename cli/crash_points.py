@@ -18,6 +18,7 @@ from cli.campaign_plans import FIXED, NAME_CHARS
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import PlanFile, Session, runs_option, say
+from harness.campaigns.campaign_summary import overall
 from harness.campaigns.cell import CELL_LIMIT_S, Cell
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.point_census import (
@@ -28,7 +29,6 @@ from harness.campaigns.point_census import (
     sampled,
 )
 from harness.campaigns.pool import in_turn
-from harness.campaigns.summary import overall
 from harness.errors import HarnessError, PlanError
 from harness.exit_codes import Outcome
 from harness.plan.overrides import merged

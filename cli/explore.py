@@ -20,6 +20,7 @@ from cli.campaign_plans import flags_given, markers_of, refuse_unrunnable, seed_
 from cli.cells import code_digest, simulate, simulation_pool
 from cli.run import naming_source
 from cli.session import PlanFile, Session, runs_option, say
+from harness.campaigns.campaign_summary import overall, totals
 from harness.campaigns.cell import CELL_LIMIT_S, CRASHES, Cell, CellResult
 from harness.campaigns.corpus import Corpus, Entry
 from harness.campaigns.coverage_log import CoverageLog
@@ -27,7 +28,6 @@ from harness.campaigns.guided import CHILD, GUIDED_AHEAD, Guided, rarest
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.marker_counts import table
 from harness.campaigns.pool import Pool, RunStarted
-from harness.campaigns.summary import overall, totals
 from harness.campaigns.variation import Repertoire, Variation
 from harness.errors import FiredrillError, Interrupted, UsageError
 from harness.exit_codes import Outcome

@@ -31,7 +31,7 @@ from harness.campaigns.pool import Choose, RunStarted, Work, in_this_process, in
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, exit_code
 from harness.history.files import write_atomically
-from harness.mutation.coverage import count_lines, decode, encode
+from harness.mutation.line_coverage import count_lines, decode, encode
 from harness.mutation.loading import MUTANT, load_mutant
 from harness.mutation.rules import Mutant
 from harness.mutation.target import Sources, find_mutants, read_target, sample

@@ -25,10 +25,10 @@ from cli.run_pages import refresh_index
 from cli.run_state import held_by
 from cli.runs import export_store
 from cli.session import Session, runs_option, say
+from harness.campaigns.campaign_summary import totals
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.campaigns.ledger import RESULTS_FILE, past_results
 from harness.campaigns.matrix import CampaignFile, NightRules, Past, read
-from harness.campaigns.summary import totals
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
@@ -317,8 +317,8 @@ class Closing:
         new, then = self._first_runs(self.done.table), self._first_runs(table)
         if not new or not then:
             return None
+        from results.compare.compared_figures import Rules
         from results.compare.comparison import compare
-        from results.compare.rules import Rules
 
         try:
             # One seed a cell is a night too: nobody would read a change of a rate out of it.

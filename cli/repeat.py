@@ -11,10 +11,10 @@ import msgspec
 from cli.drill import Budget, RunOptions, one
 from cli.quantities import words
 from cli.session import Session, say
+from harness.campaigns.campaign_summary import outcome_counts
 from harness.campaigns.cell import Cell, CellResult, result_of
 from harness.campaigns.pool import RunStarted, in_this_process
 from harness.campaigns.rates import METHOD, between
-from harness.campaigns.summary import outcome_counts
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst

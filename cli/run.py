@@ -12,8 +12,8 @@ import click
 
 from cli import quantities
 from cli.drill import Budget, Keep, RunOptions, one
-from cli.modes import compare, modes_of
 from cli.repeat import MAX_REPEAT, Bounds, series
+from cli.run_modes import compare, modes_of
 from cli.session import PlanFile, Session, executor_option, runs_option
 from harness.errors import MissingCapability, PlanError, UsageError
 from harness.plan.overrides import merged

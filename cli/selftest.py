@@ -19,11 +19,11 @@ import msgspec
 from cli.cells import simulation_pool
 from cli.mutants import MutantChoice, campaign, mutant_options
 from cli.session import Session, runs_option, say
+from harness.campaigns.campaign_summary import outcome_counts, overall
 from harness.campaigns.cell import CRASHES, Cell, CellResult
 from harness.campaigns.marker_counts import MustReach, load_must_reach
 from harness.campaigns.pool import in_turn
 from harness.campaigns.rates import cells_per_finding, until_found
-from harness.campaigns.summary import outcome_counts, overall
 from harness.errors import UsageError
 from harness.exit_codes import FAILED, Outcome
 from harness.history.files import disk_failure, write_atomically

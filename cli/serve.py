@@ -35,7 +35,7 @@ def serve(port: int, store: RunStore) -> int:
     import uvicorn
 
     from results.web.app import application
-    from results.web.catalog import Catalog
+    from results.web.store_view import Catalog
 
     catalog = Catalog(store=store)
     with _listening(port) as listener:

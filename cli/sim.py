@@ -22,13 +22,13 @@ from cli.campaign_plans import (
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.run_pages import refresh_index
-from cli.served import Comparison
+from cli.served_baseline import Comparison
 from cli.session import PlanFile, Session, runs_option, say
+from harness.campaigns.campaign_summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.marker_counts import MustReach, load_must_reach, table
 from harness.campaigns.pool import in_turn
-from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.errors import PlanError, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.plan.overrides import said

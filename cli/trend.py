@@ -66,8 +66,8 @@ def trend(
     """Show how figures and findings went over all nights: where a figure changed, with the first
     bad run, and since when each finding is known.
     """
-    from results.compare.rules import with_effects
-    from results.trend.told import PAGE, encoded, lines, write_trend
+    from results.compare.compared_figures import with_effects
+    from results.trend.trend_tables import PAGE, encoded, lines, write_trend
     from results.trend.trends import trend as trend_of
 
     figures = with_effects(effects)

@@ -62,7 +62,7 @@ from harness.protocols.faults import (
     configured,
 )
 from harness.protocols.moments import moments_told
-from harness.protocols.statements import of_system
+from harness.protocols.statement_language import of_system
 from harness.protocols.workload import Workload, WorkloadSetting
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room

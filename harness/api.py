@@ -100,6 +100,7 @@ from harness.protocols.cluster import (
     TellsVersions,
     WalksAround,
 )
+from harness.protocols.cluster_membership import ChangesMembers
 from harness.protocols.fail_or_info import Certainty, ErrorMeaning, error_table
 from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
 from harness.protocols.faults import AimsAtSpares, Fault, PlannedFault, Proof, Scene, Victims
@@ -112,12 +113,15 @@ from harness.protocols.hardware import (
     Hardware,
     Replicas,
 )
-from harness.protocols.membership import ChangesMembers
 from harness.protocols.models import OBSERVED, Meaning, breaking
 from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.roles import Role, RoleKind
-from harness.protocols.statements import AlteredByStatements, StatementAnswer, TakesStatements
+from harness.protocols.statement_language import (
+    AlteredByStatements,
+    StatementAnswer,
+    TakesStatements,
+)
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.protocols.workload import Share, Workload, WorkloadSetting

@@ -20,9 +20,9 @@ from msgspec import Meta
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.plan.plan import options as convert
 from harness.protocols.cluster import Capability, Cluster, Roles, System
+from harness.protocols.cluster_membership import AttributeValue, ChangesMembers
 from harness.protocols.fault_kinds import ATTRIBUTES, JOIN, LEAVE, REPLACE, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
-from harness.protocols.membership import AttributeValue, ChangesMembers
 from harness.tasks import together
 from nemesis import hardware_faults, node_faults, targets
 

@@ -14,7 +14,7 @@ from harness.plan.plan import options as convert
 from harness.protocols.cluster import Capability, Roles, System
 from harness.protocols.fault_kinds import DDL, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
-from harness.protocols.statements import AlteredByStatements
+from harness.protocols.statement_language import AlteredByStatements
 from nemesis import targets
 
 # A node without an answer leaves time for two others within the nemesis's limit of an injection.

@@ -18,6 +18,7 @@ from harness.errors import HarnessBug, MissingCapability, PlanError
 from harness.history.records import EventKind
 from harness.plan.plan import options as convert
 from harness.protocols.cluster import Capability, Readmits, Roles, System
+from harness.protocols.cluster_membership import ChangesMembers
 from harness.protocols.fault_kinds import (
     FULL_RESTART,
     ROLLING_RESTART,
@@ -26,7 +27,6 @@ from harness.protocols.fault_kinds import (
 )
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.protocols.hardware import Replicas
-from harness.protocols.membership import ChangesMembers
 from harness.protocols.procedures import (
     FullRestartOptions,
     ProcedureOptions,

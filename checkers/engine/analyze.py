@@ -21,7 +21,7 @@ from checkers.explain.attribution_table import by_examples, table
 from checkers.explain.words import KEY_NAMES
 from checkers.promises import always_on
 from checkers.promises.assignments import CHECKER as ASSIGNMENTS
-from checkers.promises.claims import CHECKER as CLAIMS
+from checkers.promises.broken_claims import CHECKER as CLAIMS
 from checkers.promises.data_nodes import CHECKER as DATA_NODES
 from checkers.promises.envelope import CHECKER as RESETS
 from checkers.promises.lost_write import ATTRIBUTION
@@ -74,7 +74,7 @@ from harness.protocols.verdict import (
     fitted,
     reason_of,
 )
-from harness.run.change_log import read_changes
+from harness.run.change_recorder import read_changes
 from harness.run.claim_log import read_claims
 from harness.run.directory import BankRules, RunDirectory
 from harness.run.state_log import read_states

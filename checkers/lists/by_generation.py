@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, OK, Ints
 from checkers.engine.transactions import staleness_ns
+from checkers.lists.generation_search import TRIED_MAX, place_reads
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of
-from checkers.lists.placement import TRIED_MAX, place_reads
 from checkers.lists.versions import NEVER
 from harness.errors import MalformedHistory
 from harness.protocols.checker import Setting, Tables

@@ -21,7 +21,6 @@ import msgspec
 import pyarrow as pa
 
 from checkers.promises import kept_copies
-from checkers.promises.affinity import Targets
 from checkers.promises.assignment_transitions import (
     SUPERSEDING,
     Assigned,
@@ -32,6 +31,7 @@ from checkers.promises.assignment_transitions import (
     transition,
 )
 from checkers.promises.quiet import Calm, calm_of
+from checkers.promises.rebalance_targets import Targets
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind

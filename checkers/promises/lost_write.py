@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
 from checkers.explain.attribution_table import LOST as LOST_UNSEEN
 from checkers.explain.attribution_table import REVERTED, Attributed, table
-from checkers.explain.resets import Cause, causes, columns
+from checkers.explain.reset_attribution import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
 from checkers.lists.checker import INFERENCE
 from checkers.lists.given_up import CUT_OFF_WRITES, ELSEWHERE, cut_off

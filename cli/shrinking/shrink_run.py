@@ -13,7 +13,7 @@ import attrs
 from cli.environment import SIMULATED
 from cli.session import say
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
-from cli.shrinking.trials import OutOfTime, Trials
+from cli.shrinking.shrink_trials import OutOfTime, Trials
 from cli.signals import unwinding
 from harness.campaigns.cell import CRASHES
 from harness.campaigns.rates import METHOD, between

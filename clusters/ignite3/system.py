@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from clusters.ignite3 import local, placement, rest, settings
+from clusters.ignite3 import local, partition_hash, rest, settings
 from clusters.ignite3.admission import REST, Admission
 from clusters.ignite3.artifacts import Artifacts, driver_digest
 from clusters.ignite3.bridge import Bridge
@@ -57,7 +57,7 @@ from harness.protocols.cluster import (
 from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.protocols.statements import StatementAnswer
+from harness.protocols.statement_language import StatementAnswer
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
@@ -160,7 +160,7 @@ class IgniteSystem:
 
     def partition_of(self, key: int) -> int:
         """The partition of ``key``, by the hash of the release."""
-        return placement.partition_of(key, self._options.partitions)
+        return partition_hash.partition_of(key, self._options.partitions)
 
     @property
     def declaration(self) -> Declaration:
@@ -356,8 +356,8 @@ class IgniteSystem:
     async def statement(
         self, cluster: Cluster, node: str, text: str, limit_s: float
     ) -> StatementAnswer:
-        """See ``harness.protocols.statements.TakesStatements``: SQL, by the client that a drill's
-        clients use.
+        """See ``harness.protocols.statement_language.TakesStatements``: SQL, by the client that a
+        drill's clients use.
         """
         sent = False
         try:

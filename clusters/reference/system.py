@@ -29,8 +29,8 @@ from clusters.reference.client import (
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
-from clusters.reference.node.catalog.errors import NoSuchObject, ObjectExists, SqlError
 from clusters.reference.node.catalog.nodes import AttributeText
+from clusters.reference.node.catalog.sql_errors import NoSuchObject, ObjectExists, SqlError
 from clusters.reference.node.config import (
     DEFAULT_APPEND_ENTRIES,
     DEFAULT_APPENDS_AHEAD,
@@ -104,11 +104,11 @@ from harness.protocols.cluster import (
     PythonTree,
     Roles,
 )
+from harness.protocols.cluster_membership import AttributeValue
 from harness.protocols.fail_or_info import ErrorMeaning
-from harness.protocols.membership import AttributeValue
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.protocols.statements import StatementAnswer
+from harness.protocols.statement_language import StatementAnswer
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState
 from harness.tasks import together
 
@@ -537,7 +537,7 @@ class ReferenceSystem:
     async def statement(
         self, cluster: Cluster, node: str, text: str, limit_s: float
     ) -> StatementAnswer:
-        """See ``harness.protocols.statements.TakesStatements``."""
+        """See ``harness.protocols.statement_language.TakesStatements``."""
         answer = await self.sql(cluster, node, text, limit_s)
         problem = answer.problem
         return StatementAnswer(
@@ -549,11 +549,11 @@ class ReferenceSystem:
         )
 
     def fixed(self) -> str:
-        """See ``harness.protocols.statements.AlteredByStatements``."""
+        """See ``harness.protocols.statement_language.AlteredByStatements``."""
         return "" if self._zones is not None else f"its plan names none of {', '.join(KEYS)}"
 
     def check_alteration(self, text: str) -> str:
-        """See ``harness.protocols.statements.AlteredByStatements``."""
+        """See ``harness.protocols.statement_language.AlteredByStatements``."""
         if self._zones is None:
             return self.fixed()
         try:
@@ -563,46 +563,46 @@ class ReferenceSystem:
         return ""
 
     async def differing(self, cluster: Cluster, text: str) -> list[str]:
-        """See ``harness.protocols.statements.AlteredByStatements``."""
+        """See ``harness.protocols.statement_language.AlteredByStatements``."""
         if self._zones is None:
             return [self.fixed()]
         views = await self._views(cluster, ("ZONES", "TABLES"))
         return differing(alteration(self._zones, text), views)
 
     def fixed_members(self) -> str:
-        """See ``harness.protocols.membership.ChangesMembers``."""
+        """See ``harness.protocols.cluster_membership.ChangesMembers``."""
         return self.fixed()
 
     def keeps_members(self) -> str:
-        """See ``harness.protocols.membership.ChangesMembers``."""
+        """See ``harness.protocols.cluster_membership.ChangesMembers``."""
         return self.fixed() if self._zones is None else keeping(self._zones)
 
     def announcing(
         self, node: str, cluster: Cluster, attributes: Mapping[str, AttributeValue] | None
     ) -> Program:
-        """See ``harness.protocols.membership.ChangesMembers``."""
+        """See ``harness.protocols.cluster_membership.ChangesMembers``."""
         return self._program(node, cluster, None if attributes is None else dict(attributes))
 
     def announcement(self, node: str, attributes: Mapping[str, AttributeValue] | None) -> str:
-        """See ``harness.protocols.membership.ChangesMembers``."""
+        """See ``harness.protocols.cluster_membership.ChangesMembers``."""
         if self._zones is None:
             return ""
         given = None if attributes is None else dict(attributes)
         return attributes_text(self._zones.of(node, given).attributes)
 
     async def announced(self, cluster: Cluster) -> dict[str, str]:
-        """See ``harness.protocols.membership.ChangesMembers``."""
+        """See ``harness.protocols.cluster_membership.ChangesMembers``."""
         views = await self._views(cluster, ("LOGICAL_TOPOLOGY",))
         return announced(views["LOGICAL_TOPOLOGY"])
 
     async def unsettled(self, cluster: Cluster, nodes: Sequence[str]) -> list[str]:
-        """See ``harness.protocols.membership.ChangesMembers``."""
+        """See ``harness.protocols.cluster_membership.ChangesMembers``."""
         if self._zones is None:
             return []
         return unsettled(self._zones, await self._views(cluster, tuple(VIEWS)), nodes)
 
     async def unplaced(self, cluster: Cluster) -> list[str]:
-        """See ``harness.protocols.statements.AlteredByStatements``."""
+        """See ``harness.protocols.statement_language.AlteredByStatements``."""
         if self._zones is None:
             return []
         return unplaced(self._zones, await self._views(cluster, tuple(VIEWS)))

@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 import attrs
 
 from clusters.reference.node.catalog.catalog import PRIMARY_ZONE, Catalog
-from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.filters import filtered
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import DEFAULT_PROFILE, AttributeValue, Node, text
@@ -30,6 +29,7 @@ from clusters.reference.node.catalog.options import (
     seconds,
     values_of,
 )
+from clusters.reference.node.catalog.sql_errors import SqlError
 from clusters.reference.node.catalog.statements import (
     AlterTable,
     AlterTableGroup,

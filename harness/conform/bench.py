@@ -21,9 +21,9 @@ from harness.errors import FiredrillError, HarnessError
 from harness.history.records import Invoke, MicroOp, OpType, Phase, StoreEvent, Value
 from harness.protocols.client import READ_WRITE, Client, Tx
 from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.fail_or_info import DEADLINE, unanswered
 from harness.protocols.faults import Fault, Proof, Scene, Victims
-from harness.protocols.membership import Membership
 
 T = TypeVar("T")
 READ, WRITE, APPEND = "r", "w", "append"

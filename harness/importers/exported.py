@@ -37,7 +37,7 @@ from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.operation_forms import EXPORTED
 from harness.importers.jepsen.reader import Clock, beginning, forms
 from harness.run import controller_health
-from harness.run.change_log import ASSIGNMENTS, ASSIGNMENTS_FILE, TOPOLOGY, TOPOLOGY_FILE
+from harness.run.change_recorder import ASSIGNMENTS, ASSIGNMENTS_FILE, TOPOLOGY, TOPOLOGY_FILE
 from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE
 from harness.run.directory import EXPLAINING, SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 from harness.run.log_lines import LINES_FILE, LOG_LINES

@@ -18,7 +18,7 @@ import msgspec
 
 from harness.campaigns.cell import Cell, CellResult, Failure
 from harness.exit_codes import Outcome
-from harness.mutation.coverage import Lines
+from harness.mutation.line_coverage import Lines
 from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant
 from harness.plan.plan import Plan

@@ -21,8 +21,8 @@ from harness.protocols.cluster import (
     Roles,
     System,
 )
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.fault_kinds import FaultKind, Mechanism
-from harness.protocols.membership import Membership
 from harness.protocols.moments import Moment
 from harness.protocols.roles import Role
 

@@ -50,7 +50,7 @@ class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
 class Affinity(msgspec.Struct, frozen=True, kw_only=True):
     """Which of a zone's data nodes are to hold the partitions of ``table``: those that ``function``
     gives, of all but the ``barred`` ones. Functions are known by name: see
-    ``checkers.promises.affinity``.
+    ``checkers.promises.rebalance_targets``.
     """
 
     table: str

@@ -33,17 +33,17 @@ from harness.protocols.cluster import (
     Provider,
     System,
 )
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.conflicts import is_conflict
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
-from harness.protocols.membership import Membership
-from harness.protocols.statements import TakesStatements
+from harness.protocols.statement_language import TakesStatements
 from harness.protocols.states import TellsStates
 from harness.protocols.usage import TellsUsage
 from harness.protocols.workload import Workload
-from harness.run import placement
+from harness.run import rebalance_wait
 from harness.run.addresses import forget_addresses, write_addresses
-from harness.run.change_log import ChangeLog
+from harness.run.change_recorder import ChangeLog
 from harness.run.claim_log import write_claims
 from harness.run.controller_health import ControllerHealth
 from harness.run.directory import RunDirectory
@@ -432,7 +432,7 @@ class Life:
             work = changes.fetch(scene.cluster)
             await self._attempt("fetching changes", POLL_LIMIT_S, work, tell=False)
             left, now_ns = changes.left_open(), self.clock.now_ns()
-            over = now_ns >= placement.wait_until_ns(left, healed_ns)
+            over = now_ns >= rebalance_wait.wait_until_ns(left, healed_ns)
             if told and (over or not left):
                 waited_s = (now_ns - healed_ns) / NS_PER_S
                 what = f"left open: {_first(left)}" if left else "it is"
@@ -443,7 +443,7 @@ class Life:
             if not told:
                 self.progress.note(f"waiting for data to be in its place: {_first(left)}")
                 told = True
-            await asyncio.sleep(placement.POLL_S)
+            await asyncio.sleep(rebalance_wait.POLL_S)
 
     async def _watch(self, membership: Membership) -> None:
         """Fetch the store's events, sample its states and show the active faults, until cancelled.
@@ -555,6 +555,6 @@ class Life:
         return asyncio.get_running_loop().time() + limit_s
 
 
-def _first(left: Sequence[placement.Left]) -> str:
+def _first(left: Sequence[rebalance_wait.Left]) -> str:
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return f"{left[0].text}{more}"

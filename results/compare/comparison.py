@@ -20,9 +20,9 @@ import msgspec
 import pandas as pd
 
 from harness.exit_codes import Outcome, worst
-from results.compare.cells import frame, host_of_side, hosts_differ
+from results.compare.comparable_cells import frame, host_of_side, hosts_differ
+from results.compare.compared_figures import Rules
 from results.compare.figures import FigureChange, figure_changes, resolvable
-from results.compare.rules import Rules
 from results.compare.significance import holm, share_changed, share_fell
 from results.store.run_entry import RecordedFinding, RunEntry
 from results.store.run_figures import Host

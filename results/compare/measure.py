@@ -21,7 +21,7 @@ from harness.plan import planfile
 from harness.plan.plan import asked_rate
 from harness.protocols.verdict import Availability, Verdict, read_verdict
 from harness.run.directory import Manifest, RunDirectory
-from results.report.recovery import Recovery, recoveries_in
+from results.report.fault_recovery import Recovery, recoveries_in
 from results.store.run_figures import VERSION, FaultCount, RunFigures, encode, figures_path
 
 UNAVAILABLE_S = 0.5  # a stretch without an acknowledgement that users notice

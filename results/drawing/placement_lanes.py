@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.text import inert
-from results.drawing.placement import NodePlacement, Placement
+from results.drawing.assignments_over_time import NodePlacement, Placement
 from results.drawing.role_lanes import (
     AROUND_IN,
     FAINT,

@@ -15,9 +15,9 @@ import numpy as np
 from harness.history.records import OpType
 from harness.text import inert
 from results.drawing import partitions, placement_lanes, resources, role_lanes, series
+from results.drawing.assignments_over_time import Placement
 from results.drawing.axis import SECONDS, Scale, in_lanes
-from results.drawing.placement import Placement
-from results.drawing.roles import RolesOverTime
+from results.drawing.node_roles import RolesOverTime
 from results.drawing.series import Outcomes
 from results.drawing.svg import inline
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.text import inert
-from results.drawing.roles import DOWN, OTHER, PAUSED, NodeRoles, RolesOverTime
+from results.drawing.node_roles import DOWN, OTHER, PAUSED, NodeRoles, RolesOverTime
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

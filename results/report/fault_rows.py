@@ -13,7 +13,7 @@ from harness.clock import NS_PER_S
 from harness.history.records import FaultState
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import FaultWindow, Takeover
-from results.drawing.roles import briefly
+from results.drawing.node_roles import briefly
 from results.report import harness_actions
 from results.report.cards import seconds
 from results.report.run_data import RunData

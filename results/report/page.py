@@ -21,19 +21,19 @@ from harness.protocols.fault_spans import fault_spans
 from harness.protocols.procedures import NodeStep, node_steps, step_rows
 from harness.protocols.promise import REFUSED, Declaration
 from harness.protocols.verdict import Verdict
-from harness.run.change_log import read_changes
+from harness.run.change_recorder import read_changes
 from harness.run.directory import Origin
 from harness.text import inert
 from results.drawing import plots, resources, series
-from results.drawing.placement import Placement, placement_over_time
-from results.drawing.roles import RolesOverTime, roles_over_time
+from results.drawing.assignments_over_time import Placement, placement_over_time
+from results.drawing.node_roles import RolesOverTime, roles_over_time
 from results.report import (
     cards,
     event_context,
+    fault_recovery,
     fault_rows,
     harness_actions,
     plot_data,
-    recovery,
     sections,
     tabulate,
 )
@@ -147,7 +147,7 @@ def page(material: RunData) -> Page:
         faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),
         doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
-        recoveries=sections.recovery_rows(recovery.recoveries(material)),
+        recoveries=sections.recovery_rows(fault_recovery.recoveries(material)),
         availability=sections.availability(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,

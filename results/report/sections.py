@@ -16,7 +16,7 @@ from harness.protocols.verdict import (
     Window,
 )
 from results.report import tabulate
-from results.report.recovery import Recovery, Stretch
+from results.report.fault_recovery import Recovery, Stretch
 from results.report.tabulate import DASH, Grid, cell
 
 RECOVERIES_MAX = 60

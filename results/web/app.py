@@ -24,15 +24,15 @@ from harness.exit_codes import Outcome
 from harness.history.files import read_small
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
-from results.compare.rules import PARTS
+from results.compare.compared_figures import PARTS
 from results.report.html import MARKS, environment, own_text
 from results.store.index import Condition, Query
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
 from results.web import search
-from results.web.analysis import Shelf, compared, trend_of
-from results.web.catalog import Catalog
+from results.web.background_analysis import Shelf, compared, trend_of
 from results.web.guards import REPORT_POLICY, Guard
+from results.web.store_view import Catalog
 
 if TYPE_CHECKING:
     from results.compare.comparison import Comparison
@@ -234,7 +234,7 @@ class Pages:
             answer = await self.shelf.answer(key, current.mark, make)
         content: dict[str, Any] = dict.fromkeys(("found", "mark", "grids", "meaning"))
         if answer is not None and answer.value is not None:
-            from results.compare.told import MEANINGS, tables
+            from results.compare.comparison_tables import MEANINGS, tables
 
             found = cast("Comparison", answer.value)
             content = {
@@ -267,7 +267,7 @@ class Pages:
         content: dict[str, Any] = dict.fromkeys(("found", "grids", "pictures", "more"))
         links: dict[str, str] = {}
         if answer is not None and answer.value is not None:
-            from results.trend.told import drawn_first, picture, tables
+            from results.trend.trend_tables import drawn_first, picture, tables
 
             found = cast("Trend", answer.value)
             drawn = drawn_first(found)[:PICTURES_MAX]

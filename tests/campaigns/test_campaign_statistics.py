@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from harness.campaigns.campaign_summary import outcome_counts, totals
 from harness.campaigns.cell import CellResult, RunStats
 from harness.campaigns.rates import between, bounds, cells_per_finding, until_found
-from harness.campaigns.summary import outcome_counts, totals
 from harness.exit_codes import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
 
 

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
-from clusters.reference.node.catalog.errors import (
+from clusters.reference.node.catalog.filters import EVERYTHING
+from clusters.reference.node.catalog.grammar import parse
+from clusters.reference.node.catalog.options import Joint, Separate, Zone, timer_warnings
+from clusters.reference.node.catalog.sql_errors import (
     FilterError,
     IncompatibleOptions,
     NoSuchObject,
@@ -25,9 +28,6 @@ from clusters.reference.node.catalog.errors import (
     UnknownOption,
     ZoneInUse,
 )
-from clusters.reference.node.catalog.filters import EVERYTHING
-from clusters.reference.node.catalog.grammar import parse
-from clusters.reference.node.catalog.options import Joint, Separate, Zone, timer_warnings
 from clusters.reference.node.catalog.statements import Describe, Select
 from clusters.reference.node.metastorage.metastorage import Metastorage, encode_invoke
 from clusters.reference.node.raft.types import Entry

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.reference.node.catalog.errors import FilterError, Place
 from clusters.reference.node.catalog.filters import (
     EVERYTHING,
     MAX_FILTER,
@@ -18,6 +17,7 @@ from clusters.reference.node.catalog.filters import (
     parse,
 )
 from clusters.reference.node.catalog.nodes import MAX_ATTRIBUTES, Node
+from clusters.reference.node.catalog.sql_errors import FilterError, Place
 
 # The seed's three nodes ("DATA_NODES_FILTER rule").
 A = Node(name="Node A", attributes={"EU": None, "SSD": None})

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.reference.node.catalog.errors import (
+from clusters.reference.node.catalog.grammar import MAX_STATEMENT, parse
+from clusters.reference.node.catalog.sql_errors import (
     ManualDataNodes,
     OptionValue,
     Place,
     SqlError,
     SqlSyntaxError,
 )
-from clusters.reference.node.catalog.grammar import MAX_STATEMENT, parse
 from clusters.reference.node.catalog.statements import (
     AlterTable,
     AlterTableGroup,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusters.reference.node.catalog.catalog import Catalog
-from clusters.reference.node.catalog.errors import NoSuchObject
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.catalog.sql_errors import NoSuchObject
 from clusters.reference.node.catalog.statements import Describe, Name, Select
 from clusters.reference.node.catalog.views import VIEWS, ClusterState, Rows, answer
 

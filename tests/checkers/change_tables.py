@@ -11,7 +11,7 @@ from harness.clock import NS_PER_S
 from harness.history.schema import EVENTS, FAULTS
 from harness.protocols.checker import Part, Setting, Tables
 from harness.protocols.promise import Affinity, Declaration
-from harness.run.change_log import ASSIGNMENTS, TOPOLOGY
+from harness.run.change_recorder import ASSIGNMENTS, TOPOLOGY
 from harness.run.state_log import STATES
 
 Row = dict[str, Any]

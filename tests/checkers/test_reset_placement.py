@@ -10,8 +10,8 @@ import pytest
 from checker_histories import Txn, a, ok, r
 from reset_histories import HA, MS, ResetEvent, ResetHistory, verdict_of
 
-from checkers.lists import placement
-from checkers.lists.placement import place_reads
+from checkers.lists import generation_search
+from checkers.lists.generation_search import place_reads
 from harness.protocols.promise import Promise
 from harness.protocols.verdict import Verdict
 
@@ -66,7 +66,7 @@ def test_a_read_that_no_placement_explains_is_accused_among_many() -> None:
 def test_what_can_not_be_compared_is_undecided_and_accuses_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement, "TRIED_MAX", 2)
+    monkeypatch.setattr(generation_search, "TRIED_MAX", 2)
 
     found = judged(busy(1, resets=2))
 

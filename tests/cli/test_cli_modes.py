@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import execute
-from cli.modes import in_modes, modes_of
+from cli.run_modes import in_modes, modes_of
 from harness.errors import PlanError
 from harness.plan.plan import load
 

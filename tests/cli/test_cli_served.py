@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from cli.campaign_plans import seed_plans, swarm_plans
-from cli.served import NOT_FIXED, RECORDED, Comparison, setting_of
+from cli.served_baseline import NOT_FIXED, RECORDED, Comparison, setting_of
 from harness.campaigns import baseline
 from harness.campaigns.baseline import Baseline
 from harness.campaigns.cell import CalmCounts, CellResult, RunStats
@@ -60,7 +60,7 @@ def test_a_table_that_plans_gain_makes_another_setting_only_where_it_says_someth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = setting_of(FIXED)
-    monkeypatch.setattr("cli.served.Plan", LaterPlan)
+    monkeypatch.setattr("cli.served_baseline.Plan", LaterPlan)
     later = [LaterPlan(**asdict(plan)) for plan in FIXED]
 
     assert setting_of(later) == before

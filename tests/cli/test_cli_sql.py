@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import execute
-from harness.protocols.statements import StatementAnswer
+from harness.protocols.statement_language import StatementAnswer
 
 LIMIT_S = 120
 FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]

@@ -15,9 +15,9 @@ from harness.clock import RunClock
 from harness.errors import MissingCapability
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Capability, Cluster, Roles
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.fault_kinds import PROCEDURES
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from harness.protocols.membership import Membership
 from nemesis.runner import Nemesis, refuse_missing
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]

@@ -7,7 +7,7 @@ import pytest
 from harness.driving.slots import Slot, Slots
 from harness.errors import HarnessBug
 from harness.protocols.cluster import Cluster
-from harness.protocols.membership import Membership
+from harness.protocols.cluster_membership import Membership
 
 NODES = ("n1", "n2", "n3")
 

@@ -29,7 +29,7 @@ from harness.errors import HarnessBug
 from harness.protocols.client import READ_WRITE, StoreError, read_all
 from harness.protocols.cluster import Address, Cluster
 from harness.protocols.fail_or_info import Certainty
-from harness.protocols.statements import StatementAnswer
+from harness.protocols.statement_language import StatementAnswer
 
 NOWHERE = Address(host="127.0.0.1", port=1)
 # Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15

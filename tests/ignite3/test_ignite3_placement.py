@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusters.ignite3 import system
-from clusters.ignite3.placement import partition_of
+from clusters.ignite3.partition_hash import partition_of
 
 OF_8_AND_25 = {
     0: (3, 15),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.mutation.coverage import counted, decode
+from harness.mutation.line_coverage import counted, decode
 
 SOURCE = '''"""A shop."""
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_a_module_that_is_imported_already_is_refused(shop: Path) -> None:
 def test_lines_that_run_are_counted_and_others_are_not(shop: Path) -> None:
     said = run(
         shop,
-        "from harness.mutation.coverage import count_lines\n"
+        "from harness.mutation.line_coverage import count_lines\n"
         "found = count_lines({'shop': source_of('shop')})\n"
         "import shop\n"
         "print(shop.price(10), sorted(found['shop']))\n"
@@ -114,7 +114,7 @@ def test_a_counted_module_keeps_its_first_lines() -> None:
 def test_lines_come_back_from_the_ledger_with_how_often_they_ran(shop: Path) -> None:
     said = run(
         shop,
-        "from harness.mutation.coverage import count_lines, decode, encode\n"
+        "from harness.mutation.line_coverage import count_lines, decode, encode\n"
         "found = count_lines({'shop': source_of('shop')})\n"
         "import shop\n"
         "for _ in range(3):\n    shop.price(10)\n"

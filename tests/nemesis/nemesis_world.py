@@ -25,8 +25,8 @@ from harness.protocols.cluster import (
     Program,
     Roles,
 )
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from harness.protocols.membership import Membership
 from nemesis.link_faults import bridge, majorities_ring, one_way, one_way_in, partition
 from nemesis.node_faults import freeze, host_loss, kill, pause, restart
 from nemesis.packet_faults import delay, loss

@@ -7,8 +7,8 @@ import asyncio
 import attrs
 
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.runtime.concurrency import Spawn
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
-from clusters.reference.node.runtime.tasks import Spawn
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.outcome_sender import OutcomeSender

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from checkers.promises.claims import CHECKER
+from checkers.promises.broken_claims import CHECKER
 from harness.clock import RunClock
 from harness.protocols.checker import Setting
 from harness.protocols.claims import Claim, ClaimBroken, ClaimsReport

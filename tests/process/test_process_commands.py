@@ -19,8 +19,8 @@ from harness.clock import RunClock
 from harness.errors import DeadlineExceeded, MissingCapability, PlanError
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Capability, Cluster, Roles
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.faults import PlannedFault, Scene
-from harness.protocols.membership import Membership
 from nemesis.command_faults import CommandFault, command
 from nemesis.runner import Nemesis, refuse_missing
 from nemesis.waits import Limits

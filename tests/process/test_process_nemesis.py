@@ -14,9 +14,9 @@ from harness.clock import RunClock
 from harness.errors import MissingCapability
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Cluster, Roles
+from harness.protocols.cluster_membership import Membership
 from harness.protocols.fault_kinds import PROCEDURES
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from harness.protocols.membership import Membership
 from nemesis.link_faults import partition as partition_fault
 from nemesis.node_faults import kill as kill_fault
 from nemesis.runner import Nemesis, refuse_missing

@@ -9,7 +9,7 @@ import pyarrow as pa
 from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain, windows
 from harness.history.schema import FAULTS
 from harness.protocols.fault_spans import fault_spans
-from results.drawing.roles import DOWN, roles_over_time
+from results.drawing.node_roles import DOWN, roles_over_time
 
 MS = 1_000_000
 LAST_NS = 9000 * MS

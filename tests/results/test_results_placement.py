@@ -9,7 +9,7 @@ import numpy as np
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
 from results.drawing import plots
-from results.drawing.placement import Placement, placement_over_time
+from results.drawing.assignments_over_time import Placement, placement_over_time
 from results.drawing.series import Outcomes
 
 Row = dict[str, Any]

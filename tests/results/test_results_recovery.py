@@ -15,8 +15,8 @@ from synthetic_run import BREAKS, build, valid, violation, write_verdict
 from harness.clock import NS_PER_S
 from harness.run.directory import RunDirectory
 from results.drawing.partitions import Touches, lanes
-from results.report import recovery
-from results.report.recovery import Recovery, recoveries, recoveries_in
+from results.report import fault_recovery
+from results.report.fault_recovery import Recovery, recoveries, recoveries_in
 from results.report.render import write_report
 from results.report.run_data import RunData, gather
 from results.report.sections import recovery_rows
@@ -49,7 +49,7 @@ def test_each_stretch_counts_what_completed_in_it(
         for stretch in (each.before, each.during, each.after):
             assert stretch is not None
             assert stretch.ok == acknowledged(material, stretch.start_ns, stretch.end_ns)
-            assert stretch.end_ns - stretch.start_ns <= recovery.AROUND_S * NS_PER_S
+            assert stretch.end_ns - stretch.start_ns <= fault_recovery.AROUND_S * NS_PER_S
     first, second = found
     assert first.after is not None
     assert second.before is not None

@@ -9,7 +9,7 @@ import pyarrow as pa
 from harness.history.records import EventKind
 from harness.history.schema import EVENTS
 from results.drawing import role_lanes
-from results.drawing.roles import (
+from results.drawing.node_roles import (
     DOWN,
     OTHER,
     PAUSED,

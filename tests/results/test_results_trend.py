@@ -14,7 +14,7 @@ from results.store.fingerprint import fingerprint
 from results.store.run_entry import RecordedFinding, RunEntry
 from results.store.run_figures import VERSION, Host, RunFigures
 from results.trend.change_points import Change, Shape, changes, deviation
-from results.trend.told import lines, write_trend
+from results.trend.trend_tables import lines, write_trend
 from results.trend.trends import Trend, Turn, trend
 
 NIGHTS = 200

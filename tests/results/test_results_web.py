@@ -28,7 +28,7 @@ from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
 from results.report.render import write_report
-from results.web.analysis import Shelf
+from results.web.background_analysis import Shelf
 from results.web.search import parse
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")

@@ -12,7 +12,7 @@ from clusters.providers.sim.machine import Body, wall_ns
 from clusters.providers.sim.provider import SimProvider, reference_node
 from harness.history.chunks import OpenHistory
 from harness.plan.plan import Plan, resolved
-from harness.protocols.statements import of_system
+from harness.protocols.statement_language import of_system
 from harness.run.directory import Manifest, RunDirectory
 from harness.run.execute import execute
 from harness.run.lifecycle import Parts

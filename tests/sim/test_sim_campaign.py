@@ -17,10 +17,10 @@ from cli.campaign_course import Announcer
 from cli.campaign_plans import flags_given, seed_plans
 from cli.cells import simulation_pool
 from cli.replay import clipped, compared, faults_compared
+from harness.campaigns.campaign_summary import overall, totals
 from harness.campaigns.cell import Cell, CellResult, RunStats, result_of
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Pool, RunStarted, in_turn
-from harness.campaigns.summary import overall, totals
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest

@@ -26,8 +26,8 @@ from harness.protocols.changes import (
 )
 from harness.protocols.cluster import Cluster
 from harness.protocols.faults import PlannedFault
-from harness.run import change_log
-from harness.run.change_log import ChangeLog, read_changes
+from harness.run import change_recorder
+from harness.run.change_recorder import ChangeLog, read_changes
 from harness.run.directory import RunDirectory
 
 CLUSTER = Cluster(nodes=("n1", "n2"), bind={}, peer={}, client={}, work_dir={})
@@ -164,7 +164,7 @@ def test_a_drill_writes_every_change_down_and_its_manifest_vouches_for_it(tmp_pa
 def test_rows_beyond_the_limit_are_a_gap_that_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_log, "MAX_ROWS", 2)
+    monkeypatch.setattr(change_recorder, "MAX_ROWS", 2)
     # What was dropped is older than what another node has reported up to.
     of_leader = replace(STABLE, node="n2", kind=AssignmentKind.CANCEL, revision=1)
     store = Store(

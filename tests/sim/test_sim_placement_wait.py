@@ -19,8 +19,8 @@ from harness.protocols.changes import (
     TopologyKind,
 )
 from harness.protocols.faults import PlannedFault
-from harness.run.change_log import read_changes
-from harness.run.placement import GRANTED_S, LIMIT_S, Left, left_open, wait_until_ns
+from harness.run.change_recorder import read_changes
+from harness.run.rebalance_wait import GRANTED_S, LIMIT_S, Left, left_open, wait_until_ns
 
 # The scale-up timer of a node that was away for a while is still running when the drive ends.
 TIMER_AT_THE_END = """

@@ -19,7 +19,7 @@ from harness.exit_codes import Outcome
 from harness.history.load import load as load_run
 from harness.plan.plan import Plan, load, loads
 from harness.protocols.faults import PlannedFault
-from harness.protocols.statements import of_system
+from harness.protocols.statement_language import of_system
 from harness.run.progress import Silent
 from harness.run.stop import Stop
 

@@ -15,7 +15,7 @@ from cli.cells import simulation_pool
 from cli.main import execute
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.shrink_run import confidence, failures, head, told
-from cli.shrinking.trials import OutOfTime, Trials, reseeded
+from cli.shrinking.shrink_trials import OutOfTime, Trials, reseeded
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
@@ -227,7 +227,7 @@ def test_on_real_nodes_every_trial_is_a_run_one_after_the_other_up_to_the_first_
         found = {"lost-write": 1} if made.count(2) == 2 else {}
         return result_of(cell, Outcome.VIOLATION, anomalies=found)
 
-    monkeypatch.setattr("cli.shrinking.trials.run_on_nodes", failing_late)
+    monkeypatch.setattr("cli.shrinking.shrink_trials.run_on_nodes", failing_late)
     asked = trials(tmp_path, tries=3)
 
     assert asked.first(real) == (1, real[1])
@@ -253,7 +253,7 @@ def test_what_was_found_by_then_outlives_a_signal(
             raise KeyboardInterrupt
         return result_of(cell, Outcome.VIOLATION, anomalies={"G0": 1})
 
-    monkeypatch.setattr("cli.shrinking.trials.run_on_nodes", no_fault_needed)
+    monkeypatch.setattr("cli.shrinking.shrink_trials.run_on_nodes", no_fault_needed)
 
     assert shrink(tmp_path) == EXIT_INTERRUPTED
     kept = tmp_path / "shrunk.toml"
@@ -278,7 +278,7 @@ def test_what_was_found_by_then_outlives_a_daemon_that_goes_away(
             raise UsageError("no daemon answers")
         return result_of(cell, Outcome.VIOLATION, anomalies={"G0": 1})
 
-    monkeypatch.setattr("cli.shrinking.trials.run_on_nodes", gone_soon)
+    monkeypatch.setattr("cli.shrinking.shrink_trials.run_on_nodes", gone_soon)
 
     assert shrink(tmp_path) == 254
     said = capsys.readouterr().err

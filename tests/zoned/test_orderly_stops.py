@@ -14,7 +14,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.client import ERRORS, ReferenceClient, connect, dial
 from clusters.reference.node.rpc.sessions import SNAPSHOT
 from clusters.reference.node.runtime import Connection
-from clusters.reference.node.runtime.tasks import all_of
+from clusters.reference.node.runtime.concurrency import all_of
 from harness.protocols.client import READ_WRITE, StoreError
 
 SILENT_S = 0.3

@@ -29,7 +29,7 @@ from clusters.reference.node.rebalance.failover import Retries
 from clusters.reference.node.rebalance.keys import STABLE, PartitionId, assignments, encode
 from clusters.reference.node.rebalance.partition_driver import Led, PartitionDriver
 from clusters.reference.node.rebalance.transitions import Variant
-from clusters.reference.node.runtime.tasks import Failure, Tasks
+from clusters.reference.node.runtime.concurrency import Failure, Tasks
 from harness.protocols.client import READ_WRITE, StoreError
 
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"

@@ -20,7 +20,7 @@ from clusters.reference.node.events import REBALANCE_STAGE
 from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.rebalance.partition_driver import PartitionDriver
 from clusters.reference.node.runtime import Runtime
-from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.runtime.concurrency import together
 from clusters.reference.node.server import Life, Node
 from clusters.reference.node.wire.reports import AskStates, StateReport
 from harness.protocols.cluster import Program

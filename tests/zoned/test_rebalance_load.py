@@ -13,7 +13,7 @@ from clusters.providers.sim.provider import SimProvider
 from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
-from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.runtime.concurrency import together
 from clusters.reference.node.server import Life, Node
 from clusters.reference.node.tx import commands
 from harness.protocols.claims import Claim

@@ -45,7 +45,7 @@ from clusters.reference.node.rebalance.keys import (
 )
 from clusters.reference.node.rebalance.partition_driver import PartitionDriver
 from clusters.reference.node.rebalance.transitions import Variant
-from clusters.reference.node.runtime.tasks import Tasks
+from clusters.reference.node.runtime.concurrency import Tasks
 from clusters.reference.node.topology.logical import LOGICAL
 from clusters.reference.node.wire.messages import LogReply, StartReply
 

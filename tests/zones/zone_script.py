@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusters.reference.node.catalog.catalog import Catalog
-from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.catalog.sql_errors import SqlError
 from clusters.reference.node.catalog.statements import Describe, Select
 from clusters.reference.node.metastorage.metastorage import Invoke, Metastorage, encode_invoke
 from clusters.reference.node.raft.types import Entry

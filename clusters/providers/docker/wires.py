@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping
 
 from clusters.providers.docker.container import CONTROL_PORT, Node
-from clusters.providers.remote import delays, links, measure, packet_rules
+from clusters.providers.remote import delays, link_probe, links, packet_rules
 from clusters.providers.remote.node_threads import together
 from harness.protocols.cluster import Grudge, Link, LinkQuality, LinkShape
 
@@ -80,7 +80,7 @@ class Wires:
     async def measure(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:
         """Send many datagrams over each of ``wanted``; count and time them."""
         longest_s = max((shape.delay_s for shape in self._shapes), default=0.0)
-        return await measure.measure(self._stations(), wanted, self._label(), longest_s)
+        return await link_probe.measure(self._stations(), wanted, self._label(), longest_s)
 
     async def _apply_everywhere(self) -> None:
         await together(self.apply(node) for node in self._nodes.values() if node.reachable)

@@ -25,8 +25,8 @@ from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import Disk, Runtime
+from clusters.reference.node.runtime.concurrency import Failure, Tasks
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.storage.identity import Identity, member_of
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.storage.snapshot_files import SnapshotFiles

@@ -14,9 +14,9 @@ from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
 from clusters.reference.node.placement.assignments import ZONE, assignments
 from clusters.reference.node.placement.lease_expiry import PRIMARY, RENEW_S
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
+from clusters.reference.node.runtime.concurrency import all_of, together
 from clusters.reference.node.runtime.disks import VolatileDisk
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import all_of, together
 from clusters.reference.node.storage.identity import directory_of, load
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.topology.bootstrap import NodeFailure

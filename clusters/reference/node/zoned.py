@@ -36,8 +36,8 @@ from clusters.reference.node.rebalance.partition_driver import PartitionDriver
 from clusters.reference.node.rebalance.transitions import Variant
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.rpc.link import Links
+from clusters.reference.node.runtime.concurrency import Tasks, together
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import Tasks, together
 from clusters.reference.node.topology import logical
 from clusters.reference.node.topology.logical import Ask, Joiner, TopologyService
 from clusters.reference.node.topology.voters import MetastorageVoters, VotersClient

@@ -22,8 +22,8 @@ from clusters.reference.node.metastorage.metastorage import Metastorage
 from clusters.reference.node.rpc import sessions
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import ConnectionLost
+from clusters.reference.node.runtime.concurrency import Failure
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.tx.routes import FixedRoutes

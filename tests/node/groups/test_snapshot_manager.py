@@ -15,7 +15,7 @@ from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
 from clusters.reference.node.metastorage.metastorage import Metastorage
 from clusters.reference.node.raft import Chunk, Mark, Ready
-from clusters.reference.node.runtime.tasks import Failure
+from clusters.reference.node.runtime.concurrency import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.storage.snapshot_files import PREFIX, SnapshotFiles
 

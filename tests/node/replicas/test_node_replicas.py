@@ -22,7 +22,7 @@ from clusters.reference.node.placement.assignments import ASSIGNMENTS, Assignmen
 from clusters.reference.node.raft import Configuration, HardState
 from clusters.reference.node.replicas.manager import group_of
 from clusters.reference.node.runtime import Runtime
-from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.runtime.concurrency import together
 from clusters.reference.node.server import Life, Node
 from clusters.reference.node.wire.reports import AskStates, StateReport
 from clusters.reference.system import build

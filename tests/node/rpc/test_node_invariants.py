@@ -10,7 +10,7 @@ from primary_scene import KEY, OLD, Scene, lock
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rpc.request_router import RequestRouter
-from clusters.reference.node.runtime.tasks import Failure, Tasks
+from clusters.reference.node.runtime.concurrency import Failure, Tasks
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (

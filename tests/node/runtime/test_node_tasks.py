@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.runtime.tasks import Failure, Tasks, all_of, within
+from clusters.reference.node.runtime.concurrency import Failure, Tasks, all_of, within
 
 
 class Wrong(Exception):

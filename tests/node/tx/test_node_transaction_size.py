@@ -17,8 +17,8 @@ from clusters.reference.node import node_report as reports
 from clusters.reference.node.groups.group import ChunkQueue
 from clusters.reference.node.groups.host import MAX_ENTRY_BYTES, RaftHost
 from clusters.reference.node.metastorage.metastorage import Metastorage
+from clusters.reference.node.runtime.concurrency import Failure
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx import limits
 from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot

@@ -23,8 +23,8 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.rpc import request_router
 from clusters.reference.node.rpc.request_router import RequestRouter
+from clusters.reference.node.runtime.concurrency import Failure, Tasks
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
-from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.coordinator import one_shot
 from clusters.reference.node.tx.limits import (
     LOCK_TIMEOUT_S,

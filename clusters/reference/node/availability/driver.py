@@ -29,8 +29,8 @@ from clusters.reference.node.metastorage.metastorage import (
 )
 from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.rebalance.transitions import Variant
+from clusters.reference.node.runtime.concurrency import side_by_side, together
 from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, TICK, Hlc
-from clusters.reference.node.runtime.tasks import side_by_side, together
 from clusters.reference.node.topology.logical import LOGICAL
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.zones.data_nodes import Topology

@@ -34,7 +34,7 @@ from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.driver import numbers
 from clusters.reference.node.rebalance.keys import PartitionState
 from clusters.reference.node.rebalance.transitions import Variant
-from clusters.reference.node.runtime.tasks import all_of
+from clusters.reference.node.runtime.concurrency import all_of
 from clusters.reference.node.topology.logical import LOGICAL
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire.messages import AskLog, LogReply

@@ -23,7 +23,7 @@ from clusters.reference.node.raft import ChangeRefused, Diverged
 from clusters.reference.node.rebalance import decisions, keys
 from clusters.reference.node.rebalance.keys import PartitionId, PartitionState
 from clusters.reference.node.replicas.manager import ReplicaManager
-from clusters.reference.node.runtime.tasks import all_of
+from clusters.reference.node.runtime.concurrency import all_of
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire.messages import AskStart, StartReply
 from clusters.reference.node.wire.reports import ResetReport

@@ -13,7 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from clusters.reference.node.catalog import options as zone_options
-from clusters.reference.node.catalog.errors import (
+from clusters.reference.node.catalog.options import AFFINITY_FUNCTIONS, Zone
+from clusters.reference.node.catalog.sql_errors import (
     NoSuchObject,
     NotAlterable,
     ObjectExists,
@@ -23,7 +24,6 @@ from clusters.reference.node.catalog.errors import (
     SqlError,
     ZoneInUse,
 )
-from clusters.reference.node.catalog.options import AFFINITY_FUNCTIONS, Zone
 from clusters.reference.node.catalog.statements import (
     AlterTable,
     AlterTableGroup,

@@ -23,7 +23,6 @@ import lark
 import msgspec
 
 from clusters.reference.node.catalog import jsonpath_filter
-from clusters.reference.node.catalog.errors import FilterError
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.parsing import (
     Place,
@@ -37,6 +36,7 @@ from clusters.reference.node.catalog.patterns import (
     TooManySteps,
     compiled,
 )
+from clusters.reference.node.catalog.sql_errors import FilterError
 
 EVERYTHING = jsonpath_filter.EVERYTHING
 MAX_FILTER = 512  # characters

@@ -13,14 +13,14 @@ from typing import Any
 
 import lark
 
-from clusters.reference.node.catalog.errors import (
+from clusters.reference.node.catalog.parsing import report, signs
+from clusters.reference.node.catalog.sql_errors import (
     ManualDataNodes,
     OptionValue,
     Place,
     SqlError,
     SqlSyntaxError,
 )
-from clusters.reference.node.catalog.parsing import report, signs
 from clusters.reference.node.catalog.statements import (
     AlterTable,
     AlterTableGroup,

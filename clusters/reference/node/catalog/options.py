@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from clusters.reference.node.catalog import filters
-from clusters.reference.node.catalog.errors import (
+from clusters.reference.node.catalog.nodes import DEFAULT_PROFILE
+from clusters.reference.node.catalog.sql_errors import (
     FilterError,
     IncompatibleOptions,
     NotAlterable,
@@ -22,7 +23,6 @@ from clusters.reference.node.catalog.errors import (
     RepeatedOption,
     UnknownOption,
 )
-from clusters.reference.node.catalog.nodes import DEFAULT_PROFILE
 from clusters.reference.node.catalog.statements import Name, Option
 from clusters.reference.node.config import MAX_MEMBERS, MAX_PARTITIONS
 

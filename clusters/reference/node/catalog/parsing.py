@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import lark
 import lark.lexer
 
-from clusters.reference.node.catalog.errors import Place, SqlError
+from clusters.reference.node.catalog.sql_errors import Place, SqlError
 
 __all__ = ["Place", "report", "signs", "unquoted"]
 

@@ -13,8 +13,8 @@ from clusters.reference.node import events
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog import views
 from clusters.reference.node.catalog.catalog import Catalog
-from clusters.reference.node.catalog.errors import SqlError
 from clusters.reference.node.catalog.grammar import parse
+from clusters.reference.node.catalog.sql_errors import SqlError
 from clusters.reference.node.catalog.statements import Ddl, Describe, Select
 from clusters.reference.node.groups.host import GroupHandle
 from clusters.reference.node.markers import reached

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from clusters.reference.node.catalog.errors import Place
+from clusters.reference.node.catalog.sql_errors import Place
 
 SCHEMA = ("DEFAULT", "PUBLIC")  # database and schema of a name that says neither
 START = Place(1, 1)

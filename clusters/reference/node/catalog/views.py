@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from clusters.reference.node.catalog.catalog import Catalog, Table
-from clusters.reference.node.catalog.errors import NoSuchObject
 from clusters.reference.node.catalog.nodes import Node, text
 from clusters.reference.node.catalog.options import Joint, Zone, seconds
+from clusters.reference.node.catalog.sql_errors import NoSuchObject
 from clusters.reference.node.catalog.statements import Describe, Name, Query, Select
 
 Cell = int | str | None

@@ -45,7 +45,7 @@ from clusters.reference.node.raft import (
     Stage,
 )
 from clusters.reference.node.runtime import Rare, never
-from clusters.reference.node.runtime.tasks import Failure, together
+from clusters.reference.node.runtime.concurrency import Failure, together
 from clusters.reference.node.storage.identity import FIRST_LIFE, name_of, names_of, replica_of
 from clusters.reference.node.storage.log_records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog

@@ -19,7 +19,7 @@ from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import Chunk, Mark, Message
 from clusters.reference.node.runtime import Rare, never
-from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.runtime.concurrency import together
 from clusters.reference.node.storage.log_records import Compaction, CorruptLog, SnapshotFile, Update
 from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 

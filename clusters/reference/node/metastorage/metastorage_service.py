@@ -17,7 +17,7 @@ from clusters.reference.node.metastorage.metastorage import (
     encode_invoke,
 )
 from clusters.reference.node.placement.lease_expiry import LEASE, Lease, decode_lease
-from clusters.reference.node.runtime.tasks import Spawn
+from clusters.reference.node.runtime.concurrency import Spawn
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Failed,

@@ -18,7 +18,7 @@ from clusters.reference.node.placement.lease_expiry import (
     encode,
     superseding,
 )
-from clusters.reference.node.runtime.tasks import Spawn, all_of
+from clusters.reference.node.runtime.concurrency import Spawn, all_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Failed,

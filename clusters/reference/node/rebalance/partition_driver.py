@@ -57,7 +57,7 @@ from clusters.reference.node.rebalance.keys import (
 )
 from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
 from clusters.reference.node.replicas.manager import ReplicaManager
-from clusters.reference.node.runtime.tasks import Tasks, all_of
+from clusters.reference.node.runtime.concurrency import Tasks, all_of
 from clusters.reference.node.storage.identity import name_of, names_of
 from clusters.reference.node.topology.logical import LOGICAL, logical
 from clusters.reference.node.tx.primary_client import Ask

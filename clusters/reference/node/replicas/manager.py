@@ -19,8 +19,8 @@ from clusters.reference.node.replicas.replica import (
     Replica,
 )
 from clusters.reference.node.runtime import DiskError
+from clusters.reference.node.runtime.concurrency import Tasks
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import Tasks
 from clusters.reference.node.storage.log_records import CorruptLog
 from clusters.reference.node.tx.commands import CommandClass, class_of
 from clusters.reference.node.tx.finisher import Finisher

@@ -8,7 +8,7 @@ from clusters.reference.node.groups.group import Group, SnapshotRestore
 from clusters.reference.node.groups.host import GroupHandle
 from clusters.reference.node.raft import Entry
 from clusters.reference.node.raft.configuration import Lineage
-from clusters.reference.node.runtime.tasks import TaskPart
+from clusters.reference.node.runtime.concurrency import TaskPart
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.partition_state_machine import Partition

@@ -9,8 +9,8 @@ from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.rpc.heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
+from clusters.reference.node.runtime.concurrency import within
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import within
 from clusters.reference.node.storage.identity import directory_of, member_of, name_of
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError

@@ -18,8 +18,8 @@ from clusters.reference.node.raft.types import Message
 from clusters.reference.node.rpc.heartbeats import Receiver
 from clusters.reference.node.rpc.link import Link, Links
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.runtime.concurrency import together
 from clusters.reference.node.runtime.hybrid_clock import MAX_AHEAD_S, Hlc
-from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError

@@ -11,7 +11,7 @@ from clusters.reference.node import declarations
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.configuration import Lineage
 from clusters.reference.node.rpc.link import Link
-from clusters.reference.node.runtime.tasks import Failure, Tasks
+from clusters.reference.node.runtime.concurrency import Failure, Tasks
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (

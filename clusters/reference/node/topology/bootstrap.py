@@ -21,7 +21,7 @@ from clusters.reference.node.placement.assignments import (
     zone_of,
 )
 from clusters.reference.node.runtime import Disk
-from clusters.reference.node.runtime.tasks import Failure
+from clusters.reference.node.runtime.concurrency import Failure
 from clusters.reference.node.storage.identity import Identity, member_of, name_of, save
 
 ASSIGN_TIMEOUT_S = 5.0  # for the first assignments; then they are proposed again

@@ -28,8 +28,8 @@ from collections.abc import Iterable
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
+from clusters.reference.node.runtime.concurrency import all_of
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.runtime.tasks import all_of
 from clusters.reference.node.tx.limits import (
     ROUTING_TIMEOUT_S,
     Limits,

@@ -13,8 +13,8 @@ import asyncio
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.lease_expiry import DRIFT, LEASE_S, LeaseTable
+from clusters.reference.node.runtime.concurrency import Spawn
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
-from clusters.reference.node.runtime.tasks import Spawn
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.limits import INTERNAL_TIMEOUT_S, LOCK_TIMEOUT_S, RECOVER_AFTER_S
 from clusters.reference.node.tx.open_transactions import OpenTransaction

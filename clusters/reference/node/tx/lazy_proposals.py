@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from clusters.reference.node.runtime.tasks import settle
+from clusters.reference.node.runtime.concurrency import settle
 
 # An append and a sync on every member cost the same for one entry as for several. A partition that
 # is busy enough for that to matter has another proposal within this time.

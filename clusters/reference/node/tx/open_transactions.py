@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.runtime.tasks import settle, within
+from clusters.reference.node.runtime.concurrency import settle, within
 from clusters.reference.node.wire.messages import TxnId
 
 MAX_OPEN_TRANSACTIONS = 10_000  # open in one partition; one more is refused

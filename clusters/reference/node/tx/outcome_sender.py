@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.runtime.tasks import Spawn, all_of, settle, within
+from clusters.reference.node.runtime.concurrency import Spawn, all_of, settle, within
 from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import Ack, Finish, TxnId

@@ -11,8 +11,8 @@ import msgspec
 from harness.history.files import disk_failure, write_atomically
 from harness.text import inert_json
 from results.compare.comparison import Comparison
+from results.compare.comparison_tables import MEANINGS, tables
 from results.compare.sides import Side
-from results.compare.told import MEANINGS, tables
 from results.report.html import MARKS, rendered
 from results.store.store import RunStore, slug
 

@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from harness.history.files import write_atomically
 from harness.text import inert_json
+from results.compare.comparison_page import make_directory
+from results.compare.comparison_tables import aligned
 from results.compare.figures import percent, shown
-from results.compare.page import make_directory
-from results.compare.told import aligned
 from results.drawing.trend_line import trend_line
 from results.report.html import rendered
 from results.report.tabulate import Grid

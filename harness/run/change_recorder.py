@@ -25,7 +25,7 @@ from harness.protocols.changes import (
 )
 from harness.protocols.cluster import Cluster
 from harness.run.directory import RunDirectory
-from harness.run.placement import Left, left_open
+from harness.run.rebalance_wait import Left, left_open
 from harness.tasks import together
 
 ASSIGNMENTS_FILE = "assignments.parquet"

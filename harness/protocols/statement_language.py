@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from harness.protocols.cluster import Capability, Cluster, System
-from harness.protocols.membership import ChangesMembers
+from harness.protocols.cluster_membership import ChangesMembers
 
 
 class StatementAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from results.compare.sides import conditions_of
 from results.store.index import Condition, Query, RunIndex
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
-from results.web.catalog import Catalog
+from results.web.store_view import Catalog
 
 if TYPE_CHECKING:
     from results.compare.comparison import Comparison
@@ -126,8 +126,8 @@ def compared(
     catalog: Catalog, index: RunIndex, new: str, base: str, where: str, across: frozenset[str]
 ) -> Comparison:
     """Return the comparison that a page asks for. Raises ``UsageError``."""
+    from results.compare.compared_figures import Rules
     from results.compare.comparison import compare  # pandas takes a second to import
-    from results.compare.rules import Rules
 
     given = conditions_in(where)
     sides = [entries_of(text, catalog, index, given) for text in (new, base)]
