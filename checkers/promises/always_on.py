@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from checkers.limits import checker as limits
 from checkers.promises import (
     controller,
     fault_coverage,
     liveness,
     rolling_restart,
-    service_limits,
     stays_up,
 )
 from harness.history.load import History
@@ -21,7 +21,7 @@ from harness.run.log_lines import LINES_FILE, LOG_LINES
 CHECKERS: tuple[Checker, ...] = (
     stays_up.CHECKER,
     liveness.CHECKER,
-    service_limits.CHECKER,
+    limits.CHECKER,
     rolling_restart.CHECKER,
     fault_coverage.CHECKER,
     controller.CHECKER,

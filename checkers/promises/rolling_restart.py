@@ -30,9 +30,10 @@ import pyarrow as pa
 
 from checkers.engine.arrays import OK, Ints, ints
 from checkers.explain.attribution import FOREVER_NS
+from checkers.limits.gaps import silences
+from checkers.limits.served import Served, Stretch, served
 from checkers.promises import controller, liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
-from checkers.promises.served import Served, Stretch, served, silences
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import Outcome

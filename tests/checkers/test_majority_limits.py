@@ -9,7 +9,7 @@ import pytest
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
-from checkers.promises.service_limits import CHECKER
+from checkers.limits.checker import CHECKER
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.plan.plan import PromisePlan

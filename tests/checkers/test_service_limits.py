@@ -9,7 +9,7 @@ import pytest
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
-from checkers.promises.service_limits import CHECKER
+from checkers.limits.checker import CHECKER
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.plan.plan import PromisePlan, ServiceLimits
@@ -198,7 +198,8 @@ def test_a_silent_partition_is_a_breach_though_no_rate_could_be_tested() -> None
 
     assert broken.outcome is Outcome.VIOLATION
     assert "partition 0 acknowledged nothing" in broken.anomalies[RECOVERY].examples[0].text
-    assert any("the rate was tested after 0 of 1 faults" in said for said in broken.reasons)
+    told = "the rate was tested after 0 of 1 fault: 1 with too little served, or too short a time"
+    assert any(told in said for said in broken.reasons)
 
 
 def test_where_no_client_asks_nothing_is_missing() -> None:
@@ -212,7 +213,12 @@ def test_where_no_client_asks_nothing_is_missing() -> None:
     [
         (PromisePlan(p99_ms=1.0), (), "20 transactions were acknowledged, of 100 at least"),
         (PromisePlan(indefinite_share=0.5), (), "20 transactions ended, of 100 at least"),
-        (PromisePlan(recovered_within_s=1.0), (), "no heal was followed by so long a time"),
+        (PromisePlan(recovered_within_s=1.0), (), "no fault came into force"),
+        (
+            PromisePlan(recovered_within_s=1.0),
+            ((0.2, None, "kill"),),
+            "after none of 1 fault: 1 not seen to heal",
+        ),
         (
             PromisePlan(during={"kill": ServiceLimits(longest_gap_s=1.0)}),
             ((5.0, 6.0, "pause"),),
@@ -222,7 +228,7 @@ def test_where_no_client_asks_nothing_is_missing() -> None:
         (
             PromisePlan(recovered_within_s=3.0),
             ((5.0, 6.0, "pause"), (7.0, None, "kill")),
-            "no heal was followed by so long a time",
+            "after none of 2 faults: 1 not seen to heal, 1 with another fault, or the end of",
         ),
     ],
 )
@@ -246,11 +252,19 @@ def test_a_starved_controller_accuses_nothing() -> None:
 def test_a_controller_that_was_starved_at_another_time_excuses_nothing() -> None:
     gap = verdict(OUTAGE, PromisePlan(longest_gap_s=1.0), late_s=2.5, late_at_s=20.0)
     slow = verdict(STALLED, PromisePlan(p99_ms=500.0), late_s=2.5, late_at_s=20.0)
-    half = verdict(HALF, PromisePlan(recovered_within_s=2.0), late_s=2.5, late_at_s=2.0)
+    half = verdict(HALF, PromisePlan(recovered_within_s=2.0), late_s=2.5, late_at_s=27.0)
 
     assert list(gap.anomalies) == [LONGEST_GAP]
     assert list(slow.anomalies) == [P99]
     assert list(half.anomalies) == [RECOVERY]
+
+
+def test_a_rate_before_that_was_counted_while_the_controller_starved_proves_nothing() -> None:
+    """The rate before a fault of five seconds is counted from 15 s before its heal on."""
+    found = verdict(HALF, PromisePlan(recovered_within_s=2.0), late_s=2.5, late_at_s=2.0)
+
+    assert (found.outcome, found.anomalies) == (Outcome.UNKNOWN, {})
+    assert "promise.recovered_within_s looks broken, but" in found.reasons[0]
 
 
 def test_a_partition_that_is_rarely_asked_is_not_silent_meanwhile() -> None:
@@ -299,11 +313,14 @@ def test_what_of_a_recovery_was_not_tested_is_said() -> None:
         steady(0, 30), PromisePlan(recovered_within_s=3.0), faults=((0.2, 10.0, "pause"),)
     )
 
-    said = "promise.recovered_within_s: the rate was tested after 1 of 2 faults"
+    said = (
+        "promise.recovered_within_s: the rate was tested after 1 of 2 faults: 1 with another "
+        "fault, or the end of the drive, too soon after the heal"
+    )
     assert both.outcome is Outcome.VALID
-    assert any(reason.startswith(said) for reason in both.reasons)
+    assert said in both.reasons
     assert none.outcome is Outcome.UNKNOWN
-    assert "with a rate before it" in none.reasons[0]
+    assert "too short a time without a fault, before it" in none.reasons[0]
 
 
 def test_a_transaction_that_reads_and_writes_is_one_try() -> None:

@@ -27,34 +27,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
-from checkers.engine.arrays import Bools, ints
-from checkers.promises import controller, liveness, majority_loss, recovery_limit
-from checkers.promises.liveness import MIN_TRIES, STEP_NS
-from checkers.promises.majority_loss import MajorityLoss, majority_losses
-from checkers.promises.served import (
+from checkers.engine.arrays import ints
+from checkers.limits import majority_loss, outcomes, recovery
+from checkers.limits.gaps import longest_gaps
+from checkers.limits.majority_loss import MajorityLoss, majority_losses
+from checkers.limits.served import (
     Broken,
     Figure,
+    Period,
     Served,
     Stretch,
     Untested,
     named,
     served,
-    silences,
 )
+from checkers.promises import controller, liveness
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.plan.plan import ServiceLimits
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
-from harness.protocols.models import INDEFINITE, LONGEST_GAP, P99
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
-
-MIN_SAMPLES = 100  # below this the 99th percentile is the slowest transaction of all
-
-_Period = tuple[int, int]
 
 
 @attrs.frozen(kw_only=True)
@@ -153,7 +148,7 @@ class _Starved:
     """
 
     reason: str = ""
-    periods: tuple[_Period, ...] = ()
+    periods: tuple[Period, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.reason)
@@ -175,19 +170,15 @@ def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
 
 
 def _beyond_doubt(
-    limit: _Limit, figure: Figure, measure: _Measure, late: Sequence[_Period]
+    limit: _Limit, figure: Figure, measure: _Measure, late: Sequence[Period]
 ) -> tuple[Broken, ...]:
     """Return the breaches that hold without what happened in the periods ``late``."""
     match limit.key:
         case "longest_gap_s":
             allowed_ns = int(limit.allowed * NS_PER_S)
             return tuple(one for one in figure.broken if _calm_ns(one, late) > allowed_ns)
-        case "recovered_within_s":
-            times = ((one, recovery_limit.evidence(measure.got, one)) for one in figure.broken)
-            return tuple(one for one, period in times if _apart(period, late))
-        case "refused_within_s" | "serves_within_s":
-            periods = ((one, (one.start_ns, one.end_ns)) for one in figure.broken)
-            return tuple(one for one, period in periods if _apart(period, late))
+        case "recovered_within_s" | "refused_within_s" | "serves_within_s":
+            return tuple(one for one in figure.broken if _apart(one.rests_on, late))
         case _:
             try:
                 return measure.without(late).figure(limit).broken
@@ -195,7 +186,7 @@ def _beyond_doubt(
                 return ()
 
 
-def _calm_ns(one: Broken, late: Sequence[_Period]) -> int:
+def _calm_ns(one: Broken, late: Sequence[Period]) -> int:
     """The length of the longest part of a gap that touches none of ``late``."""
     longest_ns, from_ns = 0, one.start_ns
     for start_ns, end_ns in sorted(late):
@@ -204,8 +195,8 @@ def _calm_ns(one: Broken, late: Sequence[_Period]) -> int:
     return max(longest_ns, one.end_ns - from_ns)
 
 
-def _apart(period: _Period, late: Sequence[_Period]) -> bool:
-    return all(end < period[0] or start > period[1] for start, end in late)
+def _apart(periods: Sequence[Period], late: Sequence[Period]) -> bool:
+    return all(end < low or start > high for low, high in periods for start, end in late)
 
 
 def _promised(limit: _Limit, setting: Setting) -> bool:
@@ -229,7 +220,7 @@ class _Measure:
     setting: Setting
     got: Served
 
-    def without(self, periods: Sequence[_Period]) -> _Measure:
+    def without(self, periods: Sequence[Period]) -> _Measure:
         return attrs.evolve(self, got=self.got.without(periods))
 
     def figure(self, limit: _Limit) -> Figure:
@@ -239,17 +230,17 @@ class _Measure:
         allowed_ns = int(limit.allowed * NS_PER_S)
         match limit.key:
             case "longest_gap_s":
-                return _gaps(self.got, limit.stretches, allowed_ns)
+                return longest_gaps(self.got, limit.stretches, allowed_ns)
             case "p99_ms":
-                return _slow(self.got, limit.stretches, limit.allowed)
+                return outcomes.p99(self.got, limit.stretches, limit.allowed)
             case "recovered_within_s":
-                return recovery_limit.unrecovered(self.got, limit.stretches, allowed_ns)
+                return recovery.unrecovered(self.got, limit.stretches, allowed_ns)
             case "refused_within_s":
                 return majority_loss.refusals(self.tables, self._losses(limit), allowed_ns)
             case "serves_within_s":
                 return majority_loss.first_served(self.tables, self._losses(limit), allowed_ns)
             case _:
-                return _indefinite(self.got, limit.stretches, limit.allowed)
+                return outcomes.indefinite_share(self.got, limit.stretches, limit.allowed)
 
     def _losses(self, limit: _Limit) -> tuple[MajorityLoss, ...]:
         """Return those that a fault of the limit's table took part in. Raises ``Untested``."""
@@ -258,105 +249,6 @@ class _Measure:
         if not found:
             raise Untested("no partition certainly lost the majority of its voters")
         return found
-
-
-def _gaps(got: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
-    broken, longest_ns = list[Broken](), 0
-    for stretch in stretches:
-        for start_ns, end_ns in silences(got.whole, stretch, got.drive.end_ns, allowed_ns):
-            longest_ns = max(longest_ns, end_ns - start_ns)
-            if end_ns - start_ns > allowed_ns:
-                around = got.ok & ((got.ended == start_ns) | (got.ended == end_ns))
-                txns = tuple(got.txn[around].tolist()[:2])
-                broken.append(_gap("nothing was acknowledged", start_ns, end_ns, txns=txns))
-        for number, tries in got.by_partition.items():
-            what = f"partition {number} acknowledged nothing"
-            for start_ns, end_ns in silences(
-                tries, stretch, got.drive.end_ns, allowed_ns, least=MIN_TRIES
-            ):
-                longest_ns = max(longest_ns, end_ns - start_ns - STEP_NS)
-                if end_ns - start_ns > allowed_ns + STEP_NS:
-                    begin_ns = min(start_ns + STEP_NS, end_ns)
-                    broken.append(_gap(what, begin_ns, end_ns, partition=number))
-    return Figure(measured=longest_ns / NS_PER_S, broken=tuple(broken))
-
-
-def _gap(what: str, start_ns: int, end_ns: int, **more: Any) -> Broken:  # noqa: ANN401
-    length_ns = end_ns - start_ns
-    return Broken(
-        name=LONGEST_GAP,
-        text=f"longest gap: {what} from {seconds(start_ns)} to {seconds(end_ns)}, for "
-        f"{seconds(length_ns)}, though clients asked",
-        start_ns=start_ns,
-        end_ns=end_ns,
-        measured=length_ns / NS_PER_S,
-        **more,
-    )
-
-
-def _within(got: Served, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN401 (a mask)
-    """Which transactions were wanted and not over at some time of one of ``stretches``: what a
-    fault delays may end long after it.
-    """
-    inside = np.zeros(len(got.ended), dtype=bool)
-    for stretch in stretches:
-        inside |= (got.ended >= stretch.start_ns) & (got.intended <= stretch.end_ns)
-    return inside
-
-
-def _fullest(got: Served, stretches: Sequence[Stretch], guilty: Bools) -> Stretch:
-    """The one of ``stretches`` in which most of the ``guilty`` transactions were open; of several
-    the first.
-    """
-    return max(stretches, key=lambda s: int((_within(got, (s,)) & guilty).sum()))
-
-
-def _slow(got: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Figure:
-    """All stretches together: one alone holds too few transactions to tell a percentile."""
-    inside = _within(got, stretches) & got.ok
-    latency = got.ended - got.intended
-    took = latency[inside]
-    if len(took) < MIN_SAMPLES:
-        raise Untested(f"{len(took)} transactions were acknowledged, of {MIN_SAMPLES} at least")
-    p99_ms = float(np.percentile(took, 99)) / 1e6
-    if p99_ms <= allowed_ms:
-        return Figure(measured=p99_ms)
-    slowest = got.txn[inside][np.argsort(-took, kind="stable")[:EXAMPLES_MAX]]
-    # Where several faults are taken together, the window is that with most of the slow ones.
-    worst = _fullest(got, stretches, inside & (latency > allowed_ms * 1e6))
-    one = Broken(
-        name=P99,
-        text=f"p99: 1 in 100 of {len(took)} acknowledged transactions took longer than "
-        f"{p99_ms:.1f} ms, from {seconds(worst.start_ns)} to {seconds(worst.end_ns)}",
-        start_ns=worst.start_ns,
-        end_ns=worst.end_ns,
-        measured=p99_ms,
-        txns=tuple(sorted(slowest.tolist())),
-    )
-    return Figure(measured=p99_ms, broken=(one,))
-
-
-def _indefinite(got: Served, stretches: tuple[Stretch, ...], allowed: float) -> Figure:
-    inside = _within(got, stretches)
-    unknown = inside & got.unknown
-    total = int(inside.sum())
-    # With so many more that ended with an outcome, the share might still be kept.
-    if total < MIN_SAMPLES and unknown.sum() <= allowed * MIN_SAMPLES:
-        raise Untested(f"{total} transactions ended, of {MIN_SAMPLES} at least")
-    share = int(unknown.sum()) / total
-    if share <= allowed:
-        return Figure(measured=share)
-    worst = _fullest(got, stretches, unknown)
-    one = Broken(
-        name=INDEFINITE,
-        text=f"indefinite share: the outcome of {int(unknown.sum())} of {total} transactions "
-        f"({share:.2%}) is not known, from {seconds(worst.start_ns)} to {seconds(worst.end_ns)}",
-        start_ns=worst.start_ns,
-        end_ns=worst.end_ns,
-        measured=share,
-        txns=tuple(got.txn[unknown].tolist()[:EXAMPLES_MAX]),
-    )
-    return Figure(measured=share, broken=(one,))
 
 
 def _anomalies(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,9 +15,8 @@ from checkers.promises.liveness import STEP_NS, TRIES
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.conflicts import conflicts
 
-WIDEST = 100  # gaps that are looked at: a limit of a millisecond must not cost a night
-# A silence ends where nobody asked for this share of the time that is allowed.
-UNASKED_SHARE = 0.5
+Period = tuple[int, int]
+"""From when to when, in nanoseconds on the run's axis."""
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +31,8 @@ class Stretch:
 @attrs.frozen(kw_only=True)
 class Broken:
     """One breach: from when to when it showed, its figure in the unit of its limit, and the
-    transactions that show it.
+    transactions that show it. ``counted`` are the periods in which its evidence was counted, where
+    these are not the time in which it showed.
     """
 
     name: str
@@ -43,6 +42,12 @@ class Broken:
     measured: float
     txns: tuple[int, ...] = ()
     partition: int | None = None
+    counted: tuple[Period, ...] = ()
+
+    @property
+    def rests_on(self) -> tuple[Period, ...]:
+        """The periods in which its evidence was counted."""
+        return self.counted or ((self.start_ns, self.end_ns),)
 
 
 @attrs.frozen(kw_only=True)
@@ -149,49 +154,6 @@ def _by_partition(tries: pa.Table | None) -> dict[int, Tries]:
         once = np.unique(np.stack([begun[here], ended[here]]), axis=1)
         found[number] = Tries(begun=once[0], ended=once[1], acks=np.unique(ended[here & ok]))
     return found
-
-
-def silences(
-    tries: Tries, stretch: Stretch, last_ns: int, allowed_ns: int, *, least: int = 1
-) -> Iterator[tuple[int, int]]:
-    """Yield times that begin in ``stretch``, and in which clients asked all the while and nothing
-    was acknowledged: all that are longer than ``allowed_ns``, and the longest. ``least`` tries at
-    least must show one. After ``last_ns`` no client asks.
-    """
-    acks = tries.acks
-    low = int(np.searchsorted(acks, stretch.start_ns, side="right"))
-    high = int(np.searchsorted(acks, stretch.end_ns, side="left"))
-    # The last one ends with the first acknowledgement behind the stretch.
-    close = min(int(acks[high]), last_ns) if high < len(acks) else last_ns
-    points = np.concatenate([[stretch.start_ns], acks[low:high], [max(close, stretch.start_ns)]])
-    widths = np.diff(points)
-    longest_ns = 0
-    for at in np.argsort(-widths, kind="stable")[:WIDEST].tolist():
-        if widths[at] <= min(longest_ns, allowed_ns):
-            return  # all that follow are shorter
-        for found in _asked(tries, int(points[at]), int(points[at + 1]), allowed_ns, least):
-            longest_ns = max(longest_ns, found[1] - found[0])
-            yield found
-
-
-def _asked(
-    tries: Tries, start_ns: int, end_ns: int, allowed_ns: int, least: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the time without an acknowledgement in which clients asked all the while:
-    a try was open, or the next one followed within a share of what is allowed.
-    """
-    inside = (tries.ended > start_ns) & (tries.begun < end_ns)
-    begun, ended = tries.begun[inside], tries.ended[inside]
-    order = np.argsort(begun, kind="stable")
-    begun = np.maximum(begun[order], start_ns)
-    # Counted in steps, a try may have ended before it began.
-    until = np.maximum.accumulate(np.minimum(np.maximum(ended[order], begun), end_ns))
-    # Without a client that asks no store can acknowledge.
-    breaks = np.flatnonzero(begun[1:] - until[:-1] > UNASKED_SHARE * allowed_ns) + 1
-    cuts = [0, *breaks.tolist(), len(begun)]
-    for low, high in pairwise(cuts):
-        if high - low >= least:
-            yield int(begun[low]), int(until[high - 1])
 
 
 def named(window: Mapping[str, Any]) -> str:

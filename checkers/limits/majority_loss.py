@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.explain.attribution import FOREVER_NS
+from checkers.limits.gaps import silences
+from checkers.limits.served import Broken, Figure, Served, Stretch, Tries, Untested
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
-from checkers.promises.served import Broken, Figure, Served, Stretch, Tries, Untested, silences
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from harness.protocols.fault_kinds import PROCEDURES, Effect, FaultKind, by_name

@@ -7,7 +7,9 @@ nothing.
 
 from __future__ import annotations
 
+import enum
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,13 +17,21 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import Ints
+from checkers.limits.served import (
+    Broken,
+    Figure,
+    Period,
+    Served,
+    Stretch,
+    Tries,
+    Untested,
+    named,
+)
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
-from checkers.promises.served import Broken, Figure, Served, Stretch, Tries, Untested, named
 from harness.clock import NS_PER_S
 from harness.protocols.models import RECOVERY
 from harness.protocols.recovery import (
     BEFORE_NS,
-    MAX_COUNT_NS,
     MIN_CALM_NS,
     SHARE,
     counting_ns,
@@ -53,36 +63,60 @@ class _Tested:
     broken: tuple[Broken, ...] = ()
 
 
+class _Unmeasured(enum.StrEnum):
+    """Why a fault tells nothing of the rate after it."""
+
+    UNHEALED = "not seen to heal"
+    CROWDED = "with another fault, or the end of the drive, too soon after the heal"
+    NO_RATE = "with too little served, or too short a time without a fault, before it"
+
+
+@attrs.frozen(kw_only=True)
+class _RateBefore:
+    """``per_ns`` acknowledgements a nanosecond, of ``count`` that were counted in ``period``."""
+
+    per_ns: float
+    count: int
+    period: Period
+
+
 def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
     """Test each heal of the faults of ``stretches``, or of all. Raises ``Untested`` where the rate
     could be told after none, and no partition was silent for too long.
     """
     faults = [s.fault for s in stretches] if stretches[0].fault else served.windows
-    heals = [_heal(served, w, allowed_ns) for w in faults if w is not None and w["end_ns"]]
-    tested, rates = [], 0
-    for heal in (heal for heal in heals if heal.calm_ns >= heal.due_ns):
-        rate = _rate(served, heal)
-        rates += rate is not None
-        tested += [rate] if rate is not None else []
+    if not faults:
+        raise Untested("no fault came into force")
+    tested, unmeasured = list[_Tested](), Counter[_Unmeasured]()
+    for window in (window for window in faults if window is not None):
+        if window["end_ns"] is None:
+            unmeasured[_Unmeasured.UNHEALED] += 1
+            continue
+        heal = _heal(served, window, allowed_ns)
+        if heal.calm_ns < heal.due_ns:
+            unmeasured[_Unmeasured.CROWDED] += 1
+            continue
         tested.append(_partitions(served, heal))
-    if not (rates or any(test.broken for test in tested)):
-        raise Untested(
-            "no heal was followed by so long a time without a fault, and with a rate before it "
-            "that it can be held against"
-        )
-    few = f"the rate was tested after {rates} of {len(faults)} faults"
+        rate = _rate(served, heal)
+        if isinstance(rate, _Tested):
+            tested.append(rate)
+        else:
+            unmeasured[rate] += 1
+    measured = len(faults) - unmeasured.total()
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(unmeasured.items()))
+    if not (measured or any(test.broken for test in tested)):
+        raise Untested(f"the rate can be told after none of {_faults(len(faults))}: {why}")
     return Figure(
         measured=max(test.took_ns for test in tested) / NS_PER_S,
         broken=tuple(one for test in tested for one in test.broken),
-        remarks=(f"{few}: others follow too soon, or too little was served before",)
-        if rates < len(faults)
+        remarks=(f"the rate was tested after {measured} of {_faults(len(faults))}: {why}",)
+        if unmeasured
         else (),
     )
 
 
-def evidence(served: Served, one: Broken) -> tuple[int, int]:
-    """Return the time that a breach of this limit rests on: what was counted before included."""
-    return max(served.drive.start_ns, one.start_ns - BEFORE_NS), one.end_ns + MAX_COUNT_NS
+def _faults(count: int) -> str:
+    return f"{count} fault{'s' * (count != 1)}"
 
 
 def _heal(served: Served, window: Mapping[str, Any], allowed_ns: int) -> _Heal:
@@ -111,10 +145,8 @@ def _calm_before(served: Served, window: Mapping[str, Any]) -> tuple[int, int] |
     return found
 
 
-def _rate_before(served: Served, window: Mapping[str, Any]) -> tuple[float, int] | None:
-    """Acknowledgements in a nanosecond before ``window``, and how many were counted; ``None`` where
-    they are too few to tell.
-    """
+def _rate_before(served: Served, window: Mapping[str, Any]) -> _RateBefore | None:
+    """Return the rate before ``window``; ``None`` where too few were acknowledged to tell it."""
     calm = _calm_before(served, window)
     if calm is None:
         return None
@@ -122,21 +154,21 @@ def _rate_before(served: Served, window: Mapping[str, Any]) -> tuple[float, int]
     count = int(high - low)
     if count < MIN_BEFORE:
         return None
-    return rate_before(count, calm[1] - calm[0], served.rate_per_s), count
+    per_ns = rate_before(count, calm[1] - calm[0], served.rate_per_s)
+    return _RateBefore(per_ns=per_ns, count=count, period=calm)
 
 
-def _rate(served: Served, heal: _Heal) -> _Tested | None:
-    """When the rate returned; ``None`` where that can't be told."""
+def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
+    """Tell when the rate returned, or why that can't be told."""
     before = _rate_before(served, heal.window)
     if before is None:
-        return None
-    rate, counted = before
-    span_ns = counting_ns(rate)
+        return _Unmeasured.NO_RATE
+    span_ns = counting_ns(before.per_ns)
     if heal.due_ns + span_ns > heal.calm_ns:
-        return None
-    expected = rate * span_ns
+        return _Unmeasured.CROWDED
+    expected = before.per_ns * span_ns
     # Of the count itself, and of the rate that it is held against: both are counts of a while.
-    deviation = math.sqrt(expected + expected**2 / counted)
+    deviation = math.sqrt(expected + expected**2 / before.count)
     least = SHARE * expected - CHANCE * deviation
     starts, counts = _counts(served, heal, span_ns)
     enough = starts[counts >= least]
@@ -151,11 +183,12 @@ def _rate(served: Served, heal: _Heal) -> _Tested | None:
         else (f"nor was it until {seconds(heal.calm_ns)}")
     )
     text = (
-        f"recovery: of {rate * NS_PER_S:.1f} transactions a second before {named(heal.window)} at "
-        f"most {most * per_s:.1f} were acknowledged again, from {seconds(heal.healed_ns)}, when it "
-        f"was healed, to {seconds(heal.due_ns)}; {back}"
+        f"recovery: of {before.per_ns * NS_PER_S:.1f} transactions a second before "
+        f"{named(heal.window)} at most {most * per_s:.1f} were acknowledged again, from "
+        f"{seconds(heal.healed_ns)}, when it was healed, to {seconds(heal.due_ns)}; {back}"
     )
-    return _Tested(took_ns=took_ns, broken=(_breach(heal, text, took_ns),))
+    counted = (before.period, (heal.healed_ns, heal.due_ns + span_ns))
+    return _Tested(took_ns=took_ns, broken=(_breach(heal, text, took_ns, counted=counted),))
 
 
 def _counts(served: Served, heal: _Heal, span_ns: int) -> tuple[Ints, Ints]:
@@ -172,14 +205,14 @@ def _counts(served: Served, heal: _Heal, span_ns: int) -> tuple[Ints, Ints]:
     return starts, counts
 
 
-def _breach(heal: _Heal, text: str, took_ns: int, partition: int | None = None) -> Broken:
+def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noqa: ANN401
     return Broken(
         name=RECOVERY,
         text=text,
         start_ns=heal.healed_ns,
         end_ns=heal.due_ns,
         measured=took_ns / NS_PER_S,
-        partition=partition,
+        **more,
     )
 
 
@@ -196,7 +229,7 @@ def _partitions(served: Served, heal: _Heal) -> _Tested:
             f"when {named(heal.window)} was healed, to {seconds(heal.due_ns)}, though it was asked "
             f"{asked} times"
         )
-        broken.append(_breach(heal, text, late_ns, number))
+        broken.append(_breach(heal, text, late_ns, partition=number))
     return _Tested(took_ns=took_ns, broken=tuple(broken))
 
 

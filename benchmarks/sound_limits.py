@@ -1,0 +1,193 @@
+"""Does a limit accuse a sound store? Limits at twice its measured figures, on fresh seeds.
+
+    python benchmarks/sound_limits.py [--measure 3] [--judge 10] [--jobs 2] [--seed 1]
+        [--setting NAME ...] [--out DIR]
+
+Each setting is a simulated drill of 40 s of the reference store. Its figures are the worst of
+``--measure`` seeds, each limit is twice its figure, for the whole drive and while each kind of the
+setting's faults is in force; then ``--judge`` other seeds are judged by these limits. A line for
+each setting, one for each run that was accused, with what accused it; exit 1 where one was. The
+runs stay in DIR, so that what was accused can be looked into.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+from calibrator import calibrate
+
+from cli.cells import simulation_pool
+from harness.campaigns.cell import Cell, CellResult
+from harness.campaigns.ledger import Ledger
+from harness.campaigns.pool import in_turn
+from harness.exit_codes import Outcome
+from harness.plan.plan import Plan, load
+from harness.protocols.models import OF_LIMITS
+from harness.protocols.verdict import Verdict, read_verdict
+from harness.run.directory import RunDirectory
+
+DRILL: dict[str, object] = {
+    "cluster.provider": "sim",
+    "cluster.nodes": 5,
+    "check.executor": "local",
+    "drive.duration_s": 40.0,
+    "drive.concurrency": 3,  # a simulated closed loop is fast
+    "drive.op_deadline_s": 2.0,
+    "workload.key_count": 60,
+    "workload.key_choice": "uniform",
+    "nemesis.first_s": 5.0,
+    "nemesis.hold_s": 3.0,
+    "nemesis.quiet_s": 7.0,
+}
+APART: dict[str, object] = {
+    "system.partitions": 4,
+    "system.replicas": 3,
+    "system.system_nodes": 1,
+    "system.system_apart": True,
+    "drive.rate_per_s": 40.0,
+    "drive.concurrency": 20,
+    "nemesis.schedule": ["5:kill:majority of partition 0:12", "24:kill:majority of partition 1:12"],
+}
+SETTINGS: dict[str, dict[str, object]] = {
+    "append": {"nemesis.mix": ["kill", "partition"]},
+    "append-open": {
+        "nemesis.mix": ["kill", "pause", "partition"],
+        "drive.rate_per_s": 60.0,
+        "drive.concurrency": 20,
+    },
+    "bank": {"workload.name": "bank", "nemesis.mix": ["kill", "partition", "restart"]},
+    "bank-open": {
+        "workload.name": "bank",
+        "nemesis.mix": ["host-loss", "one-way"],
+        "drive.rate_per_s": 40.0,
+        "drive.concurrency": 20,
+    },
+    "register": {"workload.name": "register", "nemesis.mix": ["kill", "freeze", "partition"]},
+    "three-nodes": {"cluster.nodes": 3, "nemesis.mix": ["kill", "one-way", "one-way-in"]},
+    "slow": {
+        "nemesis.mix": ["loss", "delay", "disk-slow"],
+        "drive.rate_per_s": 40.0,
+        "drive.concurrency": 20,
+    },
+    "harsh": {
+        "nemesis.mix": ["wipe", "disk-error", "crash"],
+        "drive.rate_per_s": 40.0,
+        "drive.concurrency": 20,
+    },
+    "majority-sc": APART,
+    "majority-ha": APART | {"system.mode": "ha", "system.reset_timeout_s": 2.0},
+}
+# What a run of these asks for: no limit breaks by being measured, but that of recovery has to be
+# shorter than the quiet after a fault to be tested at all.
+MEASURING: dict[str, float] = {
+    "longest_gap_s": 10.0,
+    "p99_ms": 1e6,
+    "indefinite_share": 0.99,
+    "recovered_within_s": 3.0,
+}
+MAJORITY: dict[str, float] = {"refused_within_s": 5.0, "serves_within_s": 8.0}
+IN_FORCE = ("longest_gap_s", "p99_ms", "indefinite_share")
+TIMES = 2.0
+CELL_LIMIT_S = 900.0  # beside others
+FLOOR = 1e-3  # of a limit whose figure is 0
+
+
+def kinds(setting: Mapping[str, object]) -> tuple[str, ...]:
+    """The kinds of faults of a setting."""
+    mix = setting.get("nemesis.mix")
+    return tuple(mix) if isinstance(mix, list) else ("kill",)
+
+
+def measuring(setting: Mapping[str, object]) -> dict[str, float]:
+    """The limits, by path, that have every figure of ``setting`` measured."""
+    whole = MEASURING | (MAJORITY if "nemesis.schedule" in setting else {})
+    of_kinds = {
+        f"promise.{kind}.{key}": MEASURING[key] for kind in kinds(setting) for key in IN_FORCE
+    }
+    return {f"promise.{key}": limit for key, limit in whole.items()} | of_kinds
+
+
+def plan_of(name: str, seed: int, limits: Mapping[str, float]) -> Plan:
+    """The drill of a setting under ``seed`` and ``limits``."""
+    given = {**DRILL, **SETTINGS[name], **limits, "seed": seed, "name": f"{name}-{seed}"}
+    return load(None, given)
+
+
+def verdict_of(result: CellResult) -> Verdict:
+    """The verdict of a run that was judged."""
+    verdict = read_verdict(RunDirectory(Path(result.run))) if result.run else None
+    if verdict is None:
+        raise click.ClickException(f"seed {result.seed} was not judged: {result.reasons}")
+    return verdict
+
+
+def figures(results: Iterable[CellResult]) -> dict[str, list[float]]:
+    """What was measured, by the limit's path."""
+    found: dict[str, list[float]] = {}
+    for result in results:
+        verdict = verdict_of(result)
+        for path, row in verdict.statistics.get("limits", {}).items():
+            found.setdefault(path, []).append(row["measured"])
+    return found
+
+
+def twice(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The limits of which the worst of what was measured is half."""
+    limits = {path: max(FLOOR, TIMES * max(values)) for path, values in measured.items()}
+    shares = {path: min(limit, 0.99) for path, limit in limits.items() if path.endswith("share")}
+    return limits | shares
+
+
+def accusations(result: CellResult) -> list[str]:
+    """What a limit said against the run, a line each."""
+    verdict = verdict_of(result)
+    return [
+        example.text
+        for name, anomaly in verdict.anomalies.items()
+        if name in OF_LIMITS
+        for example in anomaly.examples
+    ]
+
+
+@click.command()
+@click.option("--measure", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--judge", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first.")
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--setting", "names", multiple=True, type=click.Choice(sorted(SETTINGS)))
+@click.option("--out", type=click.Path(path_type=Path), help="Where the runs stay.")
+def main(
+    measure: int, judge: int, seed: int, jobs: int, names: tuple[str, ...], out: Path | None
+) -> None:
+    """Print a line for each setting, and one for each accused run."""
+    print(f"calibrator {calibrate().cpu_s:.3f} s")
+    root = out or Path(tempfile.mkdtemp(prefix="firedrill-limits-"))
+    pool = simulation_pool(root, keep=True, jobs=jobs)
+    accused = judged = 0
+    for name in names or SETTINGS:
+        ask = measuring(SETTINGS[name])
+        seeds = range(seed, seed + measure)
+        first = (Cell(plan=plan_of(name, each, ask), limit_s=CELL_LIMIT_S) for each in seeds)
+        limits = twice(figures(pool.results(in_turn(first), Ledger())))
+        others = range(seed + measure, seed + measure + judge)
+        then = (Cell(plan=plan_of(name, each, limits), limit_s=CELL_LIMIT_S) for each in others)
+        results = list(pool.results(in_turn(then), Ledger()))
+        outcomes = {outcome: sum(r.outcome is outcome for r in results) for outcome in Outcome}
+        told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
+        print(f"{name}: {told}; " + ", ".join(f"{k[8:]} {v:.3g}" for k, v in limits.items()))
+        for result in results:
+            lines = accusations(result)
+            judged, accused = judged + 1, accused + bool(lines)
+            for line in lines:
+                print(f"  seed {result.seed} ({result.run}): {line}")
+        sys.stdout.flush()
+    print(f"{accused} of {judged} runs were accused; the runs are in {root}")
+    sys.exit(1 if accused else 0)
+
+
+if __name__ == "__main__":
+    main()
