@@ -276,11 +276,12 @@ class Runner:
         named = {cell.key: place.axes for place, cell in self.cells.items()}
         for key, more in self._repeated.items():
             named |= {cell.key: f"{named[key]} again" for cell in more}
+        runs_on = pool()
         announcer = Announcer(
             title=lambda result: f"{named[result.key]}, seed {result.seed}",
-            progress=lambda count: self._progress(count, cells, what),
+            progress=lambda count: self._progress(count, cells, what, runs_on.workers),
         )
-        done, finished = announcer.run(pool(), in_turn(cells), self.ledger, end_s=self.end_s)
+        done, finished = announcer.run(runs_on, in_turn(cells), self.ledger, end_s=self.end_s)
         if finished and len(done) < len(cells):
             click.echo(f"the time is over: {len(cells) - len(done)} of {len(cells)} {what} left")
         return finished
@@ -289,10 +290,9 @@ class Runner:
         # One at a time: clusters on one machine would slow each other down.
         return pool_of(partial(run_on_nodes, runs_dir=self.store.root), jobs=1)
 
-    def _progress(self, count: int, cells: Sequence[Cell], what: str) -> str:
+    def _progress(self, count: int, cells: Sequence[Cell], what: str, workers: int) -> str:
         left = cells[count:]
         took = [r.wall_s for cell in cells[:count] if (r := self.ledger.known.get(cell.key))]
-        workers = (self.jobs or 2) if _simulated(cells[0]) else 1
         left_s = len(left) * (sum(took) / len(took) if took else SIMULATED_S) / workers
         ends = f", about {quantities.words(max(1.0, round(left_s)))} left" if left else ""
         return f"{count} of {len(cells)} {what}{ends}"

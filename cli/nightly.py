@@ -39,6 +39,7 @@ from harness.run.disk_budget import MIB
 from harness.text import inert
 from results.nights.summary import (
     MAX_BYTES,
+    NightFinding,
     NightSummary,
     counts_of,
     directory_name,
@@ -48,6 +49,7 @@ from results.nights.summary import (
     nights_before,
     read_night,
     red_cells,
+    tried_again,
     write_night,
 )
 from results.store.archive import SUFFIX, archive
@@ -189,7 +191,11 @@ class Closing:
         earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
         base = earlier[-1] if earlier and whole else None
         findings = findings_of(self.night, self._judged(), earlier)
-        compared = self._compared(base) if base else None
+        table = self._table_of(base) if base else None
+        known = frozenset(each.fingerprint for night in earlier for each in night.findings)
+        compared = self._compared(table, known) if table else None
+        gone = gone_since(base, findings)
+        again = [each for each in gone if tried_again(each, table, done.table)]
         self._export()
         removed = self._retain() if whole and done.finished else 0
         summary = NightSummary(
@@ -209,7 +215,8 @@ class Closing:
             cell_count=len(done.table.cells),
             note=done.note,
             findings=findings,
-            findings_gone=gone_since(base, findings),
+            findings_gone=tuple(again),
+            findings_untried=tuple(each for each in gone if each not in again),
             cells=red_cells(done.table),
             artifacts=self._pack(),
             removed_runs=removed,
@@ -280,12 +287,15 @@ class Closing:
                 fingerprint=each.fingerprint,
                 anomaly=each.anomaly,
                 cause=each.cause,
-                status="new" if summary.is_new(each) else f"known since {each.known_since}",
+                status=status,
                 count=each.count,
                 runs=each.run_count,
                 example=each.example,
             )
-            for each in summary.findings
+            for each, status in (
+                *((each, summary.status(each)) for each in summary.findings),
+                *summary.missed(),
+            )
         ]
         page = write_results(self.done, findings)
         return msgspec.structs.replace(summary, page=str(page))
@@ -306,13 +316,16 @@ class Closing:
         write_atomically(self.done.root / SUMMARY, text)
         return summary
 
-    def _compared(self, base: NightSummary) -> Comparison | None:
-        """Compare the runs of the cells that count with those of the night ``base``; ``None`` where
-        either has none any more, or nothing is to be compared.
+    def _table_of(self, base: NightSummary) -> CampaignTable | None:
+        return next((read_table(path) for day, path in self.before if day == base.night), None)
+
+    def _compared(self, table: CampaignTable, known: frozenset[str]) -> Comparison | None:
+        """Compare the runs of the cells that count with those of ``table``, the night before's;
+        ``None`` where either has none any more, or nothing is to be compared. Findings that any
+        night before had are ``known``.
         """
         rule = self.asked.night.compare
-        table = next((read_table(path) for day, path in self.before if day == base.night), None)
-        if rule == "nothing" or table is None:
+        if rule == "nothing":
             return None
         new, then = self._first_runs(self.done.table), self._first_runs(table)
         if not new or not then:
@@ -322,7 +335,7 @@ class Closing:
 
         try:
             # One seed a cell is a night too: nobody would read a change of a rate out of it.
-            found = compare(new, then, rules=Rules(findings_suffice=True))
+            found = compare(new, then, rules=Rules(findings_suffice=True, known=known))
         except FiredrillError as error:
             self.trouble.append(str(error))
             return None
@@ -519,13 +532,10 @@ def _announce(summary: NightSummary, root: Path, file: Path) -> None:
         except OSError as error:
             say(f"GITHUB_STEP_SUMMARY: {error}")
     for finding in summary.findings:
-        since = "new" if summary.is_new(finding) else f"known since {finding.known_since}"
         runs = f"{finding.run_count} runs, as {finding.runs[0]}"
-        click.echo(
-            f"finding {finding.fingerprint} {finding.anomaly} ({finding.cause}): {since}; {runs}"
-        )
-    for finding in summary.findings_gone:
-        click.echo(f"not found tonight: {finding.fingerprint} {finding.anomaly} ({finding.cause})")
+        click.echo(f"{_named(finding)}: {summary.status(finding)}; {runs}")
+    for finding, status in summary.missed():
+        click.echo(f"{_named(finding)}: {status}")
     for text in (summary.note, *summary.changes, *summary.trouble):
         if text:
             click.echo(inert(text))
@@ -533,3 +543,7 @@ def _announce(summary: NightSummary, root: Path, file: Path) -> None:
         click.echo(f"{summary.outcome.value.upper()}: {summary.meaning}: {root}")
     else:
         click.echo("interrupted: the same command goes on where it was")
+
+
+def _named(finding: NightFinding) -> str:
+    return f"finding {finding.fingerprint} {finding.anomaly} ({finding.cause})"

@@ -84,13 +84,15 @@ class Rules:
     """The rules of a comparison: ``level`` bounds the chance of any false call; ``across`` names
     what cells of the two sides may differ in (``system``, ``mode``, ``provider`` ...). With too few
     runs to tell any change of a figure a comparison is ``unknown``, or, where ``findings_suffice``,
-    what findings and faults make it.
+    what findings and faults make it. Findings ``known`` by their fingerprints are no news, also
+    where the base has none of them.
     """
 
     figures: tuple[Figure, ...] = FIGURES
     level: float = LEVEL
     across: frozenset[str] = frozenset()
     findings_suffice: bool = False
+    known: frozenset[str] = frozenset()
 
 
 def with_effects(given: Iterable[str]) -> tuple[Figure, ...]:

@@ -139,7 +139,9 @@ def compare(
     figures = figure_changes(table[table["cell"].isin(both)], rules, apart)
     faults = _fault_changes(table[table["cell"].isin(both)], rules.level)
     findings = _finding_changes(table)
-    judged_known = _corrected([each for each in findings if each.new and each.base])
+    news = [each for each in findings if each.new and not each.base]
+    back = [each for each in news if each.fingerprint in rules.known]
+    judged_known = _corrected([each for each in findings if each.new and each.base] + back)
     changed = tuple(each for each in judged_known if each.p_value <= rules.level)
     gone = [each for each in findings if not each.new]
     found = Comparison(
@@ -149,7 +151,7 @@ def compare(
         base=_summary(base),
         level=rules.level,
         notes=tuple(_notes(table, both, hosts, figures, rules)),
-        findings_new=tuple(each for each in findings if not each.base),
+        findings_new=tuple(each for each in news if each not in back),
         findings_gone=tuple(each for each in gone if each.of_new),
         findings_changed=changed,
         findings_known=tuple(judged_known),

@@ -63,8 +63,7 @@ def code_quality(summary: NightSummary, file: str) -> bytes:
     where = _Location(PurePath(inert(file)).as_posix(), _Lines(1))
     issues = [
         Issue(
-            description=f"{each.anomaly} ({each.cause}), {_since(summary, each.known_since)}: "
-            f"{each.example}",
+            description=f"{each.anomaly} ({each.cause}), {summary.status(each)}: {each.example}",
             check_name=each.anomaly,
             fingerprint=each.fingerprint,
             severity="critical",
@@ -95,7 +94,7 @@ def code_quality(summary: NightSummary, file: str) -> bytes:
 def _said(summary: NightSummary) -> Iterator[tuple[str, str, str]]:
     for finding in summary.findings:
         if not finding.quarantined:
-            title = f"{finding.anomaly}, {_since(summary, finding.known_since)}"
+            title = f"{finding.anomaly}, {summary.status(finding)}"
             text = f"{finding.cause}; {finding.run_count} runs, as {finding.runs[0]}"
             yield "error", title, f"{text}: {finding.example}" if finding.example else text
     for row in summary.cells:
@@ -111,10 +110,6 @@ def _said(summary: NightSummary) -> Iterator[tuple[str, str, str]]:
 def _title(row: CellRow) -> str:
     outcome = row.outcome.value if row.outcome else ""
     return f"{outcome}: {axes_of(row)}, seed {row.seed}"
-
-
-def _since(summary: NightSummary, since: object) -> str:
-    return "new" if since == summary.night else f"known since {since}"
 
 
 def _data(text: str) -> str:

@@ -73,7 +73,7 @@ def _lines(summary: NightSummary) -> Iterator[str]:
 
 def _findings(summary: NightSummary) -> Iterator[str]:
     rows = [(each, _status(summary, each)) for each in summary.findings]
-    rows += [(each, "not found tonight") for each in summary.findings_gone]
+    rows += summary.missed()
     if not rows:
         return
     yield ""
@@ -86,7 +86,7 @@ def _findings(summary: NightSummary) -> Iterator[str]:
 
 
 def _status(summary: NightSummary, finding: NightFinding) -> str:
-    status = "**new**" if summary.is_new(finding) else f"known since {finding.known_since}"
+    status = "**new**" if summary.is_new(finding) else summary.status(finding)
     return f"{status}, quarantined" if finding.quarantined else status
 
 

@@ -7,7 +7,7 @@ Names and texts in it come from nodes and runs; they are inert (``harness.text``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 
@@ -55,8 +55,9 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``base``, and of what else went wrong (``trouble``); ``exit_code`` is that of the command.
     ``changes`` are the sentences of the comparison, ``compare_notes`` what a reader should know
     beside; ``counts`` has the cells by outcome.
-    ``findings_gone`` were found in the night before and not in this one. ``cells`` are those that
-    are not valid; ``artifacts`` are files beside ``page``, ``commands`` show each failure again.
+    ``findings_gone`` were found in the night before and not in this one, ``findings_untried``
+    neither, since no cell that had them was run. ``cells`` are those that are not valid;
+    ``artifacts`` are files beside ``page``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -77,6 +78,7 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     findings: tuple[NightFinding, ...] = ()
     findings_gone: tuple[NightFinding, ...] = ()
+    findings_untried: tuple[NightFinding, ...] = ()
     cells: tuple[CellRow, ...] = ()
     page: str = ""
     artifacts: tuple[str, ...] = ()
@@ -87,6 +89,21 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     def is_new(self, finding: NightFinding) -> bool:
         """Whether no night before had ``finding``."""
         return finding.known_since == self.night
+
+    def status(self, finding: NightFinding) -> str:
+        """Whether ``finding``, of this night, is new, or since when it is known."""
+        return "new" if self.is_new(finding) else f"known since {finding.known_since}"
+
+    def missed(self) -> Iterator[tuple[NightFinding, str]]:
+        """Yield the findings of the night before that this one does not have, each counted as met
+        in no run, and what that means.
+        """
+        for findings, status in (
+            (self.findings_gone, "not found tonight"),
+            (self.findings_untried, "not tried tonight: no cell that had it was run"),
+        ):
+            for finding in findings:
+                yield msgspec.structs.replace(finding, count=0, run_count=0), status
 
 
 def directory_name(campaign: str, night: date) -> str:
@@ -177,6 +194,16 @@ def gone_since(
     now = {finding.fingerprint for finding in findings}
     before = base.findings if base is not None else ()
     return tuple(finding for finding in before if finding.fingerprint not in now)
+
+
+def tried_again(finding: NightFinding, before: CampaignTable | None, now: CampaignTable) -> bool:
+    """Whether a cell was run ``now`` that is, but for its seed, one of those that had ``finding``
+    in the night ``before``. Where no run of it is known any more, it counts as tried.
+    """
+    rows = before.cells if before is not None else ()
+    had = [axes_of(row) for row in rows if Path(row.run).name in finding.runs]
+    run = {axes_of(row) for row in now.cells if row.outcome is not None}
+    return not had or not run.isdisjoint(had)
 
 
 def counts_of(table: CampaignTable) -> dict[str, int]:

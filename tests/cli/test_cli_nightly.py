@@ -216,6 +216,16 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     assert summary["comparison"] == "violation"
     assert summary["changes"][0].startswith("new finding: ")
 
+    # Back after a night without it, it is no news: the page says since when it is known.
+    (file.parent / "base.toml").write_text(PLAN)
+    assert run(file, "2026-11-24") == 0
+    assert night_of(file, "2026-11-24")["findings_gone"]
+    (file.parent / "base.toml").write_text(BUGGY)
+    assert run(file, "2026-11-25") == 1
+    summary = night_of(file, "2026-11-25")
+    assert (summary["comparison"], summary["changes"]) == ("valid", [])
+    assert summary["findings"][0]["known_since"] == "2026-11-23"
+
 
 @pytest.mark.parametrize("command", ["'", "", "   "])
 def test_a_command_that_is_none_is_refused(command: str, file: Path) -> None:

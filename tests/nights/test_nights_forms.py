@@ -30,6 +30,7 @@ from results.nights.summary import (
     nights_before,
     read_night,
     red_cells,
+    tried_again,
     write_night,
 )
 from results.store.run_entry import RecordedFinding, RunEntry
@@ -245,6 +246,30 @@ def test_a_finding_is_known_since_the_first_night_that_had_it_over_gaps() -> Non
     assert [each.fingerprint for each in third.findings] == ["c", "b", "a"]
     assert [third.is_new(each) for each in third.findings] == [True, False, False]
     assert [each.fingerprint for each in gone_since(first, second.findings)] == ["a"]
+
+
+def test_a_finding_whose_cells_were_not_run_is_told_apart_from_one_that_was_not_found() -> None:
+    def row(mode: str, run: str, outcome: Outcome | None) -> CellRow:
+        return CellRow(axes={"mode": mode}, seed=1, key=mode + run, outcome=outcome, run=run)
+
+    def table(*rows: CellRow) -> CampaignTable:
+        return CampaignTable(name="n", outcome=Outcome.VALID, cells=rows)
+
+    before = table(row("SC", "/a/r1", Outcome.VIOLATION), row("HA", "/a/r2", Outcome.VIOLATION))
+    now = table(row("SC", "/a/r3", Outcome.VALID), row("HA", "", None))
+    of = {run: findings_of(NIGHT, [(entry(run, "f"), False)], [])[0] for run in ("r1", "r2", "r9")}
+
+    assert tried_again(of["r1"], before, now)
+    assert not tried_again(of["r2"], before, now)
+    assert tried_again(of["r9"], before, now)
+    base, _ = night("a")
+    told = msgspec.structs.replace(base, findings_gone=(of["r1"],), findings_untried=(of["r2"],))
+    said = [(each.run_count, status) for each, status in told.missed()]
+    assert said == [
+        (0, "not found tonight"),
+        (0, "not tried tonight: no cell that had it was run"),
+    ]
+    assert all(status in markdown(told) for _, status in said)
 
 
 def test_runs_of_one_finding_are_joined_and_quarantine_holds_only_where_all_are() -> None:

@@ -174,6 +174,17 @@ def test_the_same_anomaly_under_another_fault_is_new_and_says_what_is_known() ->
     assert found.note == "the base has this anomaly under kill of leader"
 
 
+def test_a_finding_known_from_before_the_base_is_no_news_when_it_is_back() -> None:
+    base, new = side("b", SEEDS, {}), found_in(side("a", SEEDS, {}), 10, finding())
+    (news,) = compare(new, base).findings_new
+
+    found = compare(new, base, rules=Rules(known=frozenset({news.fingerprint})))
+
+    assert (found.findings_new, found.findings_gone) == ((), ())
+    assert [(each.new, each.base) for each in found.findings_known] == [(1, 0)]
+    assert found.outcome is Outcome.VALID
+
+
 def test_a_finding_is_gone_only_where_its_cell_was_run() -> None:
     base = found_in(side("b", SEEDS, {}), 2, finding())
     elsewhere = side("a", SEEDS, {}, workload="bank")
