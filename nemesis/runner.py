@@ -506,8 +506,7 @@ class Nemesis:
                 self._note(scene, active, FaultState.HEALED, proof.text, active.gone_ns)
             self._unproven(scene, active, "heal", f"{lacking}: {proof.text}")
         else:
-            text = f"fault {active.number} ({_short(active)}) not healed yet: {proof.text}"
-            self._write(Note(at_ns=scene.clock.now_ns(), text=text))
+            self._remark(scene, active, f"not healed yet: {proof.text}")
         return bool(proof.holds)
 
     async def _look_healed(self, scene: Scene, active: Active) -> Proof:
@@ -539,8 +538,10 @@ class Nemesis:
         if nodes and isinstance(system, Readmits):
             work = system.readmit(scene.cluster, scene.provider, nodes)
             if back := await call("readmit", work, self._limits.readmit_s):
-                text = f"fault {active.number}: {', '.join(back)} had been thrown out, restarted"
-                self._write(Note(at_ns=scene.clock.now_ns(), text=text))
+                self._remark(scene, active, f"{', '.join(back)} had been thrown out, restarted")
+
+    def _remark(self, scene: Scene, active: Active, text: str) -> None:
+        self._write(Note(at_ns=scene.clock.now_ns(), fault=active.number, text=text))
 
     def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
         """The heal is proven: record it, and free the nodes."""

@@ -75,10 +75,13 @@ class Complete(
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note", tag_field="record"):
-    """A remark that is no outcome: a late answer, a reconnect, a warning."""
+    """A remark that is no outcome: a late answer, a reconnect, a warning. ``fault`` is the number
+    of the fault that it is about.
+    """
 
     at_ns: int
     process: int | None = None
+    fault: int | None = None
     text: str
 
 

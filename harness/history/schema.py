@@ -128,6 +128,7 @@ NOTES = _schema(
     _column("at_ns", pa.int64()),
     _column("process", pa.int64(), nullable=True),
     _column("text", pa.string()),
+    _column("fault", pa.int64(), nullable=True),
 )
 
 
@@ -135,6 +136,7 @@ LATER: Mapping[str, Mapping[str, int | None]] = {
     "events": dict.fromkeys(
         ("generation", "previous_generation", "base_index", "base_term", "survivors")
     ),
+    "notes": {"fault": None},
     "controller": dict.fromkeys(("cpu_share", "resident_bytes")),
     "states": {"generation": 0},
     "logs": {"generation": 0},

@@ -37,7 +37,7 @@ from results.report.run_data import RunData
 AROUND_S = BEFORE_NS / NS_PER_S
 STEP_S = 0.1
 SECOND_NS = NS_PER_S
-FAULTS_MAX = 100
+FAULTS_MAX = 1000  # the work of each grows with their number
 
 Ints = npt.NDArray[np.int64]
 

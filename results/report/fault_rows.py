@@ -4,7 +4,7 @@ proofs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -52,8 +52,7 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
     drive phase; faults count from 0 in the order of the schedule.
     """
     drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
-    nemesis = material.plan.get("nemesis")
-    schedule = nemesis.get("schedule", []) if isinstance(nemesis, Mapping) else []
+    schedule = material.planned_faults
     effects, besides = _effects(material), harness_actions.of_faults(material)
     begun = {span.fault: span for span in fault_spans(material.faults)}
     found = []

@@ -22,7 +22,6 @@ MET_MAX = 12  # rows of what its clients noted: notes alike make one
 NOTES_MAX = 100_000  # of clients, looked at: a store that is down for an hour makes a million
 ALIKE_CHARS = 160  # of a note, its numbers left out, that make it like another
 HARNESS = "firedrill"
-_OF_FAULT = re.compile(r"fault (\d+)(?: \([^)]*\))?:? (.*)", re.DOTALL)  # as the nemesis writes
 _NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?")
 
 
@@ -64,16 +63,16 @@ def of_faults(material: RunData) -> dict[int, str]:
         return {}
     notes = material.history.notes()
     told: dict[int, list[str]] = {}
-    for row in notes.filter(pc.is_null(notes["process"])).to_pylist():
-        if found := _OF_FAULT.fullmatch(row["text"]):
-            text = f"{found[2]} (at {seconds(row['at_ns'])} s)"
-            told.setdefault(int(found[1]), []).append(text)
+    for row in notes.filter(pc.is_valid(notes["fault"])).to_pylist():
+        text = f"{row['text']} (at {seconds(row['at_ns'])} s)"
+        told.setdefault(row["fault"], []).append(text)
     return {number: "; ".join(texts) for number, texts in told.items()}
 
 
 def _own(row: Mapping[str, Any]) -> HarnessAction:
     at = seconds(row["at_ns"])
-    return HarnessAction(first=at, last=at, times="1", who=HARNESS, text=row["text"])
+    about = "" if row["fault"] is None else f"fault {row['fault']}: "
+    return HarnessAction(first=at, last=at, times="1", who=HARNESS, text=about + row["text"])
 
 
 def _met(notes: pa.Table) -> Iterator[HarnessAction]:

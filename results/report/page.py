@@ -93,16 +93,20 @@ class Page:
     latency: Grid | None
     faults: tuple[FaultRow, ...]
     faults_more: int
+    no_faults: str
     doings: HarnessActions
     coverage: sections.Coverage | None
     recoveries: tuple[sections.RecoveryRow, ...]
+    recoveries_more: int
     availability: tuple[Grid, ...]
     statistics: tuple[Grid, ...]
     events: tuple[Event, ...]
     events_more: int
     event_kinds: tuple[tuple[str, int], ...]
     nodes: tuple[NodeFiles, ...]
+    no_nodes: str
     logs: tuple[sections.LogRow, ...]
+    logs_more: int
     controller: str
     plan_lines: tuple[str, ...]
     plan_more: int
@@ -121,6 +125,8 @@ def page(material: RunData) -> Page:
     events, _ = cards.event_rows(event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
     kinds = Counter(material.events["kind"].to_pylist())
     lines = material.plan_text.splitlines()
+    recoveries = fault_recovery.recoveries(material)
+    log_rows, logs_more = sections.logs(verdict)
     return Page(
         run_id=manifest.run_id,
         under_test=_under_test(material),
@@ -145,16 +151,20 @@ def page(material: RunData) -> Page:
         latency=_latency(material),
         faults=fault_rows.rows(material),
         faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),
+        no_faults=_no_faults(material),
         doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
-        recoveries=sections.recovery_rows(fault_recovery.recoveries(material)),
+        recoveries=sections.recovery_rows(recoveries),
+        recoveries_more=max(0, len(recoveries) - sections.RECOVERIES_MAX),
         availability=sections.availability(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
         events_more=material.events.num_rows - len(events),
         event_kinds=tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
         nodes=material.nodes,
-        logs=sections.logs(verdict),
+        no_nodes="Nothing was collected from them.",
+        logs=log_rows,
+        logs_more=logs_more,
         controller=sections.controller(verdict),
         plan_lines=tuple(lines[:PLAN_LINES_MAX]),
         plan_more=max(0, len(lines) - PLAN_LINES_MAX),
@@ -174,6 +184,15 @@ def banner(verdict: Verdict) -> tuple[str, ...]:
     more = len(verdict.anomalies) + len(others) - REASONS_MAX
     rest = [f"and {more} more reasons, in analysis/verdict.json"] if more > 0 else []
     return (*islice(found, REASONS_MAX), *rest)
+
+
+def _no_faults(material: RunData) -> str:
+    """Say why no fault is on the page, where none is."""
+    planned = len(material.planned_faults)
+    if not planned:
+        return "No faults were planned."
+    which = "the fault that was" if planned == 1 else f"any of the {planned} faults that were"
+    return f"The run ended before {which} planned."
 
 
 def _named_anomalies(verdict: Verdict | None) -> int:

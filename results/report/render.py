@@ -100,7 +100,12 @@ def _no_lists(content: Page) -> Page:
         events=content.events[:LEAN_LINES],
         events_more=content.events_more + len(content.events[LEAN_LINES:]),
         logs=content.logs[:LEAN_LINES],
+        logs_more=content.logs_more + len(content.logs[LEAN_LINES:]),
         nodes=(),
+        no_nodes="The list of what was collected is left out: it would make this page larger than "
+        "a page should be. The files are in the directory nodes."
+        if content.nodes
+        else content.no_nodes,
     )
 
 

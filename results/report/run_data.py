@@ -68,6 +68,13 @@ class RunData:
         return self.history.manifest
 
     @property
+    def planned_faults(self) -> list[Any]:
+        """The faults of the plan that drove the run, as the plan has them."""
+        nemesis = self.plan.get("nemesis") if self.history.planned else None
+        schedule = nemesis.get("schedule") if isinstance(nemesis, dict) else None
+        return schedule if isinstance(schedule, list) else []
+
+    @property
     def origin(self) -> Origin | None:
         """The file that the history was imported from; ``None`` for a run of ours."""
         found = self.manifest.origin

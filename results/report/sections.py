@@ -40,10 +40,13 @@ class CoverageRow:
 
 @attrs.frozen(kw_only=True)
 class Coverage:
-    """The cells of fault by role; ``empty`` names those without a hit."""
+    """The cells of fault by role; ``empty`` names those without a hit, ``more`` counts the kinds
+    that are not shown.
+    """
 
     roles: tuple[str, ...]
     rows: tuple[CoverageRow, ...]
+    more: int
     summary: str
     empty: str
 
@@ -78,20 +81,25 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
     return Coverage(
         roles=COVERED,
         rows=rows,
+        more=len(told.cells) - len(rows),
         summary=f"{told.hit or 0} of {told.of or 0} cells hit by a fault that was "
         "proven effective. A fault counts in every role that its targets held.",
         empty=named,
     )
 
 
-def logs(verdict: Verdict | None) -> tuple[LogRow, ...]:
-    """Return a row for each node and pattern with matching log lines."""
+def logs(verdict: Verdict | None) -> tuple[tuple[LogRow, ...], int]:
+    """Return a row for each node and pattern with matching log lines, ``LOG_ROWS_MAX`` at most, and
+    how many more there are.
+    """
+    nodes = verdict.node_logs if verdict else {}
     found = (
         LogRow(node=node, kind=kind, lines=cell("", here.lines), first=here.first)
-        for node, kinds in (verdict.node_logs if verdict else {}).items()
+        for node, kinds in nodes.items()
         for kind, here in kinds.items()
     )
-    return tuple(islice(found, LOG_ROWS_MAX))
+    rows = tuple(islice(found, LOG_ROWS_MAX))
+    return rows, sum(map(len, nodes.values())) - len(rows)
 
 
 def controller(verdict: Verdict | None) -> str:
@@ -204,6 +212,8 @@ def _by_partition(gaps: PartitionGaps | None) -> tuple[Grid, ...]:
         return ()  # with too few writes no partition has a figure
     columns = ("window", *(f"partition {number}" for number in gaps.partition[:SHOWN_MAX]))
     title = "Longest time without an acknowledged write, by partition (s)"
+    if (unseen := len(gaps.partition) - SHOWN_MAX) > 0:
+        title += f", without {unseen} more that analysis/verdict.json has"
     more = len(gaps.windows) - len(rows)
     return (Grid(title=title, columns=columns, rows=rows, more=more),)
 

@@ -97,7 +97,7 @@ def cell(name: str, value: Any, depth: int = 0) -> str:  # noqa: ANN401 (what JS
     if name.endswith("_ns") and isinstance(value, int | float):
         return seconds(value)
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        return number(value)
     if isinstance(value, int):
         return str(value) if name in _IDENTIFIERS else f"{value:,}"
     if not isinstance(value, Mapping | list | tuple):
@@ -130,8 +130,16 @@ def _joined(parts: Iterable[str], count: int) -> str:
 
 def seconds(value_ns: float) -> str:
     """Format a time in seconds: to the millisecond, shorter times to three digits."""
-    shown = in_seconds(value_ns)
-    return f"{value_ns / NS_PER_S:.3g}" if value_ns and not float(shown) else shown
+    return _precise(value_ns / NS_PER_S, in_seconds(value_ns))
+
+
+def number(value: float) -> str:
+    """Format a figure: to three decimals, one below a thousandth to three digits."""
+    return _precise(value, f"{value:,.3f}")
+
+
+def _precise(value: float, shown: str) -> str:
+    return f"{value:.3g}" if 0 < abs(value) < 0.001 else shown
 
 
 def _nested(value: Any) -> bool:  # noqa: ANN401

@@ -156,7 +156,8 @@ def test_phases_and_notes_are_kept(tmp_path: Path) -> None:
     history = sealed(tmp_path, small_history())
 
     assert history.manifest.phases == (("drive", 1), ("seal", 100))
-    assert history.notes().to_pylist() == [{"at_ns": 41, "process": 1, "text": "reconnected"}]
+    note = {"at_ns": 41, "process": 1, "text": "reconnected", "fault": None}
+    assert history.notes().to_pylist() == [note]
 
 
 def test_a_sealed_run_says_so_and_drops_its_chunks(tmp_path: Path) -> None:

@@ -256,8 +256,8 @@ def test_a_node_that_was_thrown_out_is_taken_back_before_its_heal_is_proven() ->
 
         assert stage.states() == WHOLE_LIFE
         assert "boot-2" in stage.last(0, FaultState.HEALED).text
-        notes = [record.text for record in stage.records if isinstance(record, Note)]
-        assert notes == ["fault 0: n2 had been thrown out, restarted"]
+        notes = [(note.fault, note.text) for note in stage.records if isinstance(note, Note)]
+        assert notes == [(0, "n2 had been thrown out, restarted")]
 
     in_virtual_time(scenario)
 

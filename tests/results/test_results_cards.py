@@ -203,3 +203,11 @@ def test_a_cell_tells_how_much_of_it_is_left_out() -> None:
     assert cell("rows", [7] * 50) == ", ".join("7" * 50)
     assert cell("x", [[[[[1]]]]]) == "…"
     assert cell("x", [[[[1]]]]) == "1"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0.000"), (0.0005, "0.0005"), (-0.00042, "-0.00042"), (0.25, "0.250")],
+)
+def test_a_small_figure_is_not_shown_as_nothing(value: float, shown: str) -> None:
+    assert cell("limit", value) == shown

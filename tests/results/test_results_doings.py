@@ -21,8 +21,8 @@ from results.report.render import write_report
 from results.report.run_data import gather
 
 NS = 1_000_000_000
-RESTARTED = Note(at_ns=13 * NS, text="fault 0: n2 had been thrown out, restarted")
-LATER = Note(at_ns=14 * NS, text="fault 0 (kill of n3) not healed yet: n3 runs but tells no roles")
+RESTARTED = Note(at_ns=13 * NS, fault=0, text="n2 had been thrown out, restarted")
+LATER = Note(at_ns=14 * NS, fault=0, text="not healed yet: n3 runs but tells no roles")
 
 
 def met(at_s: float, process: int, text: str) -> Note:

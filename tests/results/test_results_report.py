@@ -32,9 +32,9 @@ from harness.history.records import (
 from harness.history.seal import recover, seal
 from harness.protocols.finding import Dependency, Finding
 from harness.protocols.promise import Promise
-from harness.protocols.verdict import Anomaly, Takeover, Verdict
+from harness.protocols.verdict import Anomaly, Coverage, LogLines, Takeover, Verdict
 from harness.run.directory import RunDirectory
-from results.report import fault_rows
+from results.report import fault_rows, sections
 from results.report import page as pages
 from results.report.render import LEAN_LINES, write_report
 from results.report.run_data import gather
@@ -468,6 +468,38 @@ def test_lists_that_are_too_long_by_themselves_go_last_and_the_page_says_so(
 
     assert run.report.stat().st_size < limit
     assert f"and {pages.EVENTS_MAX - LEAN_LINES} more in events.parquet" in page.text
+    assert "The list of what was collected is left out" in page.text
+    assert "Nothing was collected" not in page.text
+
+
+def test_that_a_run_broke_off_before_its_faults_is_not_that_it_had_none(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL | {"breaks": ()})
+    unplanned = build(tmp_path / "unplanned", **SMALL | {"breaks": ()})
+    unplanned.plan.write_text(unplanned.plan.read_text().partition("[[nemesis")[0])
+
+    assert "The run ended before the fault that was planned." in report(run, valid()).text
+    assert "No faults were planned." in report(unplanned, valid()).text
+
+
+def test_what_a_page_has_no_room_for_is_counted(tmp_path: Path) -> None:
+    faults = tuple(
+        Break(kind="kill", target="n1", nodes=("n1",), start_s=4.0 + at, end_s=4.5 + at)
+        for at in range(sections.RECOVERIES_MAX + 3)
+    )
+    run = build(tmp_path / "run", duration_s=80.0, rate_per_s=5.0, breaks=faults)
+    lines = {"panic": LogLines(lines=1, first="panic: out of memory")}
+    kinds = [f"kind-{number:03}" for number in range(sections.CELLS_MAX + 2)]
+    told = msgspec.structs.replace(
+        valid(),
+        coverage=Coverage(hit=0, of=0, cells={kind: {"primary": 1} for kind in kinds}),
+        node_logs={f"n{number}": lines for number in range(sections.LOG_ROWS_MAX + 4)},
+    )
+
+    page = report(run, told)
+
+    assert "and 3 more faults" in page.text
+    assert "and 2 more kinds in analysis/verdict.json" in page.text
+    assert "and 4 more in analysis/verdict.json" in page.text
 
 
 def test_whatever_an_anomaly_is_called_its_place_on_the_page_is_its_own(tmp_path: Path) -> None:
