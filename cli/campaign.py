@@ -479,10 +479,24 @@ def write_results(done: Conducted, findings: Sequence[PageFinding] = ()) -> Path
     """Write the table and the page of a campaign, and return the path of the page. Raises
     ``HarnessError``.
     """
-    from results.report.campaign_page import write_campaign
-
     done.root.mkdir(parents=True, exist_ok=True)
     encoded = msgspec.json.format(msgspec.json.encode(done.table), indent=2) + b"\n"
     write_atomically(done.root / TABLE, encoded)
+    return write_page(done, done.root, findings)
+
+
+def write_page(
+    done: Conducted,
+    root: Path,
+    findings: Sequence[PageFinding],
+    reports: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the page of a campaign into ``root`` as ``results.report.campaign_page`` does, and
+    return its path. Raises ``HarnessError``.
+    """
+    from results.report.campaign_page import write_campaign
+
     table = done.table
-    return write_campaign(done.root, table.name, table.outcome, table.cells, done.note, findings)
+    return write_campaign(
+        root, table.name, table.outcome, table.cells, done.note, findings, reports
+    )

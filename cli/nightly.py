@@ -18,7 +18,14 @@ import attrs
 import click
 import msgspec
 
-from cli.campaign import CAMPAIGNS, Conducted, conduct, past_by_axes, write_results
+from cli.campaign import (
+    CAMPAIGNS,
+    Conducted,
+    conduct,
+    past_by_axes,
+    write_page,
+    write_results,
+)
 from cli.campaign_options import TABLE, CampaignOptions, campaign_options
 from cli.cells import code_digest
 from cli.run_pages import refresh_index
@@ -32,7 +39,7 @@ from harness.campaigns.matrix import CampaignFile, NightRules, Past, read
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
-from harness.history.files import read_small, write_atomically
+from harness.history.files import is_regular, read_small, write_atomically
 from harness.plan.plan import MAX_SEED
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import MIB
@@ -60,6 +67,7 @@ from results.store.store import RunStore
 
 if TYPE_CHECKING:
     from results.compare.comparison import Comparison
+    from results.report.campaign_page import PageFinding
 
 ARTIFACTS = "artifacts"
 NOTIFY_LIMIT_S = 60.0
@@ -242,10 +250,24 @@ class Closing:
         return summary
 
     def copy(self, target: Path, summary: NightSummary) -> NightSummary:
-        """Copy what the night wrote into ``target``, without what it goes on from."""
+        """Copy what the night wrote into ``target``, without what it goes on from, and the reports
+        of what was packed, to which its page leads there.
+        """
         left_out = shutil.ignore_patterns(RESULTS_FILE, ".*")
+        paths = {Path(row.run).name: Path(row.run) for row in self.done.table.cells if row.run}
+        reports: dict[str, str] = {}
         try:
             shutil.copytree(self.done.root, target, ignore=left_out, dirs_exist_ok=True)
+            for name in summary.artifacts:
+                run = Path(name).name.removesuffix(SUFFIX)
+                report = RunDirectory(paths[run]).report
+                if is_regular(report):
+                    shutil.copyfile(report, target / ARTIFACTS / f"{run}.html")
+                    reports[run] = f"{ARTIFACTS}/{run}.html"
+            write_page(self.done, target, _page_findings(summary), reports)
+        except FiredrillError as error:
+            self.trouble.append(f"--output: {error}")
+            return self._written(summary)
         except OSError as error:  # of several files one of its kind
             self.trouble.append(f"--output: {error.strerror or 'not all could be copied'}")
             return self._written(summary)
@@ -280,24 +302,7 @@ class Closing:
         )
 
     def _page(self, summary: NightSummary) -> NightSummary:
-        from results.report.campaign_page import PageFinding
-
-        findings = [
-            PageFinding(
-                fingerprint=each.fingerprint,
-                anomaly=each.anomaly,
-                cause=each.cause,
-                status=status,
-                count=each.count,
-                runs=each.run_count,
-                example=each.example,
-            )
-            for each, status in (
-                *((each, summary.status(each)) for each in summary.findings),
-                *summary.missed(),
-            )
-        ]
-        page = write_results(self.done, findings)
+        page = write_results(self.done, _page_findings(summary))
         return msgspec.structs.replace(summary, page=str(page))
 
     def _table_forms(self, summary: NightSummary) -> NightSummary:
@@ -449,6 +454,24 @@ class Closing:
             )
             for each in found
         ]
+
+
+def _page_findings(summary: NightSummary) -> list[PageFinding]:
+    from results.report.campaign_page import PageFinding
+
+    found = [(each, summary.status(each)) for each in summary.findings]
+    return [
+        PageFinding(
+            fingerprint=each.fingerprint,
+            anomaly=each.anomaly,
+            cause=each.cause,
+            status=status,
+            count=each.count,
+            runs=each.run_count,
+            example=each.example,
+        )
+        for each, status in (*found, *summary.missed())
+    ]
 
 
 def _rules(rules: NightRules) -> tuple[Rule, Rule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -37,10 +37,13 @@ def write_campaign(
     rows: Sequence[CellRow],
     note: str = "",
     findings: Sequence[PageFinding] = (),
+    reports: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the page about the cells ``rows`` of the campaign ``name`` into ``root``, and return
-    its path; links lead to the reports of the runs, which lie beside it. ``note`` is said at the
-    top; ``findings`` are shown before the cells. Raises ``HarnessError``.
+    its path. Links lead to the reports and the smallest plans in the run store that ``root`` is in,
+    or, for a page that is taken elsewhere, to ``reports`` alone, which lie beside it: their paths
+    by the names of their runs. ``note`` is said at the top; ``findings`` are shown before the
+    cells. Raises ``HarnessError``.
     """
     matrix = [
         (axes, [(f"{MARKS[each]} {each.value}", each, count) for each, count in counts.items()])
@@ -55,7 +58,7 @@ def write_campaign(
         note=note,
         matrix=matrix,
         findings=findings,
-        cells=[_cell(row, root) for row in ordered],
+        cells=[_cell(row, *_links(row, root, reports)) for row in ordered],
         missing=sum(row.outcome is None for row in rows),
     )
     path = root / PAGE
@@ -66,9 +69,8 @@ def write_campaign(
 _WORST: tuple[Outcome | None, ...] = (*Outcome, None)
 
 
-def _cell(row: CellRow, root: Path) -> dict[str, str]:
+def _cell(row: CellRow, report: str, shrunk: str) -> dict[str, str]:
     found = ", ".join(f"{name} ({count})" for name, count in sorted(row.anomalies.items()))
-    report = Path(row.run) / "report.html" if row.run else None
     return {
         "outcome": row.outcome.value if row.outcome else "not run",
         "mark": MARKS[row.outcome] if row.outcome else "",
@@ -80,9 +82,22 @@ def _cell(row: CellRow, root: Path) -> dict[str, str]:
         "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",
         "took": f"{row.wall_s:.1f} s",
         "run": Path(row.run).name,
-        "report": _link(report, root) if report is not None and report.is_file() else "",
-        "shrunk": _link(Path(row.shrunk), root) if row.shrunk else "",
+        "report": report,
+        "shrunk": shrunk,
     }
+
+
+def _links(row: CellRow, root: Path, reports: Mapping[str, str] | None) -> tuple[str, str]:
+    """Return where the report and the smallest plan of a cell are, from the page."""
+    if not row.run:
+        return "", ""
+    if reports is not None:
+        return reports.get(Path(row.run).name, ""), ""
+    report = Path(row.run) / "report.html"
+    return (
+        _link(report, root) if report.is_file() else "",
+        _link(Path(row.shrunk), root) if row.shrunk else "",
+    )
 
 
 def _link(path: Path, root: Path) -> str:

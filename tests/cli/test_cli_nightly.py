@@ -108,7 +108,7 @@ def test_a_night_is_one_command_and_the_next_one_knows_what_it_found(
     assert "campaign=night" in listed["tags"]
 
     # What is attached opens in another store, with its verdict and its report.
-    (packed,) = (tmp_path / "out" / "artifacts").iterdir()
+    (packed,) = (tmp_path / "out" / "artifacts").glob("*.tar.gz")
     assert packed.stat().st_size < 1 << 20
     elsewhere = tmp_path / "elsewhere"
     assert execute(["check", str(packed), "--runs-dir", str(elsewhere), "--executor", "local"]) == 1
@@ -116,6 +116,13 @@ def test_a_night_is_one_command_and_the_next_one_knows_what_it_found(
     (opened,) = RunStore(elsewhere).runs()
     assert opened.report.is_file()
     assert packed.name.startswith(opened.root.name)
+
+    # So does the page: it leads to what is beside it, and nowhere else.
+    leads = re.findall(r'href="([^"]*)"', (tmp_path / "out" / "campaign.html").read_text())
+    assert leads == [f"artifacts/{opened.root.name}.html"]
+    assert (tmp_path / "out" / leads[0]).read_bytes() == (
+        tmp_path / "runs" / opened.root.name / "report.html"
+    ).read_bytes()
 
 
 def test_a_night_that_is_known_runs_nothing_again_and_a_failed_notify_is_trouble(
