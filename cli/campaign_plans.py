@@ -106,7 +106,7 @@ def swarm_plans(
 
 def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Plan:
     """Return the plan that ``seed`` draws, with its schedule. Raises ``PlanError``."""
-    from cli.wiring import named, schedule_of
+    from cli.wiring import drawn_schedule, named, schedule_of
     from clusters.reference.swarm import settings, sharpened
 
     drawn = settings(seed, workload, overrides)
@@ -119,7 +119,9 @@ def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Pla
         return plan
     for kind in plan.nemesis.mix:
         named("nemesis.mix", "faults", kind)
-    return resolved(plan, sharpened(plan, schedule_of(plan)))
+    plan = resolved(plan, sharpened(plan, drawn_schedule(plan)))
+    schedule_of(plan)  # for its checks
+    return plan
 
 
 def _with_some_kinds(plan: Plan) -> Plan:

@@ -515,22 +515,9 @@ def materialised(
     """Return the plan's schedule: as written, or drawn from its mix and seed.
     Raises ``PlanError``.
     """
-    from nemesis.schedule import check_schedule, materialise
+    from nemesis.schedule import check_schedule
 
-    given = plan.nemesis
-    schedule = given.schedule or materialise(
-        mix=given.mix,
-        seed=plan.seed,
-        duration_s=plan.drive.duration_s,
-        first_s=given.first_s,
-        hold_s=given.hold_s,
-        quiet_s=given.quiet_s,
-        partitions=system.partitions,
-        overlap=given.overlap,
-        among=given.among,
-        kinds={name: fault.kind for name, fault in faults.items()},
-        nodes=plan.cluster.nodes,
-    )
+    schedule = plan.nemesis.schedule or _drawn(plan, system, faults)
     check_schedule(
         schedule,
         faults=faults,
@@ -548,6 +535,33 @@ def materialised(
             least = f"more than its hold_s, {planned.hold_s:g}"
             raise PlanError(f"{path}.lease_s", f"expected {least} (got {fault.lease_s:g})")
     return schedule
+
+
+def _drawn(plan: Plan, system: System, faults: Mapping[str, Fault]) -> tuple[PlannedFault, ...]:
+    from nemesis.schedule import materialise
+
+    given = plan.nemesis
+    return materialise(
+        mix=given.mix,
+        seed=plan.seed,
+        duration_s=plan.drive.duration_s,
+        first_s=given.first_s,
+        hold_s=given.hold_s,
+        quiet_s=given.quiet_s,
+        partitions=system.partitions,
+        overlap=given.overlap,
+        among=given.among,
+        kinds={name: fault.kind for name, fault in faults.items()},
+        nodes=plan.cluster.nodes,
+    )
+
+
+def drawn_schedule(plan: Plan) -> tuple[PlannedFault, ...]:
+    """Return the schedule that is drawn from the mix and seed of ``plan``, of which kinds that need
+    options have none yet. Raises ``PlanError``.
+    """
+    faults = {kind: build_fault(kind) for kind in sorted(plan.nemesis.mix)}
+    return _drawn(plan, build_system(plan), faults)
 
 
 def schedule_of(plan: Plan) -> tuple[PlannedFault, ...]:

@@ -24,7 +24,8 @@ REPLICAS = 3
 LEAST_NODES = 4  # all of them are members at first
 SPARES = 2
 # Kinds that strike while data moves; those that take a node's disk wait for whole replicas.
-KINDS = ("kill", "restart", "pause", "partition", "one-way")
+# Slow disks and links make the stages of a change long enough to fall into, and differ by member.
+KINDS = ("delay", "disk-slow", "kill", "one-way", "partition", "pause", "restart")
 DRIVE_S = 27.0
 FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so long apart
 CHANGES = 4

@@ -15,7 +15,8 @@ from random import Random
 
 from msgspec.structs import replace
 
-from clusters.reference import churn
+from clusters.reference import chosen_faults, churn
+from clusters.reference.chosen_faults import CHOSEN
 from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
@@ -38,7 +39,7 @@ USUAL = (
     *("clock-jump", "clock-fast", "clock-slow"),
 )
 # Kinds that a single setting leaves out: they hide what others find.
-FAULTS = (*USUAL, "freeze", "bridge", "majorities-ring", "one-way-in")
+FAULTS = (*USUAL, "freeze", "bridge", "majorities-ring", "one-way-in", *CHOSEN)
 _DESTROYING = ("wipe", "bit-flip")  # survivable only where two others are left
 _STANDING = ("pause", "freeze")
 _ALONE = ("freeze", "host-loss", "majorities-ring")  # they take all of a node, or all nodes
@@ -60,8 +61,23 @@ _AGAIN_AFTER_S = 0.6  # of that, the start which shows it
 _DOWN_S = 0.4
 # Kinds that strike one node at an instant, and the share of them that waits for a moment.
 _AIMED = ("kill", "restart", "pause", "partition", "one-way", "one-way-in")
-_AIMED_SHARE = 0.35
-_MOMENTS = (Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED, Moment.SNAPSHOT_SAVED)
+_AIMED_SHARE = 0.5
+_CHURN_SHARE = 0.15
+_VARIANTS = ("lock", "cancel")
+_NO_CHURN = (
+    *("cluster.nodes", "cluster.spares", "system.replicas", "system.partitions", "system.ddl"),
+    *("nemesis.mix", "nemesis.schedule", churn.ASKED_BY),
+)
+# The share of seeds that have one of these in any case: they reach what chance does not. The more
+# a kind leads to logs that differ the more often.
+_CHOSEN_SHARE = 0.7
+_CHOSEN_WEIGHTS = tuple({"drop-messages": 4, "hold-messages": 3}.get(kind, 1) for kind in CHOSEN)
+_WIPE_SHARE = 0.15  # a new member is to be taken in: the only way to it without zones
+_MOMENTS = (
+    *(Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED, Moment.LEASE_ENDING),
+    *(Moment.SNAPSHOT_SAVED, Moment.SNAPSHOT_INSTALLING, Moment.SNAPSHOT_INSTALLED),
+)
+_MOMENTS_OF_CHANGES = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_STABLE)
 _MOMENTS_OF_TWO = (Moment.PREPARE_LOGGED, Moment.OUTCOME_LOGGED)  # of more than one partition
 # So long after it: at once, while a message is under way, while a commit is, while a client hears.
 _AFTER_S = (None, None, 0.001, 0.006, 0.03)
@@ -79,7 +95,8 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn |= _faults(_stream(seed, "faults"), given, drawn)
     drawn |= _environment(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
-    if churn.wanted(given):
+    drawn |= _churn(_stream(seed, "churning"), given)
+    if churn.wanted(given) or churn.ASKED_BY in drawn:
         drawn = churn.settings(_stream(seed, "churn"), drawn)
     return {key: value for key, value in drawn.items() if said(given, key) is None}
 
@@ -87,6 +104,13 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
 def _stream(seed: int, purpose: str) -> Random:
     # One for each group of settings: a draw that is added to one leaves the others as they were.
     return substream(seed, "swarm", purpose)
+
+
+def _churn(draw: Random, given: Mapping[str, object]) -> Overrides:
+    """A variant of rebalance in some seeds, where nothing is given that churn decides itself."""
+    if draw.random() >= _CHURN_SHARE or any(said(given, key) is not None for key in _NO_CHURN):
+        return {}
+    return {churn.ASKED_BY: draw.choice(_VARIANTS)}
 
 
 def _shape(draw: Random, given: Mapping[str, object]) -> Overrides:
@@ -233,8 +257,10 @@ def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Over
     kinds = tuple(chosen) if isinstance(chosen, list | tuple) else FAULTS
     out = frozenset(_impossible(drawn))
     kinds = tuple(kind for kind in kinds if kind not in out) or kinds
-    some = tuple(sorted(draw.sample(sorted(kinds), min(len(kinds), draw.randint(1, MOST_KINDS)))))
-    faults: Overrides = {"nemesis.mix": list(some)}
+    some = draw.sample(sorted(kinds), min(len(kinds), draw.randint(1, MOST_KINDS)))
+    if not isinstance(chosen, list | tuple):
+        some += [kind for kind in _often(draw) if kind in kinds and kind not in some]
+    faults: Overrides = {"nemesis.mix": sorted(some)}
     if set(some) & set(_DESTROYING):
         faults["nemesis.quiet_s"] = max(WHOLE_S, float(str(drawn["nemesis.quiet_s"])))
         length_s = float(str(drawn["drive.duration_s"]))
@@ -243,6 +269,14 @@ def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Over
         # A hold is up to a quarter shorter than asked for.
         faults["nemesis.hold_s"] = round(LEASE_S * draw.uniform(1.0, 1.35), 2)
     return faults
+
+
+def _often(draw: Random) -> Iterator[str]:
+    """Yield the kinds that a seed has beside those of the few that it draws."""
+    if draw.random() < _CHOSEN_SHARE:
+        yield draw.choices(CHOSEN, weights=_CHOSEN_WEIGHTS)[0]
+    if draw.random() < _WIPE_SHARE:
+        yield "wipe"
 
 
 def _environment(draw: Random) -> Overrides:
@@ -305,6 +339,7 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
     are left out that hardly end before the drive does.
     """
     draw, aims = _stream(plan.seed, "edges"), _stream(plan.seed, "aims")
+    choices = _stream(plan.seed, "choices")
     nodes = tuple(f"n{number + 1}" for number in range(plan.cluster.nodes))
     # Faults come late where others are in their way, and all must be over before the drive is.
     end_s = plan.drive.duration_s - CALM_S
@@ -325,6 +360,8 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
             if len({"clock-fast", "clock-slow"} & set(plan.nemesis.mix)) == 1:
                 percent = draw.choice((percent, DRIFT_EDGE))
             found.append(replace(fault, target=with_strength(fault.target, percent, "%")))
+        elif fault.kind in CHOSEN:
+            found.extend(chosen_faults.sharpened(choices, fault, plan, end_s))
         else:
             # The first one comes whatever happens: a seed without any fault shows nothing.
             found.append(_aimed(aims, fault, plan) if found else fault)
@@ -343,7 +380,11 @@ def _aimed(draw: Random, fault: PlannedFault, plan: Plan) -> PlannedFault:
     return replace(
         fault,
         target=ITS_NODE if draw.random() < 0.75 else fault.target,
-        on=draw.choice(_MOMENTS + _MOMENTS_OF_TWO * (3 if several else 0)),
+        on=draw.choice(
+            _MOMENTS
+            + _MOMENTS_OF_TWO * (3 if several else 0)
+            + _MOMENTS_OF_CHANGES * (2 if "wipe" in plan.nemesis.mix or plan.cluster.spares else 0)
+        ),
         after_s=draw.choice(_AFTER_S),
         nth=draw.choice((None, None, 2, 4)),
     )

@@ -208,10 +208,25 @@ class ReferenceClaims:
             unlocked = LockRelease(_group(event.partition), event.epoch, str(event.txn))
             return [("LocksRelease", unlocked)]
         if isinstance(event, PrimaryAnswer):
-            fact = self._of_transaction(event.body, event.answer)
+            facts = (
+                self._of_transaction(event.body, event.answer),
+                self._ended(event.body, event.answer),
+            )
             name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
-            return () if fact is None else [(name, fact)]
+            return [(name, fact) for fact in facts if fact is not None]
         return ()
+
+    def _ended(self, body: PeerBody, answer: PeerAnswer) -> Fact | None:
+        """A participant says that it has finished: home forgets the outcome upon that."""
+        if not isinstance(body, Finish) or not isinstance(answer, Ack):
+            return None
+        group, txn = _group(body.partition), str(body.txn)
+        # What was never prepared there, as far as is known to be committed, has nothing to finish.
+        # A reset may have cut off either.
+        names = [name for name in self._logs if root_of(name) == group]
+        if names != [group] or not self._logs[group].is_prepared(body.txn):
+            return None
+        return Acknowledgement(f"the end of {txn}", ((group, _finish_name(txn)),))
 
     def _of_transaction(self, body: PeerBody, answer: PeerAnswer) -> Fact | None:
         """What a primary grants, and what it tells of outcomes."""
@@ -435,7 +450,8 @@ class ReferenceClaims:
             return Command(_prepare_name(txn), txn), written
         if isinstance(command, commands.Finish):
             txn = str(command.txn)
-            return TransactionEnd(group, txn), Outcome(txn, command.ts or None)
+            ended = TransactionEnd(group, txn), Outcome(txn, command.ts or None)
+            return Command(_finish_name(txn)), *ended
         if isinstance(command, commands.Forget):
             return tuple([OutcomeDrop(str(txn)) for txn in command.txns])
         return ()
@@ -564,3 +580,7 @@ def _commit_name(ts: int) -> str:
 
 def _prepare_name(txn: str) -> str:
     return f"prepare of {txn}"
+
+
+def _finish_name(txn: str) -> str:
+    return f"finish of {txn}"

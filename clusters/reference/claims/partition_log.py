@@ -35,6 +35,10 @@ class PartitionLog:
         other._commands = self._commands
         return other
 
+    def is_prepared(self, txn: TxnId) -> bool:
+        """Whether ``txn`` is prepared, and not finished, by what is known to be committed."""
+        return txn in self._prepared
+
     def committed(self, index: int, mark: int) -> list[Fact]:
         """What the entry did; nothing for a leader's first entry and for configurations."""
         self._complete = self._complete and mark != 0

@@ -183,7 +183,7 @@ class Reporter:
                 continue
             replica = self._replica(group, room)
             if whole:
-                content = await content_digest(group.machine.content())
+                content = await content_digest(group.content())
                 replica = msgspec.structs.replace(replica, content=content)
             replicas.append(replica)
         return StateReport(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Protocol
 
 import msgspec
@@ -172,6 +173,13 @@ class Group:
         taken = tuple(self._events)
         self._events.clear()
         return taken
+
+    def content(self) -> Iterable[object]:
+        """All that is equal on every member that has applied the same: the members at that place,
+        and the content of the state machine (``StateMachine.content``).
+        """
+        members = str(self.raft.configuration_at(self.applied_index))
+        return chain((members,), self.machine.content())
 
     def status(self) -> GroupStatus:
         """For admin."""

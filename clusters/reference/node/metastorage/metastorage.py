@@ -322,8 +322,10 @@ class Metastorage:
         """Nothing: metastorage never answers before it applies."""
 
     def content(self) -> Iterable[object]:
-        """Keys with value and revision."""
-        return list(self._keys.items())
+        """Keys with value and revision, and how far back the history goes."""
+        oldest = self._history[0].revision if self._history else 0
+        head = (self.revision, self.compacted, oldest, len(self._history))
+        return [head, *self._keys.items()]
 
     def leadership_lost(self) -> None:
         """Nothing: a leader of metastorage keeps no state of its own."""

@@ -174,6 +174,10 @@ class Raft:
         """The newest configuration that is known to be committed, and its index."""
         return self._log.configuration_at(self._log.commit)
 
+    def configuration_at(self, index: int) -> Configuration:
+        """The configuration that counted at ``index``, at or after the base."""
+        return self._log.configuration_at(index)[1]
+
     @property
     def stage(self) -> Stage:
         """How far a change of members is, as far as this member knows."""

@@ -184,7 +184,8 @@ class Partition:
         """Newest versions, prepared transactions, outcomes. Older versions are left out: after a
         restored snapshot a member may drop them at another time.
         """
-        head = (self.epoch, self.max_ts, self.outcomes.horizon)
+        written = self.written_ts, self.last_user_index
+        head = (self.epoch, self.max_ts, self.outcomes.horizon, *written)
         rows = ((key, versions[-1]) for key, versions in self.versions.dump())
         outcomes = list(self.outcomes.rows.items())
         return chain((head,), list(self.prepared.values()), outcomes, rows)
