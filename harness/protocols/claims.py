@@ -11,8 +11,13 @@ fact                     claim                 holds if
 ``TermClaim``            hard-state-synced     the sender's disk has that term, and in it that vote
 ``LogMatch``             known-after-crash     the sender's disk has its leader's entries so far
 ``LogUpdate`` (cut)      known-after-crash     the snapshot for the cut entries is on the disk
+``RecoveredLog``         known-after-crash     it is no less than what the disk holds
+``LogMatch``             known-after-crash     its leader has told of so much
+``VoteClaim``            committed-on-majority the sender's disk has no more than the candidate
 ``CommitClaim``          committed-on-majority a majority's disks have the entry, no election can
                                                lose it and none of these disks ever replaces it
+``CommitLearnt``         committed-on-majority the sender's disk has the entries that are committed
+``Members`` (entry)      committed-on-majority the members before it are committed
 ``Acknowledgement``      durable-on-majority   so do those of each partition that was written
 ``PrimaryAct``           lease-valid           the sender's lease holds by its own clock
 ``PrimaryAct``           one-primary           no primary of a later epoch has acted before
@@ -26,6 +31,7 @@ fact                     claim                 holds if
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
 ``SnapshotRead``         snapshot-stable       no version between the one read and the time of the
                                                snapshot is committed, before or after
+``TimestampOrder``       snapshot-stable       the first timestamp is above the second
 ======================== ===================== =====================================================
 
 An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
@@ -109,13 +115,31 @@ class TermClaim(Fact, frozen=True, gc=False):
     vote: str | None = None
 
 
+class VoteClaim(Fact, frozen=True, gc=False):
+    """The sender has voted in ``term`` for a candidate whose log ends so."""
+
+    group: str
+    term: int
+    last_term: int
+    last_index: int
+
+
 class LeaderLog(Fact, frozen=True):
-    """The sender leads ``group`` in ``term``; the marks of its log from ``first`` on."""
+    """The sender leads ``group`` in ``term``; the marks of its log from ``first`` on. Without any
+    it tells that its log reaches to the entry before ``first``.
+    """
 
     group: str
     term: int
     first: int
-    marks: tuple[int, ...]
+    marks: tuple[int, ...] = ()
+
+
+class CommitLearnt(Fact, frozen=True, gc=False):
+    """The sender, a follower, knows that everything up to ``index`` is committed."""
+
+    group: str
+    index: int
 
 
 class LogMatch(Fact, frozen=True, gc=False):
@@ -202,7 +226,27 @@ class SnapshotRead(Fact, frozen=True, gc=False):
     version_ts: int
 
 
+class RecoveredLog(Fact, frozen=True, gc=False):
+    """The program begins with this state of ``group``, which it has read from its disk."""
+
+    group: str
+    term: int
+    vote: str | None
+    last_term: int
+    last_index: int
+
+
 # Of entries of a log.
+
+
+class TimestampOrder(Fact, frozen=True, gc=False):
+    """``what`` the entry says is at ``ts``, and readers were promised that nothing comes to be at
+    or below ``promised`` any more.
+    """
+
+    what: str
+    ts: int
+    promised: int
 
 
 class LoggedWrites(Fact, frozen=True):

@@ -1,12 +1,13 @@
 """A store that is not the reference store, as far as a judge sees it: lines on disks, lines as
 messages.
 
-A line of its log is ``GROUP INDEX TERM COMMAND``, ``GROUP term TERM VOTE``, ``GROUP members A,B,C``
-or ``GROUP begins SUCCESSOR``, its next generation. A message is ``told GROUP TERM [VOTE]``, ``holds
-GROUP TERM INDEX``, ``leads GROUP TERM INDEX:TERM,...``, ``committed GROUP TERM INDEX``, ``done
-COMMAND@GROUP ...`` or ``acts GROUP [EPOCH]``. In the log of ``p``, ``renew:HOLDER:MS`` and
-``grant:GROUP:HOLDER:EPOCH`` are commands, the former with the time of its sending by the holder's
-wall clock.
+A line of its log is ``GROUP INDEX TERM COMMAND``, ``GROUP term TERM VOTE``, ``GROUP members A,B``,
+``GROUP joins INDEX TERM A,B``, which is an entry, or ``GROUP begins SUCCESSOR``, its next
+generation. A message is ``told GROUP TERM [VOTE]``, ``votes GROUP TERM LAST-TERM LAST-INDEX``,
+``holds GROUP TERM INDEX``, ``leads GROUP TERM INDEX:TERM,...``, ``committed GROUP TERM INDEX``,
+``learnt GROUP INDEX``, ``done COMMAND@GROUP ...`` or ``acts GROUP [EPOCH]``. In the log of ``p``,
+``renew:HOLDER:MS`` and ``grant:GROUP:HOLDER:EPOCH`` are commands, the former with the time of its
+sending by the holder's wall clock.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from harness.protocols.claims import (
     ClaimsReport,
     Command,
     CommitClaim,
+    CommitLearnt,
     Fact,
     LeaderLog,
     LeaseRenewal,
@@ -38,6 +40,7 @@ from harness.protocols.claims import (
     PrimaryGrant,
     Statement,
     TermClaim,
+    VoteClaim,
     mark_of,
 )
 
@@ -66,6 +69,10 @@ def _logged(line: str) -> Fact | None:
             return Member(name)
         case [group, "members", names]:
             return LogUpdate(group, base=Base(0, 0, Members(tuple(names.split(",")))))
+        case [group, "joins", index, term, names]:
+            members = (Members(tuple(names.split(","))),)
+            entry = LogEntry(int(index), mark_of(int(term), 0), members)
+            return LogUpdate(group, entries=(entry,))
         case [group, "begins", successor]:
             return NewGeneration("p", group, successor)
         case [group, "term", term, *vote]:
@@ -99,6 +106,10 @@ def _said(text: str) -> Fact:
             return LeaderLog(group, int(term), int(first), tuple(mark_of(int(t), 0) for t in terms))
         case ["committed", group, term, index]:
             return CommitClaim(group, int(term), int(index))
+        case ["votes", group, term, last_term, last_index]:
+            return VoteClaim(group, int(term), int(last_term), int(last_index))
+        case ["learnt", group, index]:
+            return CommitLearnt(group, int(index))
         case ["acts", group, *epoch]:
             return PrimaryAct(group, int(epoch[0]) if epoch else 0)
         case ["done", *commands]:

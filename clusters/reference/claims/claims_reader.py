@@ -1,5 +1,6 @@
-"""What the reference store's messages promise: the tables ``RAFT`` and ``ANSWERS``, the cases of
-``_of_transaction`` for what primaries declare, and the readers behind them.
+"""What the reference store's messages promise: the tables ``RAFT`` (``raft_claims``) and
+``ANSWERS``, the cases of ``_of_transaction`` for what primaries declare, and the readers behind
+them.
 
 This is all that the judge of a simulation knows of the store. A message that is not in the tables
 promises nothing: a pre-vote binds no voter, and a refusal no replica.
@@ -8,13 +9,13 @@ promises nothing: a pre-vote binds no voter, and a refusal no replica.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
 from clusters.reference.claims.durable_facts import LogReader, entry_mark, generation_name, root_of
 from clusters.reference.claims.partition_log import PartitionLog
-from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer
+from clusters.reference.claims.raft_claims import RaftClaims, begun_claim
+from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer, Recovery
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
     Change,
@@ -28,20 +29,14 @@ from clusters.reference.node.placement.lease_expiry import (
     LEASE,
     LEASE_S,
     PRIMARY,
+    Grant,
     decode_grant,
     decode_lease,
     origin_of,
 )
 from clusters.reference.node.placement.partitioning import partition_of
-from clusters.reference.node.raft.core import TERM_BITS
 from clusters.reference.node.raft.types import (
-    Append,
-    AppendReply,
-    Chunk,
     Entry,
-    Message,
-    VoteReply,
-    VoteRequest,
 )
 from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, span
 from clusters.reference.node.tx import commands
@@ -90,69 +85,23 @@ from harness.protocols.claims import (
     Acknowledgement,
     Claim,
     Command,
-    CommitClaim,
     Fact,
-    LeaderLog,
     LeaseRenewal,
     LockGrant,
     LockRelease,
     LoggedWrites,
-    LogMatch,
     NoOpEntry,
     Outcome,
     OutcomeDrop,
     PreparedLocks,
     PrimaryAct,
     PrimaryGrant,
+    RecoveredLog,
     SnapshotRead,
     Statement,
-    TermClaim,
+    TimestampOrder,
     TransactionEnd,
 )
-
-# Raft: a message of a group as a fact.
-
-
-def _candidate(group: str, message: VoteRequest) -> Fact | None:
-    return None if message.pre else TermClaim(group, message.term, message.sender)
-
-
-def _leader(group: str, message: Append | Chunk) -> Fact:
-    return TermClaim(group, message.term, message.sender)
-
-
-def _log_told(group: str, message: Append) -> Fact | None:
-    if not message.entries:
-        return None
-    marks = tuple([entry_mark(entry) for entry in message.entries])
-    return LeaderLog(group, message.term, message.previous_index + 1, marks)
-
-
-def _commit_told(group: str, message: Append) -> Fact:
-    return CommitClaim(group, message.term, message.commit)
-
-
-def _answering(group: str, message: AppendReply) -> Fact:
-    return TermClaim(group, message.term)
-
-
-def _log_held(group: str, message: AppendReply) -> Fact | None:
-    return None if message.refused else LogMatch(group, message.term, message.match_index)
-
-
-RAFT: Mapping[type, tuple[tuple[Claim, Callable[[str, Any], Fact | None]], ...]] = {
-    VoteRequest: ((Claim.HARD_STATE_SYNCED, _candidate),),
-    Append: (
-        (Claim.HARD_STATE_SYNCED, _leader),
-        (Claim.KNOWN_AFTER_CRASH, _log_told),  # the other half of what its answers promise
-        (Claim.COMMITTED_ON_MAJORITY, _commit_told),
-    ),
-    Chunk: ((Claim.HARD_STATE_SYNCED, _leader),),
-    AppendReply: ((Claim.HARD_STATE_SYNCED, _answering), (Claim.KNOWN_AFTER_CRASH, _log_held)),
-}
-"""What messages of raft promise, and where that stands in them. ``VoteReply`` is read by itself: it
-does not say whom the vote went to.
-"""
 
 # Primaries: a request that was answered, and the answer. A command in the log is in nobody's way
 # once the lease is over: that it is prepared may be told late.
@@ -183,7 +132,7 @@ class ReferenceClaims:
         # By timestamp: partitions may give the same one.
         self._commits: dict[int, dict[str, commands.Commit]] = {}
         self._prepares: dict[tuple[str, str], commands.Prepare] = {}  # by group and transaction
-        self._candidates: dict[tuple[str, str], str] = {}  # group and node: who asks for votes
+        self._raft = RaftClaims()
         self._requests: dict[tuple[int, int], PeerBody] = {}  # connection and id
         self._clients: dict[int, _Session] = {}
         # What coordinators asked of primaries on other nodes: the rest they answer themselves.
@@ -207,6 +156,8 @@ class ReferenceClaims:
         if isinstance(event, LocksRelease):
             unlocked = LockRelease(_group(event.partition), event.epoch, str(event.txn))
             return [("LocksRelease", unlocked)]
+        if isinstance(event, Recovery):
+            return [("Recovery", _recovered(event))]
         if isinstance(event, PrimaryAnswer):
             facts = (
                 self._of_transaction(event.body, event.answer),
@@ -270,13 +221,13 @@ class ReferenceClaims:
             return [
                 said
                 for group, message in frame.messages
-                for said in self._of_raft(source, to, group, message)
+                for said in self._raft.said(source, to, group, message)
             ]
         if isinstance(frame, Ping):
             if frame.heartbeat is None or not frame.heartbeat.begun:
                 return ()
             begun = frame.heartbeat.begun
-            return [("Heartbeat", _begun(group, claim)) for group, claim in begun]
+            return [("Heartbeat", begun_claim(group, claim)) for group, claim in begun]
         if isinstance(frame, PeerRequest) and frame.id != NO_ANSWER:
             self._requests[(connection, frame.id)] = frame.body
             self._note_request(source, frame.body)
@@ -285,22 +236,6 @@ class ReferenceClaims:
             if asked is not None:
                 return self._of_answer(asked, frame.body)
         return ()
-
-    def _of_raft(self, source: str, to: str, group: str, message: Message) -> list[Statement]:
-        kind = type(message)
-        name = kind.__name__
-        group = generation_name(group, message.generation)
-        if isinstance(message, VoteReply):
-            given = message.granted and not message.pre
-            candidate = self._candidates.get((group, to))
-            return [(name, TermClaim(group, message.term, candidate))] if given else []
-        if isinstance(message, VoteRequest):
-            self._candidates[(group, source)] = message.sender
-        return [
-            (name, fact)
-            for _, read in RAFT.get(kind, ())
-            if (fact := read(group, message)) is not None
-        ]
 
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Statement]:
         claims = ANSWERS.get((type(asked), type(answer)), ())
@@ -442,7 +377,11 @@ class ReferenceClaims:
         if isinstance(command, commands.Commit):
             self._commits.setdefault(command.ts, {})[group] = command
             written = LoggedWrites(group, command.epoch, str(command.txn), _keys(command.writes))
-            return Command(_commit_name(command.ts), str(command.txn)), written
+            return (
+                Command(_commit_name(command.ts), str(command.txn)),
+                written,
+                self._above(command),
+            )
         if isinstance(command, commands.Prepare):
             txn = str(command.txn)
             self._prepares[(group, txn)] = command
@@ -452,9 +391,20 @@ class ReferenceClaims:
             txn = str(command.txn)
             ended = TransactionEnd(group, txn), Outcome(txn, command.ts or None)
             return Command(_finish_name(txn)), *ended
+        if isinstance(command, commands.Takeover):
+            promised = self._grants.promised(root_of(group), command.epoch)
+            what = f"the floor of epoch {command.epoch} of {group}"
+            return (TimestampOrder(what, command.floor, promised),)
         if isinstance(command, commands.Forget):
             return tuple([OutcomeDrop(str(txn)) for txn in command.txns])
         return ()
+
+    def _above(self, commit: commands.Commit) -> Fact:
+        """A participant has made promises to readers up to the time at which it has prepared."""
+        txn = str(commit.txn)
+        prepares = [self._prepares.get((_group(p), txn)) for p in commit.participants]
+        promised = max((p.ts for p in prepares if p is not None), default=0)
+        return TimestampOrder(f"the commit of {txn}", commit.ts, promised)
 
 
 class _Grants:
@@ -469,6 +419,9 @@ class _Grants:
         self._state.observe("", self._observe_all)
         self._values: dict[str, bytes | None] = {}
         self._zone: Zone | None = None
+        self._held: dict[str, Grant] = {}  # by group, the last one
+        self._ceilings: dict[str, int] = {}  # of each start, the highest
+        self._promised: dict[tuple[str, int], int] = {}  # by group and epoch: before it began
 
     @property
     def partitions(self) -> int:
@@ -492,7 +445,24 @@ class _Grants:
             if value is not None:
                 grant = decode_grant(value)
                 group = _group(int(key.removeprefix(PRIMARY)))
+                self._follow(group, grant)
                 self._changed.append(PrimaryGrant(group, grant.origin, grant.epoch, grant.released))
+
+    def _follow(self, group: str, grant: Grant) -> None:
+        before = self._held.get(group)
+        self._held[group] = grant
+        # What a node has promised itself is below its clock; an earlier start of it may have sent
+        # a renewal which that start has never applied, so that it promised nothing by it.
+        if before is None or before.node == grant.node or before.generation != grant.generation:
+            return
+        told = before.ceiling if before.released else 0
+        self._promised[(group, grant.epoch)] = told or self._ceilings.get(before.origin, 0)
+
+    def promised(self, group: str, epoch: int) -> int:
+        """Up to where the primary before ``epoch`` may have promised readers that nothing comes to
+        be any more; 0 where that is not known.
+        """
+        return self._promised.get((group, epoch), 0)
 
     def _observe_all(self, change: Change) -> None:
         """A revision that gives all its keys the values that they have changes nothing."""
@@ -501,7 +471,12 @@ class _Grants:
         self._values.update(change.entries)
 
     def _observe_renewals(self, change: Change) -> None:
-        self._changed += [_renewed(value) for value in change.entries.values() if value is not None]
+        for value in change.entries.values():
+            if value is not None:
+                lease = decode_lease(value)
+                known = self._ceilings.get(lease.origin, 0)
+                self._ceilings[lease.origin] = max(known, lease.ceiling)
+                self._changed.append(_renewed(value))
 
 
 class _Session:
@@ -547,10 +522,9 @@ class _Session:
             self.commits[request.id] = "", _writes(body.steps)
 
 
-def _begun(group: str, claim: int) -> Fact:
-    """The claim of a heartbeat's ``claim``: see ``Raft.claim``."""
-    generation, term = claim >> TERM_BITS, claim & ((1 << TERM_BITS) - 1)
-    return TermClaim(generation_name(group, generation), term)
+def _recovered(event: Recovery) -> Fact:
+    name = generation_name(event.group, event.generation)
+    return RecoveredLog(name, event.term, event.vote, event.last_term, event.last_index)
 
 
 def _group(partition: int) -> str:

@@ -31,7 +31,18 @@ class LocksRelease(msgspec.Struct, frozen=True):
     txn: TxnId
 
 
-Listener = Callable[[PrimaryAnswer | LocksRelease], None]
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica of ``group`` begins with what was found of it on the disk."""
+
+    group: str
+    generation: int
+    term: int
+    vote: str | None
+    last_term: int
+    last_index: int
+
+
+Listener = Callable[[PrimaryAnswer | LocksRelease | Recovery], None]
 
 # By context as planted bugs are: nodes of one process declare each for itself.
 _listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar(
@@ -51,6 +62,13 @@ def released(partition: int, epoch: int, txn: TxnId) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(LocksRelease(partition, epoch, txn))
+
+
+def recovered(recovery: Callable[[], Recovery]) -> None:
+    """A replica here begins; ``recovery`` is asked for where it is listened to."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(recovery())
 
 
 def listen(listener: Listener) -> None:

@@ -9,12 +9,15 @@ from harness.protocols.claims import (
     Acknowledgement,
     Command,
     CommitClaim,
+    CommitLearnt,
     LeaderLog,
     LogEntry,
     LogMatch,
     LogUpdate,
     NewGeneration,
+    RecoveredLog,
     TermClaim,
+    VoteClaim,
     term_of,
 )
 
@@ -38,6 +41,8 @@ class Durability:
     def __init__(self, lives: Lives) -> None:
         self._lives = lives
         self._told: dict[str, dict[int, dict[int, int]]] = {}  # group, term, index: mark
+        self._mentioned: dict[tuple[str, int], int] = {}  # group, term: how far its log reaches
+        self._learnt: dict[tuple[str, str], int] = {}  # group, member: compared up to
         self._held: dict[tuple[str, int, str], int] = {}  # group, term, member: compared up to
         self._terms: dict[tuple[str, str], tuple[int, str | None]] = {}  # judged last
         self._committed: dict[str, dict[int, int]] = {}  # group: index: mark
@@ -65,8 +70,32 @@ class Durability:
         self._terms[key] = judged
         return ""
 
+    def recovered(self, disk: SyncedDisk, fact: RecoveredLog) -> str | None:
+        """What a start has read from the disk: more may be there than is synced, and no less."""
+        log = disk.log(fact.group)
+        if log.left:
+            return None
+        if fact.term < log.term:
+            return f"{fact.group} begins in term {fact.term}, and term {log.term} is synced"
+        if fact.term == log.term and log.vote is not None and fact.vote != log.vote:
+            return (
+                f"{fact.group} begins with {fact.vote or 'no vote'} in term {fact.term}, and the "
+                f"vote for {log.vote} is synced"
+            )
+        if (fact.last_term, fact.last_index) < log.last:
+            return (
+                f"{fact.group} begins with a log up to entry {fact.last_index} of term "
+                f"{fact.last_term}, and entry {log.last[1]} of term {log.last[0]} is synced"
+            )
+        return ""
+
     def log_told(self, fact: LeaderLog) -> None:
         """A leader's log, as far as it is told."""
+        key, reaches = (fact.group, fact.term), fact.first + len(fact.marks) - 1
+        if reaches > self._mentioned.get(key, 0):
+            self._mentioned[key] = reaches
+        if not fact.marks:
+            return
         terms = self._told.setdefault(fact.group, {})
         told = terms.get(fact.term)
         if told is None:
@@ -86,6 +115,12 @@ class Durability:
                 f"{fact.group} up to entry {fact.index} is answered for, "
                 f"up to {log.last_index} is synced"
             )
+        reaches = self._mentioned.get((fact.group, fact.term), fact.index)
+        if fact.index > reaches:
+            return (
+                f"{fact.group} up to entry {fact.index} is answered for, and the leader of term "
+                f"{fact.term} has told of entries up to {reaches}"
+            )
         told = self._told.get(fact.group, {}).get(fact.term, {})
         key = fact.group, fact.term, disk.member_of(fact.group)
         for index in range(self._held.get(key, log.base_index) + 1, fact.index + 1):
@@ -97,6 +132,38 @@ class Durability:
                     f"{term_of(log.mark_at(index) or 0)}, is synced"
                 )
         self._held[key] = max(self._held.get(key, 0), fact.index)
+        return ""
+
+    def voted(self, disk: SyncedDisk, fact: VoteClaim) -> str | None:
+        """A vote: what the voter has, but for what came of this term's leader since."""
+        log = disk.log(fact.group)
+        if log.term > fact.term or log.left:
+            return None  # the answer waited for a sync that brought a later leader
+        last = log.last_before(fact.term)
+        if last <= (fact.last_term, fact.last_index):
+            return ""
+        return (
+            f"the vote of term {fact.term} in {fact.group} goes to a log that ends with entry "
+            f"{fact.last_index} of term {fact.last_term}, and entry {last[1]} of term {last[0]} is "
+            f"synced here"
+        )
+
+    def learnt(self, disk: SyncedDisk, fact: CommitLearnt) -> str | None:
+        """A follower's commit index: each entry is compared once."""
+        key = fact.group, disk.member_of(fact.group)
+        before = self._learnt.get(key, 0)
+        log = disk.log(fact.group)
+        if fact.index <= before or log.left:
+            return None
+        self._learnt[key] = fact.index
+        known = self._committed.get(fact.group, {})
+        for index in range(max(before, log.base_index) + 1, fact.index + 1):
+            mark, ours = known.get(index), log.mark_at(index)
+            if mark is not None and ours is not None and mark != ours:
+                return (
+                    f"entry {index} of {fact.group}, of term {term_of(ours)}, counts as committed "
+                    f"here, and the one of term {term_of(mark)} is"
+                )
         return ""
 
     def committed(self, disk: SyncedDisk, fact: CommitClaim) -> str | None:
@@ -196,6 +263,21 @@ class Durability:
                     f"is replaced by entries of term {term_of(update.entries[0].mark)}"
                 )
         return ""
+
+    def reconfigured(self, log: SyncedLog, update: LogUpdate, entry: LogEntry) -> str | None:
+        """Other members count from ``entry`` of ``update`` on, which is to be written to ``log``:
+        that those before it count must be certain by then.
+        """
+        group = update.group
+        at = log.members[-1][0] if log.members else 0
+        # What the update replaces was of a leader that is gone, and need not have come to count.
+        mark = log.mark_at(at) if at < update.entries[0].index else None
+        if mark is None or group in self._origins:
+            return None
+        lacking = self._lives.shortfall(group, at, mark)
+        if not lacking:
+            return ""
+        return f"entry {entry.index} of {group} changes members again after {at}, and {lacking}"
 
     def logged(self, group: str, entry: LogEntry) -> None:
         """Note the commands of ``entry``."""

@@ -21,6 +21,7 @@ from harness.protocols.claims import (
     OutcomeDrop,
     PreparedLocks,
     SnapshotRead,
+    TimestampOrder,
     TransactionEnd,
 )
 
@@ -233,6 +234,13 @@ class Snapshots:
                 if version_ts < fact.ts <= ts:
                     return _overtaken(key, ts, version_ts, fact.ts)
         return ""
+
+
+def timestamp_order(fact: TimestampOrder) -> str:
+    """What comes to be is above all that readers were promised."""
+    if fact.ts > fact.promised:
+        return ""
+    return f"{fact.what} is {fact.ts}, and up to {fact.promised} readers may have been promised"
 
 
 def _overtaken(key: bytes, ts: int, version_ts: int, between: int) -> str:

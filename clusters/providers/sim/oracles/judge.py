@@ -16,7 +16,7 @@ from clusters.providers.sim.disk import Platter
 from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.durability import Durability
-from clusters.providers.sim.oracles.isolation import Locks, Outcomes, Snapshots
+from clusters.providers.sim.oracles.isolation import Locks, Outcomes, Snapshots, timestamp_order
 from clusters.providers.sim.oracles.leases import Leases
 from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.upkeep import Upkeep
@@ -29,6 +29,7 @@ from harness.protocols.claims import (
     ClaimsReport,
     Command,
     CommitClaim,
+    CommitLearnt,
     Fact,
     LeaderLog,
     LeaseRenewal,
@@ -39,6 +40,7 @@ from harness.protocols.claims import (
     LogMatch,
     LogUpdate,
     Member,
+    Members,
     NewGeneration,
     NewVersions,
     NoOpEntry,
@@ -47,10 +49,13 @@ from harness.protocols.claims import (
     PreparedLocks,
     PrimaryAct,
     PrimaryGrant,
+    RecoveredLog,
     SnapshotRead,
     Statement,
     TermClaim,
+    TimestampOrder,
     TransactionEnd,
+    VoteClaim,
 )
 
 EXAMPLES = 100  # of each claim are kept; the rest is counted
@@ -130,12 +135,18 @@ class Judge:
                 return  # told with every message; once is enough
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
             self._committed(disk, fact, before + 1)
+        elif isinstance(fact, CommitLearnt):
+            claim, text = Claim.COMMITTED_ON_MAJORITY, durability.learnt(disk, fact)
+        elif isinstance(fact, VoteClaim):
+            claim, text = Claim.COMMITTED_ON_MAJORITY, durability.voted(disk, fact)
         elif isinstance(fact, PrimaryAct):
             claim = Claim.LEASE_VALID
             text, overtaken = self._leases.acted(disk.node, fact)
             self._conclude(Claim.ONE_PRIMARY, disk.node, message, overtaken)
         elif isinstance(fact, Acknowledgement):
             claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
+        elif isinstance(fact, RecoveredLog):
+            claim, text = Claim.KNOWN_AFTER_CRASH, durability.recovered(disk, fact)
         else:
             self._judge_transaction(disk, message, fact)
             return
@@ -169,6 +180,8 @@ class Judge:
             self._conclude(Claim.SNAPSHOT_STABLE, node, message, self._snapshots.read(fact))
         elif isinstance(fact, NewVersions):
             self._conclude(Claim.SNAPSHOT_STABLE, node, message, self._snapshots.installed(fact))
+        elif isinstance(fact, TimestampOrder):
+            self._conclude(Claim.SNAPSHOT_STABLE, node, message, timestamp_order(fact))
 
     def _committed(self, disk: SyncedDisk, fact: CommitClaim, first: int) -> None:
         """Follow what newly committed entries did."""
@@ -242,8 +255,15 @@ class Judge:
         if named is not None:
             text = f"{name} is deleted, which stands for the entries of {named} that were cut off"
             self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, text)
-        if disk.ends.get(name, 0):
-            self._rebuild(platter)
+        if not disk.ends.get(name, 0):
+            return
+        before = {group: log for group, log in disk.logs.items() if not log.left}
+        self._rebuild(platter)
+        for group, log in before.items():
+            text = _lost(log, self._disks[platter.node].log(group))
+            if text:
+                text = f"{name} is deleted, and with it {text} of {group}"
+                self._conclude(Claim.KNOWN_AFTER_CRASH, platter.node, RECORD, text)
 
     def wiped(self, platter: Platter) -> None:
         """The disk is empty: the life of the member on it is over."""
@@ -302,6 +322,7 @@ class Judge:
         if log is None:
             log = disk.logs[group] = SyncedLog()
         members = log.members[-1:]
+        self._judge_members(platter, log, update)
         replaced = log.take(update)
         if not self._rebuilding:
             text = self._durability.replaced(update, replaced)
@@ -328,6 +349,16 @@ class Judge:
                     for each in entry.says:
                         self._judge_transaction(disk, RECORD, each)
 
+    def _judge_members(self, platter: Platter, log: SyncedLog, update: LogUpdate) -> None:
+        """Hold the first change of members in ``update`` against those before it."""
+        if self._rebuilding:
+            return
+        for entry in update.entries:
+            if any(isinstance(fact, Members) for fact in entry.says):
+                text = self._durability.reconfigured(log, update, entry)
+                self._conclude(Claim.COMMITTED_ON_MAJORITY, platter.node, RECORD, text)
+                return
+
     def _late(self, group: str, entry: LogEntry) -> None:
         """An earlier generation goes on, as those do that do not know of the reset yet."""
         for fact in entry.says:
@@ -339,6 +370,19 @@ class Judge:
             if isinstance(fact, LeaseRenewal):
                 self._lease_group = group
                 self._leases.renewal(node, entry, fact)
+
+
+def _lost(before: SyncedLog, after: SyncedLog) -> str:
+    """What of a log is no longer on its disk, where something is missing."""
+    if (after.term, after.vote) != (before.term, before.vote):
+        return f"the vote of term {before.term}"
+    if after.base_index < before.base_index:
+        return f"the cut at entry {before.base_index}"
+    if after.last_index < before.last_index:
+        return f"the entries from {after.last_index + 1} to {before.last_index}"
+    if after.marks and after.first > after.base_index + 1:
+        return f"the entries from {after.base_index + 1} to {after.first - 1}"
+    return ""
 
 
 def _unsynced_snapshot(platter: Platter, base: Base, group: str) -> str:

@@ -40,6 +40,13 @@ class SyncedLog:
         """Term and index of the last entry: elections compare these."""
         return (term_of(self.marks[-1]) if self.marks else self.base_term), self.last_index
 
+    def last_before(self, term: int) -> tuple[int, int]:
+        """Term and index of the last entry of a term before ``term``."""
+        for position in range(len(self.marks) - 1, -1, -1):
+            if term_of(self.marks[position]) < term:
+                return term_of(self.marks[position]), self.first + position
+        return self.base_term, self.base_index
+
     def mark_at(self, index: int) -> int | None:
         """The mark of the entry; ``None`` where it is cut off or absent."""
         position = index - self.first

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-from clusters.reference.node import events, moments
+from clusters.reference.node import declarations, events, moments
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.config import DEFAULT_APPEND_ENTRIES, DEFAULT_APPENDS_AHEAD
 from clusters.reference.node.groups.group import (
@@ -157,6 +157,16 @@ class RaftHost:
             life=durable.life,
         )
         self.groups[name] = group
+        declarations.recovered(
+            lambda: declarations.Recovery(
+                group=name,
+                generation=raft.generation,
+                term=raft.term,
+                vote=raft.hard_state.vote,
+                last_term=raft.last_term,
+                last_index=raft.last_index,
+            )
+        )
         if founds and founders:
             # A restart must find the founders of this moment, not the members that are assigned by
             # then.

@@ -1,0 +1,126 @@
+"""The judge on what raft promises between disks: votes, what followers hold, changes of members."""
+
+from __future__ import annotations
+
+from oracles.toy_store import LOG, Bench, broken, details
+
+from clusters.providers.sim.disk import SimDisk
+from harness.protocols.claims import RecoveredLog
+
+
+def test_a_vote_goes_to_no_member_that_lacks_what_the_voter_has() -> None:
+    async def to_equals(bench: Bench) -> None:
+        await bench.write("n1", "p term 3 n3", "p 1 1 a", "p 2 2 b")
+        bench.send("n1", "votes p 3 2 2")
+
+    async def to_a_longer_log_of_an_earlier_term(bench: Bench) -> None:
+        await bench.write("n1", "p term 3 n3", "p 1 1 a", "p 2 2 b")
+        bench.send("n1", "votes p 3 1 9")
+
+    async def with_what_came_since(bench: Bench) -> None:
+        await bench.write("n1", "p term 3 n3", "p 1 1 a", "p 2 3 b")
+        bench.send("n1", "votes p 3 1 1")
+
+    async def after_a_later_leader(bench: Bench) -> None:
+        await bench.write("n1", "p term 4", "p 1 1 a", "p 2 4 b")
+        bench.send("n1", "votes p 3 1 0")
+
+    assert broken(to_equals) == []
+    assert broken(with_what_came_since) == []
+    assert broken(after_a_later_leader) == []
+    (found,) = details(to_a_longer_log_of_an_earlier_term)
+    assert found.detail == (
+        "the vote of term 3 in p goes to a log that ends with entry 9 of term 1, and entry 2 of "
+        "term 2 is synced here"
+    )
+
+
+def test_a_follower_answers_for_no_more_than_its_leader_has_told_of() -> None:
+    async def up_to_the_message(bench: Bench) -> None:
+        bench.send("n3", "leads p 1 1 1 1")
+        await bench.write("n1", "p term 1", "p 1 1 a", "p 2 1 b")
+        bench.send("n1", "holds p 1 2")
+
+    async def up_to_the_end_of_its_log(bench: Bench) -> None:
+        # The leader has told that it has entry 1; those behind it are of a leader before.
+        bench.send("n3", "leads p 2 2")
+        await bench.write("n1", "p term 2", "p 1 1 a", "p 2 1 b", "p 3 1 c")
+        bench.send("n1", "holds p 2 3")
+
+    assert broken(up_to_the_message) == []
+    (found,) = details(up_to_the_end_of_its_log)
+    assert found.detail == (
+        "p up to entry 3 is answered for, and the leader of term 2 has told of entries up to 1"
+    )
+
+
+def test_a_follower_counts_nothing_as_committed_but_what_is() -> None:
+    async def told(bench: Bench, third: str) -> None:
+        await bench.agree("p 1 1 a", "p 2 1 b")
+        bench.platters["n3"].wipe()
+        await bench.write("n3", "member n3-again", "p 1 1 a", third)
+        bench.send("n3", "learnt p 2", to="n1")
+
+    async def the_same(bench: Bench) -> None:
+        await told(bench, "p 2 1 b")
+
+    async def another(bench: Bench) -> None:
+        await told(bench, "p 2 2 c")
+
+    assert broken(the_same) == []
+    (found,) = details(another)
+    assert found.detail == (
+        "entry 2 of p, of term 2, counts as committed here, and the one of term 1 is"
+    )
+
+
+def test_members_change_once_those_before_them_are_certain() -> None:
+    async def agreed(bench: Bench) -> None:
+        for node in ("n1", "n2"):
+            await bench.write(node, "p joins 1 1 n1,n2,n4")
+        await bench.write("n1", "p joins 2 1 n1,n4,n5")
+
+    async def at_once(bench: Bench) -> None:
+        await bench.write("n1", "p joins 1 1 n1,n2,n4")
+        await bench.write("n1", "p joins 2 1 n1,n4,n5")
+
+    async def in_place_of_another(bench: Bench) -> None:
+        await bench.write("n1", "p joins 1 1 n1,n2,n4")
+        await bench.write("n1", "p joins 1 2 n1,n4,n5")
+
+    assert broken(agreed) == []
+    assert broken(in_place_of_another) == []
+    (found,) = details(at_once)
+    assert found.detail == (
+        "entry 2 of p changes members again after 1, and the synced disks of 1 of 3 voters hold it"
+    )
+
+
+def test_a_start_finds_no_less_than_is_synced() -> None:
+    async def began(bench: Bench, found: RecoveredLog) -> None:
+        await bench.write("n1", "p term 2 n3", "p 1 1 a", "p 2 2 b")
+        bench.declare("n1", found)
+
+    def details_of(found: RecoveredLog) -> list[str]:
+        async def act(bench: Bench) -> None:
+            await began(bench, found)
+
+        return [each.detail for each in details(act)]
+
+    assert details_of(RecoveredLog("p", 2, "n3", 2, 2)) == []
+    assert details_of(RecoveredLog("p", 3, None, 3, 2)) == []  # was not synced, and is there
+    (text,) = details_of(RecoveredLog("p", 1, None, 2, 2))
+    assert text == "p begins in term 1, and term 2 is synced"
+    (text,) = details_of(RecoveredLog("p", 2, None, 2, 2))
+    assert text == "p begins with no vote in term 2, and the vote for n3 is synced"
+    (text,) = details_of(RecoveredLog("p", 2, "n3", 1, 5))
+    assert text == ("p begins with a log up to entry 5 of term 1, and entry 2 of term 2 is synced")
+
+
+def test_nothing_that_counts_goes_with_a_deleted_file() -> None:
+    async def act(bench: Bench) -> None:
+        await bench.write("n1", "p term 2 n3", "p 1 1 a")
+        await SimDisk(bench.platters["n1"]).delete(LOG)
+
+    (found,) = details(act)
+    assert found.detail == "log is deleted, and with it the vote of term 2 of p"

@@ -1,0 +1,100 @@
+"""Promises to readers about timestamps: what comes to be later is numbered above them."""
+
+from __future__ import annotations
+
+import pytest
+from oracles.toy_store import Bench, details
+
+from clusters.reference.claims.claims_reader import ReferenceClaims
+from clusters.reference.claims.durable_facts import entry_mark
+from clusters.reference.node.metastorage.metastorage import (
+    METASTORAGE,
+    Invoke,
+    Operation,
+    encode_invoke,
+)
+from clusters.reference.node.placement.lease_expiry import Grant, Lease, encode, released
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.storage.log_records import Update, encode_record, segment_header
+from clusters.reference.node.tx import commands
+from clusters.reference.node.wire.messages import TxnId
+from harness.protocols.claims import Fact, LogUpdate, TimestampOrder
+
+TXN = TxnId(7, "n1~a", 1)
+
+
+class Logged:
+    """A disk of one node, and the reader that follows what is written and committed there."""
+
+    def __init__(self) -> None:
+        self.reader = ReferenceClaims()
+        self._disk, self._at, self._next = self.reader.disk(), 0, {"p0": 1, METASTORAGE: 1}
+
+    def commit(self, group: str, data: bytes) -> tuple[Fact, ...]:
+        """What the entry says that is written and committed next."""
+        entry = Entry(1, self._next[group], data)
+        self._next[group] += 1
+        header = b"" if self._at else segment_header(1)
+        record = encode_record((Update(group, None, (entry,)),), 1, self._at + len(header))
+        self._at, facts = self._disk.read("log-00000001", self._at, header + record)
+        list(self.reader.committed(group, entry.index, entry_mark(entry)))
+        (update,) = [fact for fact in facts if isinstance(fact, LogUpdate)]
+        return update.entries[0].says
+
+    def write(self, key: str, value: bytes) -> None:
+        """Set a key of metastorage."""
+        self.commit(METASTORAGE, encode_invoke(Invoke((), (Operation(key, value),))))
+
+    def order(self, command: commands.Command) -> TimestampOrder:
+        """What ``command`` says of timestamps."""
+        (found,) = [
+            fact
+            for fact in self.commit("p0", commands.encode(command))
+            if isinstance(fact, TimestampOrder)
+        ]
+        return found
+
+
+def after(held: Grant, taker: str = "n2") -> Logged:
+    """``held`` after its holder has renewed twice, the last one late, and another that follows."""
+    logged = Logged()
+    for number, ceiling in ((1, 400), (2, 500), (3, 450)):
+        logged.write("lease/n1", encode(Lease("n1~a", number, ceiling)))
+    logged.write("primary/0", encode(Grant("n1", "n1~a", 1)))
+    logged.write("primary/0", encode(held))
+    logged.write("primary/0", encode(Grant(taker, f"{taker}~b", 2)))
+    return logged
+
+
+@pytest.mark.parametrize(
+    ("held", "taker", "promised"),
+    [
+        (Grant("n1", "n1~a", 1), "n2", 500),  # as far as its lease has ever allowed
+        (released(Grant("n1", "n1~a", 1), 320), "n2", 320),  # as it told itself
+        (Grant("n1", "n1~a", 1), "n1", 0),  # by its own clock
+    ],
+)
+def test_an_epoch_begins_above_what_the_primary_before_may_have_promised(
+    held: Grant, taker: str, promised: int
+) -> None:
+    order = after(held, taker).order(commands.Takeover(2, 490))
+
+    assert (order.ts, order.promised) == (490, promised)
+
+
+def test_a_transaction_commits_above_what_its_participants_have_prepared_at() -> None:
+    logged = Logged()
+    logged.commit("p0", commands.encode(commands.Prepare(1, TXN, 55, (), ((b"k", b"v"),), 1)))
+
+    order = logged.order(commands.Commit(1, TXN, 50, ((b"l", b"v"),), (0,)))
+
+    assert (order.ts, order.promised) == (50, 55)
+
+
+def test_a_timestamp_that_was_promised_away_breaks_a_promise() -> None:
+    async def act(bench: Bench) -> None:
+        bench.declare("n1", TimestampOrder("the commit of t", 56, 55))
+        bench.declare("n1", TimestampOrder("the commit of u", 55, 55))
+
+    (found,) = details(act)
+    assert found.detail == ("the commit of u is 55, and up to 55 readers may have been promised")
