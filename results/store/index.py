@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,10 @@ _COLUMNS = {
     "size_bytes": "INTEGER",
 }
 _SEVERAL = {"fault": "fault", "tag": "tag", "finding": "fingerprint", "anomaly": "anomaly"}
+_MOMENT = re.compile(
+    r"\d{4}(-\d{2}(-\d{2}(T\d{2}(:\d{2}(:\d{2}(\.\d{1,6})?(\+00:00)?)?)?)?)?)?", re.ASCII
+)
+_FIRST_DAY = "0001-01-01"  # whose end completes a year, or a month
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 FILTERS = (*_COLUMNS, *_SEVERAL)
 """Names that a filter may give: columns, and what a run may have several of."""
@@ -82,7 +87,8 @@ OPERATORS = {"!=": "IS NOT", "<=": "<=", ">=": ">=", "=": "IS", "<": "<", ">": "
 class Condition:
     """One condition on runs: the value of ``name`` compared with ``value``. Of what a run may have
     several of (``fault``, ``tag``, ``finding``, ``anomaly``) one has to be equal, or, with ``!=``,
-    none; of a tag ``value`` may leave out what follows its name.
+    none; of a tag ``value`` may leave out what follows its name. ``begun`` is compared as far as
+    ``value`` says it: a run of noon is of its day, and not after it.
     """
 
     name: str
@@ -109,6 +115,8 @@ class Condition:
             raise UsageError(f"condition {text!r}: of a {name} only = and != can be asked")
         value = text[at + len(operator) :].strip()
         _require_number(text, name, value)
+        if name == "begun" and value:
+            value = _moment(text, value)
         return cls(name=name, operator=operator, value=value)
 
     def sql(self) -> tuple[str, tuple[object, ...]]:
@@ -128,6 +136,9 @@ class Condition:
         elif self.value == "" and self.operator in ("=", "!="):
             # Empty and absent are one to a reader of the list.
             return f"coalesce(\"{self.name}\", '') {OPERATORS[self.operator]} ?", ("",)
+        if self.name == "begun":
+            told = f"substr(begun, 1, {len(self.value)})"
+            return f"{told} {OPERATORS[self.operator]} ?", (self.value,)
         return f'"{self.name}" {OPERATORS[self.operator]} ?', (typed,)
 
 
@@ -451,11 +462,14 @@ def _containing(word: str) -> tuple[str, tuple[object, ...]]:
 def _number(text: str) -> int | float:
     """Return the number that ``text`` says: a seed has more digits than a float holds."""
     if _INTEGER.fullmatch(text):
-        number = int(text)
-        if abs(number) >= 1 << 63:
+        whole = int(text)
+        if abs(whole) >= 1 << 63:
             raise ValueError(text)
-        return number
-    return float(text)
+        return whole
+    number = float(text)
+    if not math.isfinite(number):  # nothing compares with it as a reader would expect
+        raise ValueError(text)
+    return number
 
 
 def _require_number(text: str, name: str, value: str) -> None:
@@ -465,3 +479,18 @@ def _require_number(text: str, name: str, value: str) -> None:
         _number(value)
     except ValueError:
         raise UsageError(f"condition {text!r}: {name} is a number (got {value!r})") from None
+
+
+def _moment(text: str, value: str) -> str:
+    """Return the beginning of a moment in UTC as the index holds it. Raises ``UsageError``."""
+    moment = value.removesuffix("Z").replace(" ", "T")
+    try:
+        if not _MOMENT.fullmatch(moment):
+            raise ValueError(moment)
+        date.fromisoformat(moment[:10] + _FIRST_DAY[len(moment[:10]) :])
+    except ValueError:
+        raise UsageError(
+            f"condition {text!r}: begun is a moment in UTC, or its beginning: 2026, 2026-11, "
+            f"2026-11-23, 2026-11-23T14:05 (got {value!r})"
+        ) from None
+    return moment

@@ -68,6 +68,19 @@ def test_every_run_is_listed_and_conditions_choose(store: RunStore) -> None:
     assert set(asked(store, "begun>=2026-11-03")) == {r for r in known if r >= "20261103"}
 
 
+def test_a_day_is_compared_as_a_whole(store: RunStore) -> None:
+    known = set(outcomes(store))
+    that_day = {run for run in known if run.startswith("20261103")}
+
+    assert set(asked(store, "begun=2026-11-03")) == that_day != set()
+    assert set(asked(store, "begun!=2026-11-03")) == known - that_day
+    assert set(asked(store, "begun<=2026-11-03")) == {r for r in known if r < "20261104"}
+    assert set(asked(store, "begun>2026-11-03")) == {r for r in known if r >= "20261104"}
+    assert set(asked(store, "begun=2026-11-03 12")) == that_day
+    assert set(asked(store, "begun>2026-11-03T12:00Z", "begun<2026-11-04")) == set()
+    assert set(asked(store, "begun=2026")) == known
+
+
 def test_a_finding_is_found_by_its_fingerprint_and_by_its_name(store: RunStore) -> None:
     with opened(store) as index:
         entries = index.entries(Query())
@@ -217,7 +230,12 @@ def test_a_bad_run_stops_no_list(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["outcome", "=valid", "colour=red", "nodes=many", "fault<kill", "outcome==x=", ""]
+    "text",
+    [
+        *("outcome", "=valid", "colour=red", "nodes=many", "fault<kill", "outcome==x=", ""),
+        *("ok>nan", "ok<inf", "size_bytes>1e999", "begun>yesterday", "begun>2026-13"),
+        *("begun<2026-11-31", "begun>=2026-11-3", "begun<2026-11-03T12:00+02:00"),
+    ],
 )
 def test_a_condition_that_can_not_be_asked_is_refused(text: str) -> None:
     if text == "outcome==x=":
