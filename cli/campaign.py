@@ -365,6 +365,8 @@ def _simulated(cell: Cell) -> bool:
 def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
     path, code = root / RESULTS_FILE, code_digest()
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
+    if not again and not ledger.known and past_results(path):
+        say(f"the results in {path} are of other code: they do not count")
     for other in others:
         source = other / CAMPAIGNS / root.name / RESULTS_FILE
         if not is_regular(source):

@@ -138,6 +138,10 @@ def nightly(
     """
     require_tags(tags)
     command = _command(notify)
+    if output is not None and _among_campaigns(output, store):
+        raise UsageError(
+            f"--output: expected a directory of its own, not one of the campaigns (got {output})"
+        )
     asked = read(file)
     night = day.date() if day else datetime.now(UTC).date()
     begun = datetime.now(UTC)
@@ -526,6 +530,11 @@ def _ci_tags() -> list[str]:
         if value and TAG.fullmatch(f"{name}={value}"):
             found.append(f"{name}={value}")
     return found
+
+
+def _among_campaigns(output: Path, store: RunStore) -> bool:
+    """Whether a copy there would be copied itself the next time."""
+    return output.resolve().is_relative_to((store.root / CAMPAIGNS).resolve())
 
 
 def _command(notify: str | None) -> list[str] | None:

@@ -234,6 +234,30 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     assert summary["findings"][0]["known_since"] == "2026-11-23"
 
 
+def test_results_of_other_code_do_not_count_and_say_so(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(file, "2026-11-21") == 1
+    capsys.readouterr()
+    assert run(file, "2026-11-21", "--no-run") == 1
+    assert "other code" not in capsys.readouterr().err
+
+    monkeypatch.setattr("cli.campaign.code_digest", lambda: "another")
+    assert run(file, "2026-11-21", "--no-run") == 2
+    assert "campaign.jsonl are of other code: they do not count" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["", "night-20261121", "night-20261121/out"])
+def test_a_night_is_not_copied_into_the_campaigns(
+    below: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "runs" / "campaigns" / below
+
+    assert run(file, "2026-11-21", "--output", str(output)) == 254
+    assert "--output: expected a directory of its own" in capsys.readouterr().err
+    assert not output.exists()
+
+
 @pytest.mark.parametrize("command", ["'", "", "   "])
 def test_a_command_that_is_none_is_refused(command: str, file: Path) -> None:
     assert run(file, "2026-11-21", "--notify", command) == 254
