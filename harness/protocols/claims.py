@@ -404,12 +404,15 @@ Statement = tuple[str, Fact]
 
 
 class DiskReader(Protocol):
-    """Reads what is durable on one disk, in order; a rebuilt disk gets a new reader."""
+    """Reads what is durable on one disk, in order."""
 
     def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
         """The facts in the bytes of file ``name`` from ``start`` on, and the offset up to which
         they are read: the rest comes again, with more behind it.
         """
+
+    def again(self) -> DiskReader:
+        """A reader of what is left of the same disk, from its first byte on."""
 
 
 class ClaimsReader(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusters.reference.claims.durable_facts import LogReader
-from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.raft.types import Entry, HardState
 from clusters.reference.node.storage.log_records import Update, encode_record, segment_header
 from clusters.reference.node.storage.shared_log import in_parts, segment_name
 from harness.protocols.claims import LogUpdate
@@ -49,3 +49,25 @@ def test_a_header_without_a_record_is_read_again_with_what_follows() -> None:
     end, facts = log.read(segment_name(1), 0, whole)
     assert end == len(whole)
     assert len(facts) == 1
+
+
+def test_what_is_left_of_a_log_is_read_as_of_the_generation_that_it_was_written_in() -> None:
+    log = reader()
+    first = segment(1, Update("p0", HardState(1, None, 0), ENTRIES[:1]))
+    begins = segment(2, Update("p0", HardState(2, None, 1), ()))
+    behind = segment(3, Update("p0", None, ENTRIES[1:]))
+    whole = segment(4, Update("p0", HardState(2, None, 1), ENTRIES))
+    for number, data in enumerate((first, begins, behind, whole), 1):
+        log.read(segment_name(number), 0, data)
+
+    def groups(left: LogReader, number: int, data: bytes) -> list[str]:
+        _, facts = left.read(segment_name(number), 0, data)
+        return [fact.group for fact in facts if isinstance(fact, LogUpdate)]
+
+    # The first two are deleted: only the last one still says of which generation the log is.
+    left = log.again()
+    assert groups(left, 3, behind) == ["p0@1"]
+    assert groups(left, 4, whole) == ["p0@1"]
+    # Read once more, and from the first one on.
+    assert groups(left.again(), 3, behind) == ["p0@1"]
+    assert groups(log.again(), 1, first) == ["p0"]

@@ -61,6 +61,9 @@ class ToyDisk:
                 self._all.update({(e.index, e.mark): e.says for e in fact.entries})
         return start + (len(whole) + 1 if whole else 0), facts
 
+    def again(self) -> ToyDisk:
+        return ToyDisk(self._all)
+
 
 def _logged(line: str) -> Fact | None:
     words = line.split()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -38,6 +38,7 @@ _RECORD = struct.Struct("!4sII")
 _PLACE = struct.Struct("!QQ")
 _updates = msgspec.msgpack.Decoder(tuple[Update, ...])
 
+_Place = tuple[int, int]  # segment, offset
 # The facts of one command, asked for once an entry: (group, entry, its mark).
 Says = Callable[[str, Entry, int], tuple[Fact, ...]]
 
@@ -48,7 +49,12 @@ class LogReader:
     def __init__(self, says: Says) -> None:
         self._says, self._directory = says, ""
         self._parts: dict[str, list[Update]] = {}  # of updates that are larger than a record
-        self._generations: dict[str, list[int]] = {}  # of each group, those that were here
+        self._generations: dict[str, tuple[int, ...]] = {}  # of each group, those that were here
+        # By group, where in the log they were so: what says so may be deleted before what it is
+        # said of, and then stands at the end.
+        self._since: dict[str, list[tuple[_Place, tuple[int, ...]]]] = {}
+        self._before: Mapping[str, list[tuple[_Place, tuple[int, ...]]]] = {}
+        self._place: _Place = (0, 0)
         self._replicas: dict[str, str] = {}  # group: its member, where that is not the disk's
 
     def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
@@ -61,10 +67,17 @@ class LogReader:
             return start, []
         return self._records(int(name.removeprefix(PREFIX)), start, data)
 
+    def again(self) -> LogReader:
+        """See ``DiskReader``."""
+        reader = LogReader(self._says)
+        reader._before = self._since
+        return reader
+
     def _records(self, segment: int, start: int, data: bytes) -> tuple[int, list[Fact]]:
         facts: list[Fact] = []
         at = begin = 0 if start else SEGMENT_HEADER_BYTES
         while (payload := _record(segment, start + at, data, at)) is not None:
+            self._place = segment, start + at
             for update in _updates.decode(payload):
                 complete = self._complete(update)
                 if complete is not None:
@@ -91,6 +104,8 @@ class LogReader:
 
     def _facts(self, update: Update) -> Iterator[Fact]:
         group, hard = update.group, update.hard_state
+        if group not in self._generations:
+            self._follow(group, self._known(group))
         if update.dropped:
             yield from self._dropped(group, update.dropped)
             if update.dropped is True:
@@ -107,10 +122,23 @@ class LogReader:
         )
 
     def _generation(self, group: str) -> int:
-        return self._generations.get(group, (0,))[-1]
+        return self._generations[group][-1]
+
+    def _known(self, group: str) -> tuple[int, ...]:
+        """The generations that were here by now when the disk was read before."""
+        known: tuple[int, ...] = (0,)
+        for place, generations in self._before.get(group, ()):
+            if place <= self._place:
+                known = generations
+        return known
+
+    def _follow(self, group: str, generations: tuple[int, ...]) -> None:
+        self._generations[group] = generations
+        self._since.setdefault(group, []).append((self._place, generations))
 
     def _dropped(self, group: str, dropped: bool | int) -> Iterator[Fact]:
-        names = [generation_name(group, each) for each in self._generations.pop(group, [0])]
+        names = [generation_name(group, each) for each in self._generations[group]]
+        self._follow(group, (0,))
         for name in names:
             yield LogUpdate(name, dropped=True)
         if dropped is True:
@@ -122,7 +150,7 @@ class LogReader:
 
     def _entered(self, group: str, generation: int) -> Iterator[Fact]:
         before = generation_name(group, self._generation(group))
-        self._generations.setdefault(group, [0]).append(generation)
+        self._follow(group, (*self._generations[group], generation))
         name = generation_name(group, generation)
         if group in self._replicas:
             yield Member(self._replicas[group], name)

@@ -30,6 +30,7 @@ from harness.protocols.claims import (
     Command,
     CommitClaim,
     CommitLearnt,
+    DiskReader,
     Fact,
     LeaderLog,
     LeaseRenewal,
@@ -228,7 +229,10 @@ class Judge:
 
     def inserted(self, platter: Platter) -> None:
         """The machine of ``platter`` is part of the cluster."""
-        self._disks[platter.node] = SyncedDisk(platter.node, self._reader.disk())
+        self._insert(platter, self._reader.disk())
+
+    def _insert(self, platter: Platter, reader: DiskReader) -> None:
+        self._disks[platter.node] = SyncedDisk(platter.node, reader)
 
     def changed(self, platter: Platter, name: str) -> None:
         """More of file ``name`` is synced, or less of it is there."""
@@ -274,8 +278,9 @@ class Judge:
         """Read the disk as a start would: data that was read is no longer there. What its records
         did was judged when they were written; snapshots that they name may be gone since.
         """
-        left = {name: log for name, log in self._disks[platter.node].logs.items() if log.left}
-        self.inserted(platter)
+        before = self._disks[platter.node]
+        left = {name: log for name, log in before.logs.items() if log.left}
+        self._insert(platter, before.reader.again())
         self._rebuilding = True
         try:
             for name in sorted(platter.files):
@@ -338,7 +343,8 @@ class Judge:
             if durability.commit_index(group) < entry.index:
                 since_s = self._synced_s.setdefault((group, entry.index, entry.mark), {})
                 # What a generation began with was judged in the one before.
-                fresh = not (since_s or durability.inherits(group, entry.index, entry.mark))
+                inherited = durability.inherits(group, entry.index, entry.mark)
+                fresh = not (since_s or inherited or self._rebuilding)
                 since_s.setdefault(disk.member_of(group), now_s)
             if entry.says:
                 durability.logged(group, entry)
