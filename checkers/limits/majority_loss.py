@@ -27,6 +27,7 @@ from checkers.limits.served import Broken, Figure, Served, Stretch, Tries, Untes
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
+from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_kinds import PROCEDURES, Effect, FaultKind, by_name
 from harness.protocols.models import REFUSAL, SERVICE
 from harness.text import seconds
@@ -44,23 +45,31 @@ _METASTORAGE = None  # the partition of a group that is none's
 
 
 def requests(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """Return ``limits.requests``: the partitions of each transaction that was not acknowledged, or
-    took longer than any time within which the plan wants it refused.
+    """Return ``limits.requests``: the partitions of each transaction that was not acknowledged, and
+    whether it writes there; where the plan wants requests refused, also of each that took longer
+    than the least time within which it does.
     """
-    given = [of.refused_within_s for of in setting.limits.sections.values()]
-    bounds = [bound_s for bound_s in given if bound_s is not None]
-    if not bounds or setting.declaration.may_lose:
+    sections = setting.limits.sections.values()
+    refused = [bound_s for of in sections if (bound_s := of.refused_within_s) is not None]
+    serves = [bound_s for of in sections if (bound_s := of.serves_within_s) is not None]
+    loses = setting.declaration.may_lose
+    if not (serves if loses else refused):
         return {}
     table, steps = tables["transactions"], tables["micro_ops"]
-    took = ints(table, "complete_ns") - ints(table, "invoke_ns")
-    slow = took > int(min(bounds) * NS_PER_S)
-    asked = slow | (codes(table, "type", TYPES) != OK)
+    asked = codes(table, "type", TYPES) != OK
+    if loses:
+        # One that gave way to another says nothing of service.
+        asked &= ~np.asarray(conflicts(setting.declaration, table))
+    else:
+        took = ints(table, "complete_ns") - ints(table, "invoke_ns")
+        asked |= took > int(min(refused) * NS_PER_S)
     steps = steps.filter(pa.array(asked[ints(steps, "txn")]))
     # A key of no partition is in none that was lost.
     rows = pa.table(
         {
             "txn": steps["txn"],
             "partition": pc.fill_null(steps["partition"], -1),
+            "writes": pc.not_equal(steps["f"], "r"),
         }
     )
     return {REQUESTS: rows.group_by(rows.column_names).aggregate([])}
@@ -279,13 +288,22 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
     those that were begun since. Raises ``Untested``.
 
     A read may be answered under the lease from before the loss; and of a partition without any
-    voter nothing is left that could go on.
+    voter nothing is left that could go on. A transaction that failed shows nothing where it was
+    asked of a node that is out, or asked another partition, too, that had lost its majority and
+    had not served since.
     """
+    first = [_first_ack(tables.get(TRIES), loss) for loss in losses]
     longest_ns, broken, judged = 0, list[Broken](), 0
     for loss in losses:
         if loss.left == () or loss.end_ns - loss.start_ns < allowed_ns + STEP_NS:
             continue
-        tries = _writes_since(tables.get(TRIES), loss)
+        others = [
+            (other, served_ns)
+            for other, served_ns in zip(losses, first, strict=True)
+            if other.partition != loss.partition
+        ]
+        acks = _acks(tables.get(TRIES), loss)
+        tries = _tries(acks, *_failed(tables, loss, others))
         at = Stretch(start_ns=loss.start_ns, end_ns=loss.start_ns)
         spans = tuple(silences(tries, at, loss.end_ns, allowed_ns, least=MIN_TRIES))
         answered = bool(len(tries.acks)) and int(tries.acks[0]) <= loss.end_ns
@@ -303,15 +321,50 @@ def _too_long(span: tuple[int, int], allowed_ns: int) -> bool:
     return span[1] - span[0] > allowed_ns + STEP_NS
 
 
-def _writes_since(tries: pa.Table | None, loss: MajorityLoss) -> Tries:
+def _acks(tries: pa.Table | None, loss: MajorityLoss) -> tuple[Ints, Ints]:
+    """Return when each acknowledged write to the partition began and ended, since the loss."""
     if tries is None:
         none = np.zeros(0, dtype=np.int64)
-        return Tries(begun=none, ended=none, acks=none)
+        return none, none
     begun, ended = ints(tries, "begun") * STEP_NS, (ints(tries, "ended") + 1) * STEP_NS
     here = (ints(tries, "partition") == loss.partition) & np.asarray(tries.column("writes"))
-    here &= begun >= loss.start_ns
-    ok = here & np.asarray(tries.column("ok"))
-    return Tries(begun=begun[here], ended=ended[here], acks=np.unique(ended[ok]))
+    here &= (begun >= loss.start_ns) & np.asarray(tries.column("ok"))
+    return begun[here], ended[here]
+
+
+def _first_ack(tries: pa.Table | None, loss: MajorityLoss) -> int:
+    """Return by when the partition had certainly served since the loss."""
+    _, ended = _acks(tries, loss)
+    return int(ended.min(initial=FOREVER_NS))
+
+
+def _failed(
+    tables: Tables, loss: MajorityLoss, others: Sequence[tuple[MajorityLoss, int]]
+) -> tuple[Ints, Ints]:
+    """Return when each write that this partition alone can have let fail began and ended, since the
+    loss; ``others`` are the losses of other partitions, and when each had served again.
+    """
+    table, rows = tables["transactions"], tables[REQUESTS]
+    txn, partition = ints(rows, "txn"), ints(rows, "partition")
+    begun, ended = ints(table, "invoke_ns")[txn], ints(table, "complete_ns")[txn]
+    hindered = np.zeros(len(txn), dtype=bool)
+    for other, served_ns in others:
+        gone = (ended >= other.start_ns) & (begun < min(other.end_ns + NOTICED_NS, served_ns))
+        hindered |= (partition == other.partition) & gone
+    here = (partition == loss.partition) & np.asarray(rows["writes"]) & (begun >= loss.start_ns)
+    found = np.setdiff1d(txn[here], txn[hindered])
+    nodes = table["node"].take(pa.array(found)).to_pylist()
+    found = found[np.asarray([node not in loss.out for node in nodes], dtype=np.bool_)]
+    begun, ended = ints(table, "invoke_ns")[found], ints(table, "complete_ns")[found]
+    return begun // STEP_NS * STEP_NS, (ended // STEP_NS + 1) * STEP_NS
+
+
+def _tries(acks: tuple[Ints, Ints], begun: Ints, ended: Ints) -> Tries:
+    return Tries(
+        begun=np.concatenate([acks[0], begun]),
+        ended=np.concatenate([acks[1], ended]),
+        acks=np.unique(acks[1]),
+    )
 
 
 def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Broken:

@@ -256,6 +256,24 @@ def test_a_partition_without_any_voter_owes_nothing() -> None:
     assert verdict(UNSERVED, SERVES, mode="HA", faults=(whole,), told=told).anomalies == {}
 
 
+def test_what_another_lost_partition_may_have_let_fail_accuses_nothing() -> None:
+    late = CALM + ops(17.5, 20, "ok")
+    beside_lost = late + ops(10, 17.5, "fail", partitions=(0, 1))
+    beside_whole = late + ops(10, 17.5, "fail", partitions=(0, 2))
+    of_the_dead = late + ops(10, 17.5, "fail", node="n1")
+    told = states({0: VOTERS[0], 1: ("n1", "n2", "n6"), 2: VOTERS[1]})
+
+    def found(done: list[Op]) -> list[str]:
+        return list(verdict(done, SERVES, mode="HA", told=told).anomalies)
+
+    assert found(beside_lost) == []
+    assert found(of_the_dead) == []
+    assert found(beside_whole) == [SERVICE]
+    # Once the other one serves, it hinders no longer.
+    assert found(beside_lost + ops(13, 14, "ok", partitions=(1,))) == []
+    assert found(beside_lost + ops(10.1, 10.2, "ok", partitions=(1,))) == [SERVICE]
+
+
 def test_a_partition_that_nothing_was_asked_of_is_not_tested() -> None:
     assert verdict(CALM, SERVES, mode="HA").outcome is Outcome.UNKNOWN
 
