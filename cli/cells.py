@@ -134,8 +134,12 @@ def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
     except FiredrillError as error:
         return failed(cell, str(error), run=str(run.root), wall_s=time.monotonic() - began_s)
     write_verdict(run, verdict)  # a replay and a shrinking start from it
+    found = verdict.statistics
     stats = msgspec.structs.replace(
-        run_stats(run), rebalances=verdict.statistics.get("rebalance", {})
+        run_stats(run),
+        rebalances=found.get("rebalance", {}),
+        resets=sum(found.get("resets", {}).get("by_partition", {}).values()),
+        lost_by_resets=found.get("lost_writes", {}).get("lost_by_reset", 0),
     )
     figures = {"digest": digest(run), "stats": stats}
     return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))

@@ -15,7 +15,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from clusters.reference import chosen_faults, churn
+from clusters.reference import chosen_faults, churn, majority_losses
 from clusters.reference.chosen_faults import CHOSEN
 from harness.clock import substream
 from harness.plan.overrides import said
@@ -96,7 +96,11 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn |= _environment(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
     drawn |= _churn(_stream(seed, "churning"), given)
-    if churn.wanted(given) or churn.ASKED_BY in drawn:
+    if churn.wanted(given):
+        drawn = churn.settings(_stream(seed, "churn"), drawn)
+    elif majority_losses.wanted(given):
+        drawn = majority_losses.settings(_stream(seed, "majority losses"), workload, drawn, given)
+    elif churn.ASKED_BY in drawn:
         drawn = churn.settings(_stream(seed, "churn"), drawn)
     return {key: value for key, value in drawn.items() if said(given, key) is None}
 

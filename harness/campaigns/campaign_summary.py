@@ -44,6 +44,7 @@ def totals(results: Sequence[CellResult], wall_s: float, unit: str = "seed") -> 
     if whole:
         yield from _operations(whole, unit)
         yield from _rebalances(whole, unit)
+        yield from _resets(whole, unit)
         yield from _roles(whole)
     simulated_s = sum(result.stats.simulated_s for result in results)
     took = f"this command took {wall_s:.0f} s"
@@ -81,6 +82,18 @@ def _rebalances(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
     if any(counts.values()):
         named = ", ".join(f"{kind} {count}" for kind, count in counts.items())
         yield f"rebalances: {named}; {moved} {unit}s with a completed one"
+
+
+def _resets(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
+    """Yield how many runs had forced resets, and lost writes by them."""
+    if any(run.resets for run in runs):
+        reset = sum(1 for run in runs if run.resets)
+        lost = sum(1 for run in runs if run.lost_by_resets)
+        yield (
+            f"resets: {sum(run.resets for run in runs)}, in {reset / len(runs):.0%} of {unit}s; "
+            f"writes lost inside their envelopes: {sum(run.lost_by_resets for run in runs)}, in "
+            f"{lost / len(runs):.0%} of {unit}s"
+        )
 
 
 def _roles(runs: Sequence[RunStats]) -> Iterator[str]:

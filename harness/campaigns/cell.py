@@ -89,7 +89,8 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     during the drive, ``open_changes`` those of them under open transactions on their partition;
     ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind and role
     of their target; ``markers`` says how often each marker of the nodes was reached;
-    ``rebalances`` counts what rebalances came to, by kind.
+    ``rebalances`` counts what rebalances came to, by kind; ``resets`` the forced resets that were
+    told, and ``lost_by_resets`` the writes that they lost inside their envelopes.
     """
 
     ok: int = 0
@@ -101,6 +102,8 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     hits: dict[str, dict[str, int]] = {}
     markers: dict[str, int] = {}
     rebalances: dict[str, int] = {}
+    resets: int = 0
+    lost_by_resets: int = 0
     calm: CalmCounts = CalmCounts()
     simulated_s: float = 0.0
 

@@ -84,6 +84,8 @@ class StartDecisions:
         pending = state.pending
         given = pending is not None and pending.force and self._node in pending.nodes
         if several and not given:
+            if number not in self._waiting:
+                reached("start of a copy behind several links")
             self._waiting[number] = partition
             return True
         del self._copies[number]
@@ -105,7 +107,9 @@ class StartDecisions:
             f"the chain was unwound to the link of {' '.join(nodes)}"
         )
         self._events.add(events.START_DECISION, text, partition=number, generation=state.generation)
-        if not here:
+        if here:
+            reached("copy of the link that was found starts")
+        else:
             reached("copy of a later link erased")
             self._begin(number, partial(self._replicas.erase, number))
 

@@ -1,0 +1,178 @@
+"""Majority losses: what a seed of a simulated campaign draws where its plan asks for a mode.
+
+Such a seed has seven nodes with data and metastorage apart from them. In turn, majorities of them
+are killed one behind the other, are cut off from metastorage, lag behind before the others go, or
+all nodes are stopped and started. All of it is drawn from the seed alone, so the same seed in the
+other mode, or without phase 2, meets the same faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+
+from harness.plan.overrides import said
+
+ASKED_BY = "system.mode"
+DATA_NODES = 7
+MAJORITY = DATA_NODES // 2 + 1
+DRIVE_S = 36.0
+CALM_S = 10.0  # at the end: to serve again, to be judged, and for what a chain waits for
+FIRST_S = (1.5, 3.0)
+APART_S = (3.5, 5.0)  # of two stories: nodes that were away are back by then
+SERVES_IN_S = 4.0  # beside detection and the reset's timeout
+LOST_S = 8.5  # longer than any of these together
+
+Row = dict[str, object]
+
+
+def wanted(given: Mapping[str, object]) -> bool:
+    """Whether ``given`` asks for losses of majorities: for a mode, and no schedule of its own."""
+    return said(given, ASKED_BY) is not None and said(given, "nemesis.schedule") is None
+
+
+def settings(
+    draw: Random, workload: str, drawn: Mapping[str, object], given: Mapping[str, object]
+) -> dict[str, object]:
+    """Return ``drawn`` with a cluster of one zone in the mode that is ``given``, and with its
+    schedule.
+    """
+    system_nodes = draw.choice((1, 1, 3))
+    data = tuple(f"n{system_nodes + 1 + number}" for number in range(DATA_NODES))
+    detection_s, timeout_s = draw.choice((0.5, 1.0, 2.0)), draw.choice((0, 0, 1, 2))
+    phase2 = draw.random() < 0.5
+    replicas, partitions = draw.choice((3, 5, 5, 7, 7)), draw.choice((1, 2, 2, 4))
+    schedule = list(_schedule(draw, data))
+    found: dict[str, object] = {
+        **drawn,
+        "cluster.nodes": system_nodes + DATA_NODES,
+        "system.system_nodes": system_nodes,
+        "system.system_apart": True,
+        "system.replicas": replicas,
+        "system.partitions": partitions,
+        "system.detection_s": detection_s,
+        "drive.duration_s": DRIVE_S,
+        "drive.rate_per_s": round(draw.uniform(12, 25), 1),
+        "drive.concurrency": draw.randint(8, 20),
+        "nemesis.mix": [],
+        "nemesis.schedule": schedule,
+        "limits.quiesce_s": 30.0,
+    }
+    if workload == "list-append":
+        # Partitions are asked apart: a transaction of several is refused for any of them.
+        found |= {"workload.min_length": 1, "workload.max_length": draw.choice((1, 2, 3))}
+    highly_available = said(given, ASKED_BY) == "HA"
+    if highly_available:
+        found |= {"system.reset_timeout_s": timeout_s, "system.phase2": phase2}
+    if workload != "bank" and _loses(schedule, replicas):
+        served_s = detection_s + timeout_s + SERVES_IN_S
+        found |= (
+            {"promise.kill.serves_within_s": served_s}
+            if highly_available
+            else {"promise.kill.refused_within_s": 1.0}
+        )
+    return found
+
+
+def _loses(schedule: list[Row], replicas: int) -> bool:
+    """Whether every partition certainly loses its majority by one kill, and nothing else is in
+    force for a while: else limits of a mode are not tested.
+    """
+    return any(
+        row["kind"] == "kill"
+        and str(row["target"]).count(",") + 1 >= DATA_NODES - replicas // 2
+        and all(
+            other is row or abs(float(str(other["at_s"])) - float(str(row["at_s"]))) >= LOST_S
+            for other in schedule
+        )
+        for row in schedule
+    )
+
+
+def _schedule(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """The stories of a seed, one after the other, as long as there is time."""
+    at_s, first = draw.uniform(*FIRST_S), True
+    while True:
+        story = draw.choices((_chain, _lag, _loss, _apart, _one_by_one, _all), (5, 3, 2, 2, 1, 3))[
+            0
+        ]
+        rows = list(story(draw, data))
+        end_s = max(float(str(row["at_s"])) + float(str(row["hold_s"])) for row in rows)
+        if not first and at_s + end_s > DRIVE_S - CALM_S:
+            return
+        yield from ({**row, "at_s": round(at_s + float(str(row["at_s"])), 3)} for row in rows)
+        at_s, first = at_s + end_s + draw.uniform(*APART_S), False
+
+
+def _chain(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """Majorities go in turn, each time the last ones that are left, and then all are back; before
+    it, in most cases, those that go first have what the others lack.
+    """
+    first, second, last = _parts(draw, data, (MAJORITY, 2, 1))
+    lag_s = draw.choice((0.0, 1.5, 2.5))
+    if lag_s:
+        yield _row(0.0, "partition", (*second, *last), lag_s + 0.3)
+    apart_s = draw.uniform(4.5, 6.0)
+    goes_s = (lag_s, lag_s + apart_s, lag_s + 2 * apart_s)
+    back_s = goes_s[-1] + draw.uniform(1.0, 2.0)
+    for nodes, at_s in zip((first, second, last), goes_s, strict=True):
+        yield _row(at_s, "kill", nodes, back_s + draw.uniform(0.0, 2.0) - at_s)
+
+
+def _lag(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """A majority goes on alone, and is killed before the others have what it acknowledged."""
+    size = draw.choice((MAJORITY, MAJORITY + 1))
+    gone, left = _parts(draw, data, (size, DATA_NODES - size))
+    lag_s = draw.uniform(1.0, 3.0)
+    yield _row(0.0, "partition", left, lag_s + 0.3)
+    yield _row(lag_s, "kill", gone, draw.uniform(5.0, 8.0))
+
+
+def _loss(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    (gone,) = _parts(draw, data, (draw.randint(MAJORITY, DATA_NODES - 1),))
+    yield _row(0.0, "kill", gone, draw.uniform(LOST_S, LOST_S + 1.0))
+
+
+def _apart(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """A majority is cut off from metastorage, and from the others."""
+    (gone,) = _parts(draw, data, (draw.randint(MAJORITY, DATA_NODES),))
+    yield _row(0.0, "partition", gone, draw.uniform(2.0, 6.0))
+
+
+def _one_by_one(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    (gone,) = _parts(draw, data, (DATA_NODES - 1,))
+    options = {"by": draw.choice(("kill", "stop")), "pause_s": round(draw.uniform(0.2, 1.0), 2)}
+    yield _row(0.0, "successive-loss", gone, 11.0) | {"options": options}
+
+
+def _all(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """All nodes, those of metastorage too, end and start again."""
+    del data
+    options = {
+        "by": draw.choice(("kill", "stop")),
+        "order": "random",
+        "pause_s": round(draw.uniform(0.0, 0.8), 2),
+        "down_s": round(draw.uniform(0.2, 1.5), 2),
+    }
+    yield _row(0.0, "full-restart", ("all",), 14.0) | {"options": options}
+
+
+_STORIES = (_chain, _lag, _loss, _apart, _one_by_one, _all)
+_WEIGHTS = (5, 3, 3, 2, 1, 3)
+
+
+def _parts(
+    draw: Random, data: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Disjoint sets of so many nodes each, drawn."""
+    some = draw.sample(data, len(data))
+    found = []
+    for size in sizes:
+        found.append(tuple(sorted(some[:size])))
+        some = some[size:]
+    return tuple(found)
+
+
+def _row(at_s: float, kind: str, nodes: tuple[str, ...], hold_s: float) -> Row:
+    target = ",".join(nodes)
+    return {"at_s": at_s, "kind": kind, "target": target, "hold_s": round(hold_s, 3)}

@@ -1,0 +1,70 @@
+"""Seeds of a mode: majorities that are lost, one behind the other, and all nodes that restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cli.campaign_plans import swarm_plans
+from cli.cells import simulate
+from cli.wiring import schedule_of
+from clusters.reference import majority_losses
+from clusters.reference.majority_losses import CALM_S, DATA_NODES, MAJORITY
+from harness.campaigns.cell import Cell
+from harness.exit_codes import Outcome
+from harness.plan.plan import Plan, dumps, loads
+
+SEEDS = range(7800, 7860)
+
+
+def plans(mode: str) -> list[Plan]:
+    return swarm_plans(None, {majority_losses.ASKED_BY: mode}, (), SEEDS)
+
+
+def test_both_modes_meet_the_same_faults_and_a_seed_the_same_ones_again() -> None:
+    strong, available = plans("SC"), plans("HA")
+
+    assert [dumps(plan) for plan in plans("HA")] == [dumps(plan) for plan in available]
+    for one, other in zip(strong, available, strict=True):
+        assert one.nemesis.schedule == other.nemesis.schedule
+        assert schedule_of(loads(dumps(one))) == one.nemesis.schedule
+        assert one.cluster.nodes - int(str(one.system.options["system_nodes"])) == DATA_NODES
+        assert (one.system.options["mode"], other.system.options["mode"]) == ("SC", "HA")
+
+
+def test_most_seeds_lose_a_majority_and_half_have_phase_2() -> None:
+    found = plans("HA")
+    kinds = Counter(fault.kind for plan in found for fault in plan.nemesis.schedule)
+    lost = [
+        plan
+        for plan in found
+        if any(f.target.count(",") + 1 >= MAJORITY for f in plan.nemesis.schedule)
+    ]
+    phase2 = sum(bool(plan.system.options["phase2"]) for plan in found)
+
+    assert set(kinds) == {"kill", "partition", "full-restart", "successive-loss"}
+    assert len(lost) > 0.7 * len(found)
+    assert 0.3 * len(found) < phase2 < 0.7 * len(found)
+    assert sum(bool(plan.promise.during) for plan in found) > 0.05 * len(found)
+    for plan in found:
+        end_s = max(fault.at_s + fault.hold_s for fault in plan.nemesis.schedule)
+        assert end_s <= plan.drive.duration_s - CALM_S / 2
+
+
+def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
+    own = {"nemesis.schedule": [{"at_s": 1.0, "kind": "kill", "target": "one", "hold_s": 1.0}]}
+
+    assert not majority_losses.wanted({})
+    assert not majority_losses.wanted({majority_losses.ASKED_BY: "HA", **own})
+
+
+@pytest.mark.parametrize("mode", ["SC", "HA"])
+def test_a_sound_store_keeps_what_its_mode_promises(mode: str, tmp_path: Path) -> None:
+    (plan,) = swarm_plans(None, {majority_losses.ASKED_BY: mode}, (), [7800003])
+
+    result = simulate(Cell(plan=plan), lambda _run: None, runs_dir=tmp_path, keep=False)
+
+    assert result.outcome is Outcome.VALID, (result.anomalies, result.reasons)
+    assert (result.stats.resets > 0) == (mode == "HA")
