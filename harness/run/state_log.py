@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from harness.clock import RunClock
+from harness.errors import HarnessError
 from harness.history.parquet import SideTable, read_summed, write_side_table
 from harness.history.schema import with_later
 from harness.protocols.cluster import Cluster
@@ -78,6 +79,7 @@ LOGS = pa.schema(
 class StateAnswer:
     """One node's answer, and the interval within which it was true."""
 
+    node: str
     asked_ns: int
     answered_ns: int
     replicas: tuple[ReplicaState, ...]
@@ -101,24 +103,28 @@ class StateLog:
         self._keep(await self._ask(cluster, whole=False), final=False)
 
     async def finish(self, cluster: Cluster, limit_s: float) -> None:
-        """Record the whole states at the end: once no transaction holds a lock and all replicas
-        have applied the same, or at the latest after ``limit_s``. Raises ``HarnessError``.
+        """Record the whole states at the end: once every node answers, no transaction holds a lock
+        and all replicas have applied the same, or at the latest after ``limit_s``. Raises
+        ``HarnessError``, also for nodes that did not answer until then: what the others told is
+        recorded.
 
-        A node that did not answer the question before may still hold locks in the whole states:
-        then those are asked for again.
+        Locks may be held in the whole states that were not in the answers before: then those are
+        asked for again.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + limit_s
         while True:
             late = loop.time() >= give_up_s
-            if late or _quiet(await self._ask(cluster, whole=False)):
+            if late or _quiet(cluster, await self._ask(cluster, whole=False)):
                 told = await self._ask(cluster, whole=True)
-                if late or not _holding(told):
+                if late or not (_absent(cluster, told) or _holding(told)):
                     break
             await asyncio.sleep(QUIET_POLL_S)
         self._keep(told, final=True)
         missing = "logs were not compared"
         self._logs = write_side_table(self._run.root, LOGS_FILE, _logs(told), missing)
+        if absent := _absent(cluster, told):
+            raise HarnessError(f"no answer at the end from {', '.join(absent)}: {missing}")
 
     def close(self) -> dict[str, str]:
         """Write the remaining rows; returns the checksums of the files. Raises ``HarnessError``."""
@@ -133,7 +139,10 @@ class StateLog:
             if replicas is None:
                 return None
             return StateAnswer(
-                asked_ns=asked_ns, answered_ns=self._clock.now_ns(), replicas=replicas
+                node=node,
+                asked_ns=asked_ns,
+                answered_ns=self._clock.now_ns(),
+                replicas=replicas,
             )
 
         answers = await together(one(node) for node in cluster.nodes)
@@ -168,9 +177,16 @@ def _holding(told: tuple[StateAnswer, ...]) -> bool:
     return any(state.locks or state.prepared for answer in told for state in answer.replicas)
 
 
-def _quiet(told: tuple[StateAnswer, ...]) -> bool:
-    """No transaction holds a lock, and every replica of a partition has applied the same."""
-    if _holding(told):
+def _absent(cluster: Cluster, told: tuple[StateAnswer, ...]) -> list[str]:
+    answered = {answer.node for answer in told}
+    return [node for node in cluster.nodes if node not in answered]
+
+
+def _quiet(cluster: Cluster, told: tuple[StateAnswer, ...]) -> bool:
+    """Every node answered, no transaction holds a lock, and every replica of a partition has
+    applied the same.
+    """
+    if _absent(cluster, told) or _holding(told):
         return False
     applied: dict[str, set[int]] = {}
     for state in (state for answer in told for state in answer.replicas):

@@ -43,18 +43,22 @@ REPLICA = ReplicaState(
 
 
 class Store:
-    """``TellsStates``: ``n2`` is silent; locks go at ``quiet_s``."""
+    """``TellsStates``: ``n2`` holds no replica; locks go at ``quiet_s``, and the nodes of
+    ``silent`` answer from ``told_s`` on.
+    """
 
-    def __init__(self, quiet_s: float) -> None:
-        self.quiet_s = quiet_s
+    def __init__(self, quiet_s: float, *silent: str, told_s: float = 0.0) -> None:
+        self.quiet_s, self.silent, self.told_s = quiet_s, silent, told_s
 
     async def states(
         self, cluster: Cluster, node: str, *, whole: bool
     ) -> tuple[ReplicaState, ...] | None:
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(0.01)
-        if node == "n2":
+        if node in self.silent and now_s < self.told_s:
             return None
+        if node == "n2":
+            return ()
         state = msgspec.structs.replace(REPLICA, locks=int(now_s < self.quiet_s))
         if whole:
             state = msgspec.structs.replace(state, content=5, log=(LogMark(4, 1, 9),))
@@ -112,7 +116,7 @@ def test_the_end_waits_for_locks_to_go_but_not_for_ever(tmp_path: Path) -> None:
 
 
 class LateStore(Store):
-    """``Store`` in which a second node holds the locks, and answers only late questions."""
+    """``Store`` in which a second node holds the locks, and shows them only in whole states."""
 
     async def states(
         self, cluster: Cluster, node: str, *, whole: bool
@@ -120,7 +124,7 @@ class LateStore(Store):
         if node == "n1":
             return (REPLICA,)
         found = await super().states(cluster, "n1", whole=whole)
-        return found if whole else None
+        return found if whole else ()
 
 
 def test_locks_that_only_the_last_answer_shows_are_waited_for_as_well(tmp_path: Path) -> None:
@@ -132,6 +136,24 @@ def test_locks_that_only_the_last_answer_shows_are_waited_for_as_well(tmp_path: 
     assert 15.0 <= timed(tmp_path / "b", LateStore(1e9))[0] < 16.0
     rows = pq.read_table(tmp_path / "b" / "states.parquet").to_pylist()
     assert [row["locks"] for row in rows] == [0, 1]
+
+
+@pytest.mark.parametrize("silent", [("n2",), ("n1", "n2")])
+def test_the_end_waits_for_every_node_and_names_those_that_never_answer(
+    tmp_path: Path, silent: tuple[str, ...]
+) -> None:
+    took_s, sums = timed(tmp_path / "a", Store(0.0, *silent, told_s=3.0))
+    assert 3.0 < took_s < 4.0
+    assert read_states(tmp_path / "a", sums)["states"].num_rows == 1
+
+    never = Store(0.0, *silent, told_s=1e9)
+    expected = f"no answer at the end from {', '.join(silent)}: logs were not compared"
+    with pytest.raises(HarnessError, match=expected):
+        timed(tmp_path / "b", never)
+    with pytest.raises(HarnessError, match=expected):
+        timed(tmp_path / "c", never, limit_s=0.0)
+    # What the others told is on the disk all the same.
+    assert pq.read_metadata(tmp_path / "b" / "logs.parquet").num_rows == 2 - len(silent)
 
 
 @pytest.mark.parametrize("name", ["states.parquet", "logs.parquet"])
