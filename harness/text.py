@@ -81,6 +81,17 @@ def key_twice(document: bytes) -> str:
     return found[0] if found else ""
 
 
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def brackets(document: bytes) -> int:
+    """How many lists and objects a JSON document holds. Each takes tens of times the two bytes that
+    it is written with, once it is decoded.
+    """
+    bare = _QUOTED.sub(b"", document)
+    return bare.count(b"[") + bare.count(b"{")
+
+
 _PLAIN = re.compile(r"[ -~\n]*")
 
 

@@ -193,7 +193,7 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
 
 def _require_schema(path: Path, name: str, expected: pa.Schema) -> None:
     """Called only after the checksum: Parquet readers are not hardened against untrusted bytes."""
-    dense = TRANSACTIONS_PER_BYTE if name == TRANSACTIONS else ROWS_PER_BYTE
+    dense: float = TRANSACTIONS_PER_BYTE if name == TRANSACTIONS else ROWS_PER_BYTE
     if expected is schema.SPLIT:
         dense = STEPS_PER_BYTE
     found = require_plausible(path, rows_per_byte=dense)

@@ -14,13 +14,15 @@ from harness.errors import MalformedHistory
 from harness.history.files import read_small, write_atomically
 from harness.protocols.promise import MAX_LOG_PATTERN_CHARS, MAX_LOG_PATTERNS
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
-from harness.text import inert_json, key_twice
+from harness.text import brackets, inert_json, key_twice
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
 
 # A manifest has a few kilobytes; a larger file is no manifest.
 MAX_MANIFEST_BYTES = 16 << 20
+# One for each log, which has 150 bytes.
+MAX_BRACKETS = 100_000
 
 
 class _Version(msgspec.Struct):
@@ -49,17 +51,14 @@ def read_manifest(run: RunDirectory, *, plain: bool = False) -> Manifest:
         # First and alone: another version is named as such, not by the fields that are new in it.
         version = msgspec.json.decode(content, type=_Version).schema_version
         _require_version(run, version)
-        stored = msgspec.json.decode(content, type=_Stored)
-        values = msgspec.json.decode(content, type=dict[str, object])
-        twice = key_twice(content)
+        stored, twice = msgspec.json.decode(content, type=_Stored), key_twice(content)
+        digest = _digest_of(content)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
     if twice:
         reason = f"expected each key once in an object, found {twice[:80]!r} twice"
         raise MalformedHistory(str(path), "", reason)
     manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
-    # Of the stored fields, not of the decoded ones: decoding drops an unknown name.
-    digest = _digest({name: value for name, value in values.items() if name != "digest"})
     if stored.digest != digest:
         reason = f"expected the digest {digest}, found {stored.digest or 'none'}"
         raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
@@ -84,12 +83,16 @@ def _encoded(manifest: Manifest) -> bytes:
 def _content(run: RunDirectory) -> bytes:
     path = run.manifest
     try:
-        return read_small(path, MAX_MANIFEST_BYTES)
+        content = read_small(path, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         reason = "there is no manifest, so this is no run (or it ended before it began)"
         raise MalformedHistory(str(path), "", reason) from error
     except OSError as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error.strerror}") from error
+    if (count := brackets(content)) > MAX_BRACKETS:
+        reason = f"expected at most {MAX_BRACKETS} lists and objects, found {count}"
+        raise MalformedHistory(str(path), "", reason)
+    return content
 
 
 def _require_version(run: RunDirectory, version: int) -> None:
@@ -107,6 +110,13 @@ def _require_few_patterns(run: RunDirectory, manifest: Manifest) -> None:
         most = f"at most {MAX_LOG_PATTERNS} log patterns of {MAX_LOG_PATTERN_CHARS} characters"
         reason = f"expected {most}, found {len(logs)} of up to {chars}"
         raise MalformedHistory(str(run.manifest), "declaration.logs", reason)
+
+
+def _digest_of(content: bytes) -> str:
+    """The digest of what is stored, not of what is decoded: decoding drops an unknown name."""
+    values = msgspec.json.decode(content, type=dict[str, object])
+    values.pop("digest", None)
+    return _digest(values)
 
 
 def _digest(manifest: Manifest | dict[str, object]) -> str:

@@ -16,11 +16,12 @@ from harness.exit_codes import Outcome
 from harness.history.files import disk_failure, read_small, write_atomically
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
-from harness.text import inert_json, key_twice
+from harness.text import brackets, inert_json, key_twice
 
 MAX_VERDICT_BYTES = 8 << 20
-"""The limit of ``verdict.json``, which ``fitted`` keeps; a reader needs some twenty times as much
-memory for the worst file of that size.
+MAX_BRACKETS = 500_000
+"""The limits of ``verdict.json``, which ``fitted`` keeps: its bytes, and its lists and objects, of
+which each takes tens of times its two brackets once it is read.
 """
 CUTS = ((16_384, 20_000), (4_096, 4_000), (1_000, 500), (400, 50), (100, 10))
 """Characters of each text and entries of each list and table that a verdict that is too large is
@@ -232,8 +233,8 @@ class _Stored(Verdict, frozen=True, kw_only=True):
 
 
 def fitted(verdict: Verdict) -> Verdict:
-    """Return ``verdict``, cut so that ``encode`` of it is at most ``MAX_VERDICT_BYTES``; itself if
-    it already is.
+    """Return ``verdict``, cut so that ``encode`` of it is within the limits of a verdict's file;
+    itself if it already is.
 
     Outcome, model and counts stay, and the first of the reasons names the cut.
     """
@@ -254,7 +255,8 @@ def fitted(verdict: Verdict) -> Verdict:
 
 def _fits(verdict: Verdict) -> bool:
     try:
-        return len(encode(verdict)) <= MAX_VERDICT_BYTES
+        content = encode(verdict)
+        return len(content) <= MAX_VERDICT_BYTES and brackets(content) <= MAX_BRACKETS
     except RecursionError:  # nested more deeply than by any built-in checker
         return False
 
@@ -308,6 +310,9 @@ def write_verdict(run: RunDirectory, verdict: Verdict) -> None:
 def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
     try:
         content = read_small(run.verdict, MAX_VERDICT_BYTES)
+        if (count := brackets(content)) > MAX_BRACKETS:
+            reason = f"expected at most {MAX_BRACKETS} lists and objects, found {count}"
+            raise MalformedHistory(str(run.verdict), "", reason)
         found, twice = decoder(content), key_twice(content)
     except FileNotFoundError:
         return None

@@ -12,6 +12,7 @@ from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.protocols.verdict import (
+    MAX_BRACKETS,
     MAX_VERDICT_BYTES,
     Anomaly,
     Availability,
@@ -22,6 +23,7 @@ from harness.protocols.verdict import (
     read_verdict,
 )
 from harness.run.directory import RunDirectory
+from harness.text import brackets
 
 LOST = Finding(text="lost write: 7", txns=(3, 1, 2), keys=(7,))
 WINDOW = FaultWindow(
@@ -106,6 +108,22 @@ def test_a_verdict_that_is_too_large_is_cut_says_so_and_can_be_read(
     if "all but its outcome" not in cut.reasons[0]:
         assert cut.anomalies["lost-write"].count == 70_000
         assert cut.not_ == ("read-committed",)
+
+
+def test_a_verdict_of_too_many_lists_is_cut_and_one_that_was_sent_is_refused(
+    tmp_path: Path,
+) -> None:
+    verdict = msgspec.structs.replace(WHOLE, statistics={"x": [[]] * (MAX_BRACKETS + 1)})
+    assert len(encode(verdict)) <= MAX_VERDICT_BYTES
+    cut = fitted(verdict)
+    assert brackets(encode(cut)) <= MAX_BRACKETS
+    assert cut.reasons[0].startswith("the verdict is too large to be kept whole")
+
+    run = RunDirectory(tmp_path)
+    run.analysis.mkdir()
+    run.verdict.write_bytes(encode(verdict))
+    with pytest.raises(MalformedHistory, match="expected at most 500000 lists and objects, found"):
+        read_verdict(run)
 
 
 def test_what_fits_is_kept_as_it_is() -> None:

@@ -134,12 +134,14 @@ def steps(field: str, *values: object) -> Attack:
     return table("history/micro_ops-0000.parquet", lambda t: column(t, field, values))
 
 
-def equal_values(field: pa.Field) -> pa.Array:
-    """A million nulls, or of a field that may have none zeros or empty texts."""
+def equal_values(field: pa.Field, count: int) -> pa.Array:
+    """So many nulls, or of a field that may have none zeros, empty texts or empty lists."""
     if field.nullable:
-        return pa.nulls(1_000_000, field.type)
+        return pa.nulls(count, field.type)
+    if pa.types.is_list(field.type):
+        return pa.array([[]] * count, field.type)
     value = 0 if pa.types.is_integer(field.type) else ""
-    return pa.array([value]).cast(field.type).take(pa.array(np.zeros(1_000_000, np.int64)))
+    return pa.array([value]).cast(field.type).take(pa.array(np.zeros(count, np.int64)))
 
 
 def many_rows(name: str, rows: int) -> Attack:
@@ -148,9 +150,10 @@ def many_rows(name: str, rows: int) -> Attack:
     def spoil(run: RunDirectory) -> None:
         path = run.root / name
         like = pq.read_schema(path)
-        one = pa.table([equal_values(field) for field in like], schema=like)
+        count = min(rows, 1_000_000)
+        one = pa.table([equal_values(field, count) for field in like], schema=like)
         with pq.ParquetWriter(path, like, compression="zstd") as writer:
-            for _ in range(rows // 1_000_000):
+            for _ in range(rows // count):
                 writer.write_table(one)
         forge(run)
 
@@ -338,6 +341,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "a manifest of another version": (raw_manifest(schema_version=99), REFUSED),
     "a manifest without its digest": (raw_manifest(digest=""), REFUSED),
     "a manifest of more fields": (raw_manifest(more=1), REFUSED),
+    "a manifest of 2 MB of lists": (manifest(machine={"x": [[]] * 1_000_000}), REFUSED),
     "a manifest whose digest steers": (raw_manifest(digest=ESCAPES), REFUSED),
     "splits without end": (manifest(splits=1 << 40), REFUSED),
     "no splits": (manifest(splits=0), REFUSED),
@@ -484,6 +488,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
         )[1],
         REFUSED,
     ),
+    "99,000 equal faults": (many_rows("faults.parquet", 99_000), REFUSED),
     "150 million equal events": (many_rows("events.parquet", 150_000_000), REFUSED),
     "150 million equal steps": (many_rows("history/micro_ops-0000.parquet", 150_000_000), REFUSED),
     "a table of 3 GB": (sparse("events.parquet", 3 << 30), REFUSED),
