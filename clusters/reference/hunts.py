@@ -167,8 +167,9 @@ def _only(*nodes: str) -> str:
     return f"DATA_NODES_FILTER = '{words}'"
 
 
-# Pending waits for a node that is down, and the next target is planned behind it.
-_QUEUED = (_hit(1.0, "kill", "n4", 4.5), _alter(2.0, "REPLICAS = 4", "REPLICAS = 2"))
+# Pending waits for a node that is down, not long enough to have left, and the next target
+# is planned behind it.
+_QUEUED = (_hit(1.8, "kill", "n4", 1.6), _alter(2.0, "REPLICAS = 4", "REPLICAS = 2"))
 _UP, _DOWN = "DATA_NODES_AUTO_ADJUST_SCALE_UP", "DATA_NODES_AUTO_ADJUST_SCALE_DOWN"
 # n1 gives its replicas up, and gets them back.
 _THERE_AND_BACK = _alter(1.5, _only("n2", "n3", "n4"), _ALL, 2.5)
