@@ -1,15 +1,17 @@
 """How long the list-append analysis takes on a sealed run of a strict store.
 
     python benchmarks/checkers_list_append.py [--txns 1000000] [--executor local|spark] [--lag 0]
-        [--copies 1]
+        [--copies 1] [--clients 20] [--hot]
 
 Generates Elle's usual history (10 live keys, 32 appends a key, 20 processes, 1 to 4 steps), seals
 it, and prints seconds and peak memory of each stage after the machine's own figure; and how long
 the whole takes beside the least that any checker does, which is to read the files and compare every
 element of every list with the longest list of its key. ``--lag`` lets half of the transactions only
 read, a consistent state that is that many transactions old: one component as large as the history.
-``--copies`` puts that many such histories one after another. The Spark session is started before
-the clock is.
+``--copies`` puts that many such histories one after another. ``--clients`` that overlap: of some
+hundred there is no place to cut a history. ``--hot`` gives half of all appends to one key, which is
+read a hundred times. On Spark the session is started before the clock is, and a second judgement
+follows the first.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, encode
 
-KEYS, APPENDS_A_KEY, PROCESSES, SPLITS = 10, 32, 20, 4
+KEYS, APPENDS_A_KEY, CLIENTS, SPLITS = 10, 32, 20, 4
+HOT, HOT_READS = 10**8, 100
+Columns = dict[str, Any]
 
 
 def main() -> None:
@@ -54,19 +58,23 @@ def main() -> None:
     parser.add_argument("--executor", choices=("local", "spark"), default="local")
     parser.add_argument("--lag", type=int, default=0)
     parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--hot", action="store_true")
     options = parser.parse_args()
     print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         with timed("generate and write"):
-            source = write(Path(scratch), options.txns, options.lag, options.copies)
+            columns = simulate(options.txns, options.lag, clients=options.clients, hot=options.hot)
+            source = write(Path(scratch), options.txns, columns, options.copies)
         with timed("baseline: read, compare elements") as baseline:
             compare_elements(source)
         stages(source) if options.executor == "local" else None
-        with (
-            started(options.executor, Path(scratch)),
-            timed(f"whole analysis, {options.executor}") as whole,
-        ):
-            verdict = analysis_of(source, options.executor)
+        with started(options.executor, Path(scratch)):
+            with timed(f"whole analysis, {options.executor}") as whole:
+                verdict = analysis_of(source, options.executor)
+            if options.executor == "spark":
+                with timed("the same again"):
+                    analysis_of(source, options.executor)
     print(f"whole analysis / baseline = {whole[0] / baseline[0]:.1f}")
     found = {**verdict.anomalies, **verdict.observed}
     print(f"verdict: {verdict.outcome}, {len(encode(verdict))} bytes, not {verdict.not_}")
@@ -94,10 +102,11 @@ def started(executor: str, scratch: Path) -> Iterator[None]:
         yield
         return
     from checkers.engine.spark import session
+    from checkers.engine.spark_options import SparkOptions
 
     (scratch / "session").mkdir()
     with timed("start the session"):
-        manager = session("local[*]", scratch / "session")
+        manager = session(SparkOptions(), scratch / "session")
         # By hand: the start alone is timed, and the session outlives it.
         manager.__enter__()
     try:
@@ -148,9 +157,9 @@ def timed(what: str) -> Iterator[list[float]]:
     print(f"{what:34} {seconds[0]:8.2f} s   peak {peak_mb:6,} MB", flush=True)
 
 
-def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
+def write(directory: Path, txns: int, columns: tuple[Columns, Columns], copies: int) -> Source:
     """A history as sealed files: serial effects, each somewhere within its interval."""
-    transactions, table = by_invocation(*map(pa.table, simulate(txns, lag)))
+    transactions, table = by_invocation(*map(pa.table, columns))
     path = directory / "transactions.parquet"
     with writer(path, transactions.schema) as sink:
         for copy in range(copies):
@@ -193,21 +202,28 @@ def moved(table: pa.Table, copy: int, txns: int) -> pa.Table:
     return table
 
 
-def simulate(txns: int, lag: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def simulate(
+    txns: int, lag: int = 0, *, clients: int = CLIENTS, hot: bool = False
+) -> tuple[Columns, Columns]:
     """Columns of transactions and micro-operations."""
     draw = random.Random(7)
-    lists: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+    lists: dict[int, list[int]] = {key: [] for key in (HOT, *range(KEYS))}
     live, fresh = list(range(KEYS)), KEYS
     columns: dict[str, list[Any]] = {n: [] for n in ("txn", "pos", "f", "key", "value")}
     offsets, elements = [0], []
-    history: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+    history: dict[int, list[int]] = {key: [] for key in (HOT, *range(KEYS))}
     for txn in range(txns):
         stale = lag > 0 and draw.random() < 0.5
         for pos in range(draw.randint(1, 4)):
             slot = min(int(draw.expovariate(0.7)), KEYS - 1)
             key = live[slot]
             value = None
-            if stale or draw.random() < 0.5:
+            appends = not stale and draw.random() >= 0.5
+            if hot and appends and draw.random() < 0.5:
+                key = HOT
+            if hot and txn % (txns // HOT_READS) == 0:
+                key, appends = HOT, False
+            if not appends:
                 seen = len(lists[key])
                 while stale and seen and history[key][seen - 1] > txn - lag:
                     seen -= 1
@@ -216,23 +232,23 @@ def simulate(txns: int, lag: int) -> tuple[dict[str, Any], dict[str, Any]]:
                 value = len(lists[key]) + 1
                 lists[key].append(value)
                 history[key].append(txn)
-                if value >= APPENDS_A_KEY:
+                if value >= APPENDS_A_KEY and key != HOT:
                     live[slot], fresh = fresh, fresh + 1
                     lists[live[slot]], history[live[slot]] = [], []
             for name, cell in zip(columns, (txn, pos, "r", key, value), strict=True):
                 columns[name].append(cell)
             columns["f"][-1] = "r" if value is None else "append"
             offsets.append(len(elements))
-    return timeline(txns), with_lists(columns, offsets, elements)
+    return timeline(txns, clients), with_lists(columns, offsets, elements)
 
 
-def timeline(txns: int) -> dict[str, Any]:
-    """``PROCESSES`` clients, each one transaction after another, effects in the order of number."""
+def timeline(txns: int, clients: int) -> Columns:
+    """``clients``, each one transaction after another, effects in the order of number."""
     draw = np.random.default_rng(7)
     effect = np.arange(txns) * 1000
-    busy = np.arange(txns) % PROCESSES
+    busy = np.arange(txns) % clients
     # On each side less than half of what lies between two of one process: they never overlap.
-    half = PROCESSES * 1000 // 2 - 1
+    half = clients * 1000 // 2 - 1
     invoke = effect - draw.integers(1, half, txns)
     complete = effect + draw.integers(1, half, txns)
     # Of an order the order is the rank: the place of each record in the history.
@@ -251,9 +267,7 @@ def timeline(txns: int) -> dict[str, Any]:
     }
 
 
-def with_lists(
-    columns: dict[str, list[Any]], offsets: list[int], elements: list[int]
-) -> dict[str, Any]:
+def with_lists(columns: dict[str, list[Any]], offsets: list[int], elements: list[int]) -> Columns:
     """Micro-operations as Arrow columns; an append has no list."""
     is_append = np.asarray(columns["f"]) == "append"
     lists = pa.ListArray.from_arrays(

@@ -7,11 +7,20 @@ from pathlib import Path
 import attrs
 import click
 
+from checkers.engine.hadoop import is_remote
+from checkers.engine.spark_options import SparkOptions
 from cli.importing import is_history, opened
 from cli.judging import judge
 from cli.judging.limits import LimitsAsked
 from cli.run_pages import refresh_index
-from cli.session import RunName, Session, executor_option, limits_options, runs_option
+from cli.session import (
+    RunName,
+    Session,
+    executor_option,
+    limits_options,
+    runs_option,
+    spark_options,
+)
 from harness.errors import UsageError
 from harness.importers.jepsen.import_limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
@@ -24,6 +33,7 @@ from results.store.store import RunStore
 @click.argument("path", type=RunName(), default="latest")
 @runs_option
 @executor_option
+@spark_options
 @click.option("--workload", help="What to judge a history file as (found out when not given).")
 @click.option(
     "--model",
@@ -70,15 +80,23 @@ def check(
     output: Path | None,
     no_report: bool,
     limits: LimitsAsked,
+    spark: SparkOptions | None,
 ) -> int:
     """Judge PATH and write its report: a run (a path, an identifier or its beginning, "latest", or
     its archive, which is brought into the store), or a history recorded by Jepsen (EDN or JSON
     lines; "-" reads it from stdin).
 
+    PATH may lie in any store that Hadoop reads (hdfs://HOST/DIR, s3a://BUCKET/DIR): it is fetched,
+    and what was found of a run is put beside it.
+
     A run whose controller was killed is recovered first, and judged as the prefix that it is. A
     history becomes a run of the store; with --json or --no-report it is only judged. A run that
     can only be read is judged all the same: that its verdict is not stored is said.
     """
+    if spark is not None and executor is None:
+        executor = "spark"
+    if spark is not None and executor != "spark":
+        raise UsageError(f"--spark-...: expected --executor spark (got {executor})")
     if model is not None:
         canonical(model)  # to import a long history first would be wasted on a name mistyped
     only_judged = is_history(path) and (as_json or no_report)
@@ -100,6 +118,7 @@ def check(
             history=history,
             kept=not only_judged,
             limits=limits,
+            spark=spark,
         )
         # Before it is printed: the exit code holds even where stdout refuses the findings.
         session.found(judged.outcome)
@@ -112,8 +131,11 @@ def check(
             click.echo(encode(judged.verdict), nl=False)
         else:
             # A history that is only judged leaves no directory behind.
-            gone = Path(path) if only_judged else None
-            judge.announce(directory, judged, gone)
+            shown: Path | str | None = Path(path) if only_judged else None
+            # Of a run that was fetched, the copy is gone with this command.
+            if is_remote(path) and history is None:
+                shown = f"{path.rstrip('/')}/report.html" if judged.drawn else path
+            judge.announce(directory, judged, shown)
     return judged.outcome.exit_code
 
 

@@ -10,8 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
+
+from checkers.engine.hadoop import is_remote
 from cli.archived import is_archive, run_of
 from cli.judging.analysis import Foreign
+from cli.session import say
 from harness import plugins
 from harness.errors import HarnessError, UsageError
 from harness.history.files import what_it_is
@@ -47,10 +51,17 @@ def opened(
     workload to judge a file as, ``bank`` the bank's parameters that the file lacks; of a run
     neither can be changed. Raises ``UsageError``.
     """
+    if is_remote(name):
+        with (
+            _fetched(name) as copy,
+            opened(str(copy.path), store, workload, bank=bank, keep=keep) as (run, history),
+        ):
+            yield attrs.evolve(run, output=copy.output or run.output), history
+        return
     if name == STDIN:
         with scratch_directory("import") as scratch:
-            copy = _copied_stdin(scratch.path)
-            with opened(str(copy), store, workload, bank=bank, keep=keep) as found:
+            piped = _copied_stdin(scratch.path)
+            with opened(str(piped), store, workload, bank=bank, keep=keep) as found:
                 yield found
         return
     path = Path(name)
@@ -81,6 +92,38 @@ def opened(
             if not run.manifest.exists():
                 _forget(run, store)
             raise
+
+
+@attrs.frozen
+class _Fetched:
+    """A copy of what lies in a store of Hadoop's; of a run, where its results go meanwhile."""
+
+    path: Path
+    output: Path | None = None
+
+
+@contextlib.contextmanager
+def _fetched(address: str) -> Iterator[_Fetched]:
+    """Fetch the run or the history at ``address``; what was found of a run is put beside it after
+    the block.
+    """
+    from checkers.engine.hadoop import name_of, remote_store
+
+    with scratch_directory("fetch") as scratch, remote_store(address) as remote:
+        path = scratch.path / name_of(address)
+        directory = remote.is_directory(address)
+        say(f"fetching {address}")
+        remote.fetch(address, path)
+        if not directory:
+            yield _Fetched(path)
+            return
+        output = scratch.path / "results"
+        output.mkdir()
+        try:
+            yield _Fetched(path, output)
+        finally:
+            for made in sorted(output.iterdir()):
+                remote.put(made, f"{address.rstrip('/')}/{made.name}")
 
 
 def _forget(run: RunDirectory, store: RunStore) -> None:

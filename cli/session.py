@@ -14,9 +14,10 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
+from checkers.engine.spark_options import LOCAL, SparkOptions
 from cli.judging.limits import LimitsAsked
 from cli.quantities import seconds
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history.files import write_atomically
 from harness.run.directory import RunDirectory
@@ -127,6 +128,67 @@ def executor_option(command: C) -> C:
         help="Check on Spark or in this process; the verdict is the same. auto takes this process "
         "for small histories (default: the plan's).",
     )(command)
+
+
+def spark_options(command: C) -> C:
+    """``--spark-master`` and what belongs to it, given to a command as ``spark``: ``None`` where
+    none of them is given.
+    """
+
+    @click.option(
+        "--spark-master",
+        metavar="URL",
+        help="Judge on this master of Spark's (local[2], spark://HOST:7077, yarn, k8s://...) "
+        "instead of all cores of this machine.",
+    )
+    @click.option(
+        "--spark-environment",
+        metavar="FILE",
+        help="Send this packed environment with the job, to workers that have Python and nothing "
+        "of firedrill; it is made where there is no such file.",
+    )
+    @click.option(
+        "--spark-conf",
+        "spark_conf",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of Spark's (any number of times).",
+    )
+    @click.option("--spark-ui", is_flag=True, help="Serve Spark's own pages on the loopback.")
+    @functools.wraps(command)
+    def on_spark(
+        *args: Any,  # noqa: ANN401
+        spark_master: str | None,
+        spark_environment: str | None,
+        spark_conf: tuple[str, ...],
+        spark_ui: bool,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        given = spark_master or spark_environment or spark_conf or spark_ui
+        options = _of_spark(spark_master, spark_environment, spark_conf, spark_ui)
+        return command(*args, spark=options if given else None, **kwargs)
+
+    return cast(C, on_spark)
+
+
+def _of_spark(
+    master: str | None, environment: str | None, conf: tuple[str, ...], ui: bool
+) -> SparkOptions:
+    settings = []
+    for text in conf:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--spark-conf: expected KEY=VALUE (got {text!r})")
+        settings.append((name, value))
+    options = SparkOptions(
+        master=master or LOCAL, environment=environment, conf=tuple(settings), ui=ui
+    )
+    if ui and not options.local:
+        raise UsageError(
+            f"--spark-ui: expected a local master, since on {options.master} these pages would be "
+            "open to the cluster's network; the master has its own"
+        )
+    return options
 
 
 def limits_options(command: C) -> C:

@@ -28,7 +28,7 @@ from checkers.cycles.walks import (
     closed_without_adjacent_rw,
     closed_without_rw,
 )
-from checkers.engine.arrays import OK
+from checkers.engine.arrays import OK, distinct
 from checkers.engine.transactions import Transactions
 
 # The limit of states of one search, a second or two of work, once a cycle was found: beyond it the
@@ -95,17 +95,21 @@ def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
         vertices = edges.source
     if kind.order == REALTIME:
         # The path begins where a realtime step ends.
-        vertices = np.intersect1d(vertices, edges.target[edges.kind == Kind.TIME])
-    vertices = np.unique(vertices)
+        ends = np.zeros(core.vertices, dtype=np.bool_)
+        ends[edges.target[edges.kind == Kind.TIME]] = True
+        vertices = vertices[ends[vertices]]
+    vertices = distinct(vertices, core.vertices)
     return [int(v) for v in vertices[core.txn[vertices] != HELPER]]
 
 
 def _readers(core: Core, edges: Edges) -> list[int]:
     """Return the sources of rw steps, first those that one rw is known to lead back to."""
     sure = closed_by_one_rw(edges, core.vertices, core.owner)
-    readers = np.unique(edges.source[edges.kind == Kind.RW])
+    others = np.zeros(core.vertices, dtype=np.bool_)
+    others[edges.source[edges.kind == Kind.RW]] = True
+    others[sure] = False
     # The first cycle found bounds all later searches.
-    return [*sure.tolist(), *readers[~np.isin(readers, sure)].tolist()]
+    return [*sure.tolist(), *np.flatnonzero(others).tolist()]
 
 
 def _tangled(
@@ -113,14 +117,14 @@ def _tangled(
 ) -> TypedCycle:
     """Find a shortest cycle with an rw in a component that also has cycles without."""
     if kind.base == G_NONADJACENT:
-        simple = Simple(edges, simple_max)
+        simple = Simple(edges, core.vertices, simple_max)
         path = simple.shortest(closed_without_adjacent_rw(edges, core.vertices))
         cycle = None if path is None else _told(core, edges, path)
         return TypedCycle(cycle=cycle, states=simple.states)
     if kind.base == G_SINGLE:
         starts = _readers(core, edges)
     else:
-        starts = np.unique(edges.source[edges.kind == Kind.RW]).tolist()
+        starts = distinct(edges.source[edges.kind == Kind.RW], core.vertices).tolist()
     search = _Search(core, txns, edges, kind, tangled=True)
     for start in starts:
         if not search.improve(start):
@@ -153,7 +157,7 @@ class _Search:
         # Only an acknowledgement precedes anything: an unknown outcome may come about later.
         ends = timed & (txns.type[txn] == OK)
         self._finish = np.where(ends, txns.finish[txn], np.iinfo(np.int64).max)
-        self._steps = Steps.of(edges)
+        self._steps = Steps.of(edges, core.vertices)
 
     def found(self) -> TypedCycle:
         """The result so far."""
@@ -192,7 +196,7 @@ class _Search:
                 continue
             if length and self._closes(state[0], start):
                 return _walk(came_by, state, initial)
-            for edge, target, kind in self._steps.following.get(state[0], ()):
+            for edge, target, kind in self._steps.from_vertex(state[0]):
                 mode = self._mode_after(state[1], kind)
                 cost = self._steps.cost(kind, state[2])
                 steps = length + cost

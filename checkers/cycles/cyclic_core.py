@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from checkers.cycles.components import components
 from checkers.cycles.graph import Edges, Graph
-from checkers.engine.arrays import Ints, ints
+from checkers.engine.arrays import Ints, distinct, group_starts, ints
 from harness.protocols.checker import Tables
 
 HELPER = -1
@@ -63,9 +63,13 @@ class Core:
 
     def only(self, owner: int) -> Core:
         """Return component ``owner`` alone, on vertices numbered anew in the same order."""
+        if self.owners == 1:
+            return self
         edges = self.edges.pick(np.arange(self.first[owner], self.first[owner + 1]))
-        old = np.unique(np.concatenate([edges.source, edges.target]))
-        source, target = np.searchsorted(old, edges.source), np.searchsorted(old, edges.target)
+        old = distinct(edges.source, self.vertices)
+        source, target = (
+            _renumbered(old, ends, self.vertices) for ends in (edges.source, edges.target)
+        )
         return Core(
             edges=attrs.evolve(edges, source=source, target=target),
             txn=self.txn[old],
@@ -74,20 +78,51 @@ class Core:
         )
 
 
+def _renumbered(old: Ints, ends: Ints, size: int) -> Ints:
+    """Return the places of ``ends`` in ``old``, ascending numbers of 0 to before ``size``."""
+    place = np.empty(size, dtype=np.int64)
+    place[old] = np.arange(len(old))
+    found: Ints = place[ends]
+    return found
+
+
+def _sorted_edges(columns: tuple[Ints, ...], owner: Ints) -> Ints:
+    """Return the order of edges by owner, source, target, kind, key and element: by one number
+    each, since few differ in the last three alone.
+    """
+    source, target, *rest = columns
+    n = len(owner)
+    rank = np.empty(n, dtype=np.int64)
+    rank[np.argsort(owner, kind="stable")] = np.arange(n)
+    code = rank[source] * n + target
+    order = np.argsort(code, kind="stable")
+    again = ~group_starts(code[order])
+    again[:-1] |= again[1:]
+    tied = np.flatnonzero(again)
+    among = order[tied]
+    kind, key, element = (column[among] for column in rest)
+    order[tied] = among[np.lexsort((element, key, kind, code[among]))]
+    return order
+
+
 def core_of(graph: Graph, details: Details) -> Core:
     """Return the part of ``graph`` that lies on cycles."""
     label = components(graph.edges, graph.vertices)
     inside = graph.edges.pick(label[graph.edges.source] == label[graph.edges.target])
     # Helpers have higher numbers than transactions and are numbered alike by every executor.
-    old = np.unique(np.concatenate([inside.source, inside.target]))
-    source, target = np.searchsorted(old, inside.source), np.searchsorted(old, inside.target)
+    # A vertex inside a component is the source of an edge there.
+    old = distinct(inside.source, graph.vertices)
+    source, target = (
+        _renumbered(old, ends, graph.vertices) for ends in (inside.source, inside.target)
+    )
     key, element = (details.column(name, inside.row) for name in ("key", "element"))
     # Labels depend on the algorithm that found the components; their least vertices do not.
-    _, first, which = np.unique(label[old], return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    owner = rank[which]
-    order = np.lexsort((element, key, inside.kind, target, source, owner[source]))
+    first = np.empty(graph.vertices, dtype=np.int64)
+    # Backwards, so that the least of each component stays.
+    first[label[old[::-1]]] = np.arange(len(old))[::-1]
+    leaders = first[label[old]]
+    owner = (np.cumsum(leaders == np.arange(len(old))) - 1)[leaders]
+    order = _sorted_edges((source, target, inside.kind, key, element), owner)
     return Core(
         edges=Edges(
             source=source[order],
@@ -97,5 +132,5 @@ def core_of(graph: Graph, details: Details) -> Core:
         ),
         txn=np.where(old < graph.txns, old, HELPER),
         owner=owner,
-        first=np.searchsorted(owner[source[order]], np.arange(len(first) + 1)),
+        first=np.searchsorted(owner[source[order]], np.arange(int(owner.max(initial=-1)) + 2)),
     )

@@ -18,7 +18,7 @@ from checkers.cycles.walks import (
     closed_without_adjacent_rw,
     closed_without_rw,
 )
-from checkers.engine.arrays import Bools, Ints
+from checkers.engine.arrays import Bools, Ints, distinct
 from checkers.engine.transactions import Transactions, transactions_of
 from harness.errors import InvariantError
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
@@ -77,11 +77,11 @@ def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
         vertices = edges.source[edges.kind == Kind.RW]
     else:
         vertices = edges.source
-    return np.unique(core.owner[vertices])
+    return distinct(core.owner[vertices], core.owners)
 
 
 def _without_adjacent_rw(core: Core, txns: Transactions, kind: Class, edges: Edges) -> Ints:
-    walked = np.unique(core.owner[closed_without_adjacent_rw(edges, core.vertices)])
+    walked = distinct(core.owner[closed_without_adjacent_rw(edges, core.vertices)], core.owners)
     # Beside a cycle without rw, a walk may be no simple cycle (see ``simple``): only a search
     # tells.
     tangled = np.isin(walked, core.owner[closed_without_rw(edges, core.vertices)])

@@ -23,18 +23,31 @@ Node = tuple[int, bool]
 
 @attrs.frozen
 class Steps:
-    """Edges by their source: (edge, target, kind), in the order of the edges."""
+    """Edges by their source: (edge, target, kind), in the order of the edges. Rows are made of
+    those that are asked for: of a component of a million transactions a search visits few.
+    """
 
-    following: dict[int, list[tuple[int, int, int]]]
+    _edges: Edges
+    _order: Ints
+    _begin: Ints
+    _known: dict[int, list[tuple[int, int, int]]]
 
     @classmethod
-    def of(cls, edges: Edges) -> Steps:
+    def of(cls, edges: Edges, vertices: int) -> Steps:
         """All of ``edges``."""
-        following: dict[int, list[tuple[int, int, int]]] = {}
-        columns = (edges.source.tolist(), edges.target.tolist(), edges.kind.tolist())
-        for edge, (source, target, kind) in enumerate(zip(*columns, strict=True)):
-            following.setdefault(source, []).append((edge, target, kind))
-        return cls(following)
+        order = np.argsort(edges.source, kind="stable")
+        begin = np.searchsorted(edges.source[order], np.arange(vertices + 1))
+        return cls(edges, order, begin, {})
+
+    def from_vertex(self, vertex: int) -> list[tuple[int, int, int]]:
+        """Return the edges whose source is ``vertex``."""
+        found = self._known.get(vertex)
+        if found is None:
+            edge = self._order[self._begin[vertex] : self._begin[vertex + 1]]
+            columns = (edge, self._edges.target[edge], self._edges.kind[edge])
+            found = list(zip(*(column.tolist() for column in columns), strict=True))
+            self._known[vertex] = found
+        return found
 
     @staticmethod
     def cost(kind: int, along_process: bool) -> int:
@@ -48,11 +61,11 @@ class Steps:
 class Simple:
     """The search in one component; ``states`` counts the visited states."""
 
-    def __init__(self, edges: Edges, states_max: int) -> None:
+    def __init__(self, edges: Edges, vertices: int, states_max: int) -> None:
         self.states = 0
         self._max = states_max
         self._edges = edges
-        self._steps = Steps.of(edges)
+        self._steps = Steps.of(edges, vertices)
         self._back: dict[int, list[tuple[int, int]]] = {}
         for source, target, kind in zip(
             edges.source.tolist(), edges.target.tolist(), edges.kind.tolist(), strict=True
@@ -155,7 +168,7 @@ class Simple:
         """Yield (edge, target, by rw, along a process, steps taken) of every step
         that may follow.
         """
-        for edge, target, kind in self._steps.following.get(vertex, ()):
+        for edge, target, kind in self._steps.from_vertex(vertex):
             is_rw = kind == Kind.RW
             if (is_rw and by_rw) or (begin and not is_rw):
                 continue

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from checkers.engine import output
 from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
+from checkers.engine.spark_options import ON_THIS_MACHINE, SparkOptions
 from checkers.explain.attribution_table import by_examples, table
 from checkers.explain.words import KEY_NAMES
 from checkers.promises import always_on
@@ -104,7 +105,7 @@ def analyze(
     executor: str,
     model: str | None = None,
     search_limit: int | None = None,
-    spark_master: str | None = None,
+    spark: SparkOptions = ON_THIS_MACHINE,
     crashed: Mapping[str, str] = MappingProxyType({}),
     unstored: Callable[[NotStored], None] | None = None,
 ) -> Verdict:
@@ -144,7 +145,7 @@ def analyze(
         events=history.events(),
         beside=states | claims | changes | always_on.tables(history) | {KEY_NAMES: key_names},
         executor=executor,
-        spark_master=spark_master,
+        spark=spark,
         crashed=crashed,
     )
     try:
@@ -165,7 +166,7 @@ def judge(
     events: pa.Table,
     beside: Tables = MappingProxyType({}),
     executor: str = "local",
-    spark_master: str | None = None,
+    spark: SparkOptions = ON_THIS_MACHINE,
     crashed: Mapping[str, str] = MappingProxyType({}),
 ) -> Analysis:
     """Judge tables of any origin. ``beside`` are the tables that are no history: states of
@@ -174,7 +175,7 @@ def judge(
     setting = msgspec.structs.replace(setting, resets=resets_of(events.to_pylist()))
     checkers = (*checkers, *((RESETS,) if setting.resets else ()))
     kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
-    given = _by_key(executor, spark_master)(kernels, source, setting)
+    given = _by_key(executor, spark)(kernels, source, setting)
     tables = {
         "transactions": source.transactions,
         "faults": faults,
@@ -212,16 +213,14 @@ def _asked(model: str | None, declaration: Declaration) -> str:
     return canonical(declared_model(declaration) if model is None else model)
 
 
-def _by_key(executor: str, spark_master: str | None) -> ByKey:
+def _by_key(executor: str, options: SparkOptions) -> ByKey:
     if executor == "local":
         return output.run_by_key
     if executor == "spark":
         # Importing the package takes a second, which an analysis in process does not need.
         from checkers.engine import spark
 
-        return lambda kernels, source, setting: spark.run_by_key(
-            kernels, source, setting, spark_master
-        )
+        return lambda kernels, source, setting: spark.run_by_key(kernels, source, setting, options)
     raise UsageError(f"unknown executor {executor!r} (known: {', '.join(EXECUTORS)})")
 
 

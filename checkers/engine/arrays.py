@@ -80,6 +80,16 @@ def spread(length: Ints) -> tuple[Ints, Ints]:
     return rows, np.arange(len(rows)) - first[rows]
 
 
+def distinct(values: Ints, size: int) -> Ints:
+    """Return the different ``values``, each of 0 to before ``size``, ascending: by a mark each,
+    many times faster than by sorting or hashing where there are many.
+    """
+    marks = np.zeros(size, dtype=np.bool_)
+    marks[values] = True
+    found: Ints = np.flatnonzero(marks)
+    return found
+
+
 def batches(length: Ints, limit: int) -> Iterator[slice]:
     """Yield consecutive slices of the rows with at most about ``limit`` items in each."""
     total = np.cumsum(length)

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,25 +77,56 @@ class Gateway:
         return last_words(self.directory)
 
 
+@attrs.frozen(kw_only=True)
+class _Starting:
+    """A JVM that may not have opened its gateway yet."""
+
+    jvm: Supervised
+    directory: Path
+
+
 # At most one gateway: pyspark keeps a single connection a process.
 _running: list[Gateway] = []
+_starting: list[_Starting] = []
 
 
-def gateway(java: Path) -> Gateway:
-    """Return the JVM of this process, started by ``java`` where none lives; it ends with the
-    process.
+def begin(java: Callable[[], Path], *, alone: bool) -> None:
+    """Start the JVM of this process, where none lives, without waiting for it: ``gateway`` does.
+    ``alone``: it listens on the loopback only.
 
-    Raises ``HarnessError`` where it does not start.
+    Raises ``HarnessError`` and ``OSError`` where it can't be started.
     """
     while _running and _running[0].jvm.poll() is not None:
         close()
-    if not _running:
-        _running.append(_start(java))
+    if not _running and not _starting:
+        _starting.append(_start(java(), alone))
+
+
+def gateway(java: Callable[[], Path], *, alone: bool) -> Gateway:
+    """Return the JVM of this process, started by the program that ``java`` finds where none lives;
+    it ends with the process.
+
+    Raises ``HarnessError`` where it does not start.
+    """
+    begin(java, alone=alone)
+    while _starting:
+        started = _starting.pop()
+        try:
+            port, secret = _meet(started.jvm, started.directory)
+        # An interruption must not leave the JVM behind either.
+        except BaseException:
+            started.jvm.end()
+            raise
+        _running.append(
+            Gateway(jvm=started.jvm, directory=started.directory, port=port, secret=secret)
+        )
     return _running[0]
 
 
 def close() -> None:
     """End the JVM of this process, if there is one, and clear pyspark's reference to it."""
+    while _starting:
+        _starting.pop().jvm.end()
     while _running:
         _running.pop().jvm.end()
     if "pyspark" in sys.modules:
@@ -136,23 +167,17 @@ def _replace_environment(values: Mapping[str, str]) -> None:
     os.environ.update(values)
 
 
-def _start(java: Path) -> Gateway:
+def _start(java: Path, alone: bool) -> _Starting:
     directory = Path(tempfile.mkdtemp(prefix="firedrill-jvm-"))
     with (directory / _ERRORS).open("wb") as errors:
         jvm = Supervised(
             _command(java, directory),
             directory,
-            environment=_jvm_environment(directory),
+            environment=_jvm_environment(directory, alone),
             cwd=directory,
             stderr=errors,
         )
-    try:
-        port, secret = _meet(jvm, directory)
-    # An interruption must not leave the JVM behind either.
-    except BaseException:
-        jvm.end()
-        raise
-    return Gateway(jvm=jvm, directory=directory, port=port, secret=secret)
+    return _Starting(jvm=jvm, directory=directory)
 
 
 def _command(java: Path, directory: Path) -> list[str]:
@@ -177,7 +202,7 @@ def _command(java: Path, directory: Path) -> list[str]:
     ]
 
 
-def _jvm_environment(directory: Path) -> dict[str, str]:
+def _jvm_environment(directory: Path, alone: bool) -> dict[str, str]:
     """Return the environment of the JVM and through it of the Python workers: they import nothing
     from their working directory.
     """
@@ -188,7 +213,8 @@ def _jvm_environment(directory: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONSAFEPATH": "1",
         "SPARK_CONNECT_MODE": "0",
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        # The executors of a cluster call back to the driver.
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if alone else {}),
         "TMPDIR": str(directory),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / _CONNECTION),
     }

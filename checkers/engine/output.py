@@ -40,6 +40,9 @@ LONG = 100_000
 # died of.
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
 
+# A callback with a sentence for the user, at once.
+NOTE: ContextVar[Callable[[str], None]] = ContextVar("NOTE", default=lambda _text: None)
+
 # A callback with a sentence about how far an executor is, some times a minute.
 PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("PROGRESS", default=lambda _text: None)
 
@@ -145,13 +148,16 @@ class OfSplits:
 
 @attrs.frozen(kw_only=True)
 class OfStretches:
-    """The work of STRETCH kernels on one of ``stretches`` after the other."""
+    """The work of STRETCH kernels on one of ``stretches`` after the other. ``empty`` are the tables
+    that they take, without rows.
+    """
 
     kernels: tuple[Kernel, ...]
     source: Source
     setting: Setting
     laid: Laid
     early: Tables
+    empty: Tables
     stretches: tuple[tuple[int, int], ...]
 
     def __call__(self, number: int) -> KernelOutput:
@@ -159,11 +165,12 @@ class OfStretches:
         tables = {
             "transactions": self.source.between(low, high),
             **observed_within(self.early, low, high),
+            **self.empty,
         }
         for kernel in self.kernels:
             for name, ends in kernel.takes.items():
                 table = self.laid.take(name, low, high, ends)
-                # Of a kernel that broke: the one that takes it breaks as well.
+                # Where neither it nor ``empty`` is there, its kernel broke: this one does as well.
                 if table is not None:
                     tables[name] = table
         given = apply(self.kernels, tables, self.setting)
@@ -207,6 +214,7 @@ def on_all(
     if taking:
         whole = not in_order(source.transactions)
         back = tables.pop(BACK_TABLE)
+        names = [name for kernel in taking for name in kernel.takes if name in tables]
         stretches = laid.stretches(back, source.transactions.num_rows, whole)
         last = OfStretches(
             kernels=taking,
@@ -214,10 +222,11 @@ def on_all(
             setting=setting,
             laid=laid,
             early=early,
+            empty={name: tables.pop(name) for name in names},
             stretches=tuple(stretches) or ((0, 0),),
         )
         # Of no stretch there are empty tables, which need no task.
-        judged = tasks(last, len(stretches)) if stretches else last(0)
+        judged = tasks(last, len(stretches)) if stretches else attrs.evolve(last, source=source)(0)
         tables, broken = {**tables, **judged.tables}, broken | judged.broken
     return KernelOutput(tables=tables, broken=broken)
 

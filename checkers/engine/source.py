@@ -146,6 +146,16 @@ class Source:
             pq.write_table(table, file)
         yield Source.of_files(transactions, files)
 
+    def names(self) -> tuple[str, tuple[str, ...]]:
+        """The files of transactions and splits as they were given."""
+        if self._transactions_file is None:
+            raise InvariantError("names of the files of a history that is in memory")
+        return str(self._transactions_file), tuple(str(file) for file in self._files)
+
+    def elsewhere(self, transactions: Path, splits: tuple[Path, ...]) -> Source:
+        """Return the same history by other paths of the same files."""
+        return attrs.evolve(self, transactions_file=transactions, files=splits)
+
     def paths(self) -> tuple[str, tuple[str, ...]]:
         """The files of transactions and splits; only of a source that is on disk."""
         if self._transactions_file is None:

@@ -1,8 +1,13 @@
-"""The Spark executor: one task a sealed split, nothing shuffled.
+"""The Spark executor: one task a sealed split, then one a stretch of time.
 
 The history was sealed split by key hash, so a KEY kernel's exchange has happened already: a task
 reads its split's Parquet file with pyarrow and runs the same kernels that run in process. Results
 travel as Arrow IPC streams in envelopes.
+
+On one machine, what STRETCH kernels take lies in files beside the history (``Laid``). On a cluster
+no directory is taken to be shared: files of the history travel with the job, what a split's task
+laid down is kept by Spark where it was made and shuffled once, by stretch. A lost executor
+costs the tasks whose results it held.
 
 Of Spark only the core takes part, jobs over numbers and bytes: with its SQL a session and its first
 job cost two and a half times the CPU (14 s instead of 6), and no row of ours is Spark's to read.
@@ -12,61 +17,189 @@ Spark is imported and its JVM started when the first analysis asks for it, and e
 
 from __future__ import annotations
 
-import re
-import sys
+import os
+import secrets
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import pyarrow as pa
 
-from checkers.engine import gateway
-from checkers.engine.java import find_java, java_binary
-from checkers.engine.output import PROGRESS, KernelOutput, Work, merge, on_all
+from checkers.engine.output import (
+    PROGRESS,
+    KernelOutput,
+    OfSplits,
+    OfStretches,
+    Work,
+    merge,
+    on_all,
+)
 from checkers.engine.source import Source
+from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark_session import prepare as prepare
+from checkers.engine.spark_session import session, session_directory
 from checkers.engine.stretches import Laid
-from harness.errors import AnalysisLost, HarnessError
+from harness.errors import InvariantError
 from harness.protocols.checker import Kernel, Setting
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
 
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
 PROGRESS_EVERY_S = 2.0
-_FRAME = re.compile(r"\s*at [\w.$]+")
-_FRILL = re.compile(r"\s*(SQLSTATE: |Driver stacktrace:)")
 
 # Kernel and output by name, why the kernel broke, and rows as an IPC stream.
 Envelope = tuple[str, str, str, bytes]
+# The stretch on the grid that rows begin in, the name of their file, and its content.
+Piece = tuple[int, str, bytes]
+# Of a task on a cluster: what the driver is told, or what a later task needs.
+Made = tuple[Envelope | None, Piece | None]
 
 
 def run_by_key(
-    kernels: Iterable[Kernel], source: Source, setting: Setting, master: str | None = None
+    kernels: Iterable[Kernel],
+    source: Source,
+    setting: Setting,
+    options: SparkOptions | None = None,
 ) -> KernelOutput:
-    """Run the EARLY, KEY and STRETCH kernels over ``source`` on Spark (``master``: ``local[*]``).
+    """Run the EARLY, KEY and STRETCH kernels over ``source`` on Spark.
 
     Raises ``HarnessError`` where Spark can't be started or a task is lost for good.
     """
+    options = options or SparkOptions()
     with (
         tempfile.TemporaryDirectory(prefix="firedrill-spark-") as scratch,
-        source.on_disk(Path(scratch)) as files,
-        session(master or "local[*]", Path(scratch)) as spark,
+        source.on_disk(Path(scratch)) as on_disk,
+        session(options, Path(scratch)) as spark,
     ):
-
-        def on_tasks(work: Work, count: int) -> KernelOutput:
-            # As many partitions as numbers, so that each has a task of its own.
-            numbers = spark.parallelize(range(count), count)
-            with _told(spark):
-                return merge(_unpacked(numbers.flatMap(partial(_packed, work)).collect()))
-
         laid = Laid(directory=Path(scratch))
-        return on_all(kernels, source, setting, laid, on_tasks, files.unread())
+        if options.local:
+            tasks = partial(_on_machine, spark)
+            return on_all(kernels, source, setting, laid, tasks, on_disk.unread())
+        there = _travelling(spark, on_disk)
+        return on_all(kernels, source, setting, laid, _Cluster(spark).on_tasks, there)
+
+
+def _on_machine(spark: SparkContext, work: Work, count: int) -> KernelOutput:
+    # As many partitions as numbers, so that each has a task of its own.
+    numbers = spark.parallelize(range(count), count)
+    return _collected(spark, numbers.flatMap(partial(_packed, work)))
+
+
+def _collected(spark: SparkContext, envelopes: RDD[Envelope]) -> KernelOutput:
+    with _told(spark):
+        return merge(_unpacked(envelopes.collect()))
+
+
+class _Cluster:
+    """Tasks on machines that share no directory with this one, nor with each other."""
+
+    def __init__(self, spark: SparkContext) -> None:
+        self._spark = spark
+        self._made: RDD[Made] | None = None
+
+    def on_tasks(self, work: Work, count: int) -> KernelOutput:
+        """Run ``work``; what it lays down stays in the cluster until a later work takes it."""
+        from pyspark import StorageLevel
+
+        if isinstance(work, OfStretches):
+            if self._made is None:
+                raise InvariantError("stretches before the splits that they are made of")
+            routed = self._made.flatMap(partial(_routed, work.stretches, work.laid.stretch))
+            by_stretch = routed.partitionBy(count, _itself)
+            judged = _collected(
+                self._spark, by_stretch.mapPartitionsWithIndex(partial(_judged, work))
+            )
+            self._made.unpersist()
+            return judged
+        numbers = self._spark.parallelize(range(count), count)
+        if not work.taking:
+            return _collected(self._spark, numbers.flatMap(partial(_packed_there, work)))
+        self._made = numbers.flatMap(partial(_apart, work)).persist(StorageLevel.DISK_ONLY)
+        return _collected(self._spark, self._made.flatMap(_told_to_driver))
+
+
+def _itself(stretch: int) -> int:
+    return stretch
+
+
+def _told_to_driver(made: Made) -> tuple[Envelope, ...]:
+    return () if made[0] is None else (made[0],)
+
+
+def _packed_there(work: OfSplits, number: int) -> Iterator[Envelope]:
+    return _packed(attrs.evolve(work, source=_fetched(work.source)), number)
+
+
+def _apart(work: OfSplits, number: int) -> Iterator[Made]:
+    """Do the work of a split's task, and tell apart what is laid down."""
+    with tempfile.TemporaryDirectory(prefix="firedrill-split-") as scratch:
+        laid = attrs.evolve(work.laid, directory=Path(scratch))
+        own = attrs.evolve(work, source=_fetched(work.source), laid=laid)
+        for envelope in _packed(own, number):
+            yield envelope, None
+        for piece in laid.pieces():
+            yield None, piece
+
+
+def _routed(
+    stretches: tuple[tuple[int, int], ...], length: int, made: Made
+) -> Iterator[tuple[int, tuple[str, bytes]]]:
+    """Yield a piece for each of the ``stretches`` that may hold rows of it."""
+    if made[1] is None:
+        return
+    at, name, content = made[1]
+    for number, (low, high) in enumerate(stretches):
+        if low // length <= at <= (high - 1) // length:
+            yield number, (name, content)
+
+
+def _judged(
+    work: OfStretches, number: int, pieces: Iterable[tuple[int, tuple[str, bytes]]]
+) -> Iterator[Envelope]:
+    """Do the work of a stretch's task, from the pieces that came to it."""
+    with tempfile.TemporaryDirectory(prefix="firedrill-stretch-") as scratch:
+        for _, (name, content) in pieces:
+            Path(scratch, name).write_bytes(content)
+        laid = attrs.evolve(work.laid, directory=Path(scratch))
+        own = attrs.evolve(work, source=_fetched(work.source), laid=laid)
+        yield from _packed(own, number)
+
+
+def _travelling(spark: SparkContext, source: Source) -> Source:
+    """Have the files of ``source`` travel with jobs; return it by the names that they have there.
+    They stay as long as the session: an executor that joins late fetches all that were ever added.
+    """
+    scratch = session_directory()
+    transactions, splits = source.paths()
+    token = secrets.token_hex(4)  # of several runs in a session, files have the same names
+    names = []
+    for path in (transactions, *splits):
+        # A symbolic link would travel by the name of what it leads to.
+        named = scratch / f"{token}-{Path(path).name}"
+        try:
+            os.link(path, named)
+        except OSError:  # of another file system, or one that has no links
+            shutil.copyfile(path, named)
+        spark.addFile(str(named))
+        names.append(Path(named.name))
+    return source.elsewhere(names[0], tuple(names[1:]))
+
+
+def _fetched(source: Source) -> Source:
+    """Return ``source`` by the paths that its files have on this worker."""
+    from pyspark import SparkFiles
+
+    transactions, splits = source.names()
+    files = tuple(Path(SparkFiles.get(name)) for name in splits)
+    return source.elsewhere(Path(SparkFiles.get(transactions)), files)
 
 
 @contextmanager
@@ -113,89 +246,3 @@ def _unpacked(envelopes: Iterable[Envelope]) -> Iterator[KernelOutput]:
             yield KernelOutput(tables={}, broken={kernel: broken})
         else:
             yield KernelOutput(tables={output: pa.ipc.open_stream(payload).read_all()})
-
-
-@contextmanager
-def session(master: str, scratch: Path) -> Iterator[SparkContext]:
-    """Open a session of Spark, quiet, and stop it after use; within another of this process it is
-    that one. It listens for a local master on the loopback only, and takes nothing of the caller's
-    Spark configuration.
-    """
-    # Without it, workers are the python3 of PATH, which lacks our packages.
-    workers = {"PYSPARK_PYTHON": sys.executable}
-    with gateway.environment(workers, foreign=not master.startswith("local")):
-        from py4j.protocol import Py4JError
-        from pyspark import SparkContext
-        from pyspark.errors import PySparkException
-
-        inside = SparkContext._active_spark_context
-        spark = inside or _started(master, scratch)
-        try:
-            yield spark
-        except (PySparkException, Py4JError) as error:
-            raise AnalysisLost(f"Spark lost the analysis: {_gist(error)}") from error
-        finally:
-            # A signal to the whole process group ends the JVM as well: what is to be told then is
-            # the interruption, not that a session that is gone can't be stopped.
-            if not inside:
-                with suppress(Py4JError, OSError):
-                    spark.stop()
-
-
-def _started(master: str, scratch: Path) -> SparkContext:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    java = java_binary(find_java())
-    try:
-        jvm = gateway.gateway(java)
-    except (HarnessError, OSError) as error:
-        raise HarnessError(f"Spark did not start on {master}: {error}") from error
-    try:
-        return _connected(jvm, master, scratch)
-    except (PySparkException, Py4JError, OSError) as error:
-        # Closing removes the JVM's directory, and its log with it.
-        words = jvm.last_words
-        gateway.close()
-        raise HarnessError(f"Spark did not start on {master}: {error}\n{words}") from error
-
-
-def _connected(jvm: gateway.Gateway, master: str, scratch: Path) -> SparkContext:
-    from pyspark import SparkConf, SparkContext
-
-    where = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
-    with gateway.environment(where, foreign=True):
-        # The first takes the connection that the variables tell of.
-        SparkContext._ensure_initialized()
-        settings = SparkConf().setMaster(master).setAppName("firedrill")
-        return SparkContext.getOrCreate(
-            settings.setAll(list(_configuration(master, scratch).items()))
-        )
-
-
-def _gist(error: Exception) -> str:
-    """Return the line of Spark's message that says what happened: the end of a worker's traceback,
-    or what stands before the frames of the JVM.
-    """
-    said = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
-    lines = [line.strip() for line in said if line.strip() and not _FRILL.match(line)]
-    return lines[-1] if lines else type(error).__name__
-
-
-def _configuration(master: str, scratch: Path) -> dict[str, str]:
-    """Return the settings that go over the connection, so that no command line shows them. A local
-    session draws a secret of its own for the clients of its RPC and its blocks.
-    """
-    configuration = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.maxResultSize": "0",  # edges of long histories outgrow the default of 1 GB
-    }
-    if master.startswith("local"):
-        configuration |= {
-            "spark.authenticate": "true",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": str(scratch),
-        }
-    return configuration

@@ -9,7 +9,7 @@ where, is a few hundred bytes a split and stretch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -44,8 +44,9 @@ class Laid:
     stretch: int = STRETCH
 
     def lay(self, kernels: Sequence[Kernel], split: int, tables: Tables) -> dict[str, pa.Table]:
-        """Write what ``kernels`` take of the ``tables`` of a split; return the others, and
-        ``BACK_TABLE``. Raises ``HarnessError`` where the directory is not on this machine.
+        """Write what ``kernels`` take of the ``tables`` of a split; return the others, what was
+        written without its rows, and ``BACK_TABLE``. Raises ``HarnessError`` where the directory is
+        not there.
         """
         self._require()
         taken = {name: columns for kernel in kernels for name, columns in kernel.takes.items()}
@@ -53,6 +54,7 @@ class Laid:
         for name, columns in taken.items():
             if name in tables:
                 self._write(self._file(name, split), tables[name], columns[0])
+                given[name] = tables[name].slice(0, 0)
         ends = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         for kernel in kernels:
             if kernel.leads_back is not None and kernel.takes.keys() <= tables.keys():
@@ -61,13 +63,12 @@ class Laid:
         return {**given, BACK_TABLE: self._back(high, low)}
 
     def _require(self) -> None:
-        """Raise ``HarnessError`` where the directory is of another machine: rows laid down there
-        would be missing here, and no verdict may rest on what is missing.
+        """Raise ``HarnessError`` where the directory is gone, or of another machine: no verdict
+        may rest on rows that are missing here.
         """
         if not self.directory.is_dir():
             raise HarnessError(
-                f"the workers of the cluster need {self.directory.parent}, where this analysis "
-                "keeps the edges of its graph: set TMPDIR to a directory that all of them share"
+                f"{self.directory}, where this analysis keeps the edges of its graph, is not there"
             )
 
     def take(self, name: str, low: int, high: int, columns: tuple[str, ...]) -> pa.Table | None:
@@ -86,6 +87,20 @@ class Laid:
                 ]
                 parts.append(_within(pa.Table.from_batches(batches, schema), low, high, columns))
         return pa.concat_tables(parts).combine_chunks() if parts else None
+
+    def pieces(self) -> Iterator[tuple[int, str, bytes]]:
+        """Yield what lies here as files of one stretch each: its place on the grid, a name that
+        sorts as its rows do, and the content.
+        """
+        for file in sorted(self.directory.glob("*.arrow")):
+            with pa.memory_map(str(file)) as content, pa.ipc.open_file(content) as source:
+                starts = msgspec.json.decode(source.schema.metadata[b"stretches"], type=list[int])
+                for number, at in enumerate(starts):
+                    schema = source.schema.with_metadata({"stretches": f"[{at}]"})
+                    sink = pa.BufferOutputStream()
+                    with pa.ipc.new_file(sink, schema) as piece:
+                        piece.write_batch(source.get_batch(number))
+                    yield at, f"{file.stem}-{at:08}.arrow", sink.getvalue().to_pybytes()
 
     def _file(self, name: str, split: int) -> Path:
         return self.directory / f"{name}-{split:04}.arrow"

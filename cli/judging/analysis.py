@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from checkers.engine.spark_options import SparkOptions
 from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
 from cli.quantities import words
 from harness.errors import (
@@ -68,6 +69,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     executor: str | None = None
     model: str | None = None
     search_limit: int | None = None
+    spark: SparkOptions = SparkOptions()
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ def main(argument: str) -> int:
 
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
-    from checkers.engine.output import ENTERING, PROGRESS
+    from checkers.engine.output import ENTERING, NOTE, PROGRESS
     from cli.judging import steps
     from harness.run.directory import RunDirectory
 
@@ -75,8 +75,13 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         write_export(run, request.export)
         return
     ENTERING.set(lambda name: tell(Reply(at=name)))
+    NOTE.set(note)
     PROGRESS.set(lambda text: tell(Reply(progress=text)))
     if request.history is not None:
+        if request.judge is not None and request.judge.executor == "spark":
+            from checkers.engine import spark
+
+            spark.prepare(request.judge.spark)  # beside the import
         tell(Reply(note=_import(request.history, run), imported=True))
     if request.judge is not None:
         from cli.verdict_lines import findings_of

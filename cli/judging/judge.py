@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 import click
 
+from checkers.engine.spark_options import SparkOptions
 from cli.judging.analysis import Asked, Foreign, analyzed
 from cli.judging.limits import LimitsAsked
 from cli.run_state import holding
@@ -66,6 +67,7 @@ def judge(
     kept: bool = True,
     limits: LimitsAsked | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    spark: SparkOptions | None = None,
 ) -> Judged:
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
     requested, draw its report.
@@ -74,7 +76,9 @@ def judge(
     which is stored only where no verdict is. Raises ``Interrupted`` soon after ``interrupted``
     returns true.
     """
-    asked = Asked(executor=executor, model=model, search_limit=search_limit)
+    asked = Asked(
+        executor=executor, model=model, search_limit=search_limit, spark=spark or SparkOptions()
+    )
     with holding(run):
         found = analyzed(
             run,
@@ -133,10 +137,10 @@ def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
         raise HarnessError(f"no report was written: {found.death or 'see above'}")
 
 
-def announce(run: RunDirectory, judged: Judged, path: Path | None = None) -> None:
+def announce(run: RunDirectory, judged: Judged, path: Path | str | None = None) -> None:
     """Print the findings on stdout; the last line is outcome, meaning and path: ``path`` where it
-    is given, for a directory that is removed afterwards; else the report, where it is of this
-    verdict.
+    is given, for a directory that is removed afterwards or a copy; else the report, where it is of
+    this verdict.
     """
     for line in judged.findings:
         click.echo(line)
@@ -146,7 +150,9 @@ def announce(run: RunDirectory, judged: Judged, path: Path | None = None) -> Non
     sys.stdout.flush()
 
 
-def last_line(run: RunDirectory, outcome: Outcome, report: bool, path: Path | None = None) -> str:
+def last_line(
+    run: RunDirectory, outcome: Outcome, report: bool, path: Path | str | None = None
+) -> str:
     """Format ``OUTCOME: meaning: path``; the path is ``path``, or that of the report or the run."""
     path = path or (run.report if report else run.root)
     return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"

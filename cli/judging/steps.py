@@ -43,7 +43,14 @@ def judge_here(
 
     run = recovered(run, say)
     chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
+    if chosen == "spark" and not asked.spark.local:
+        why = f" on {asked.spark.master}{why}"
     say(f"judging {run.root.name} ({chosen}{why})")
+    if chosen == "spark":
+        from checkers.engine import spark
+
+        # Its JVM starts beside the reading of the run, of which every file is summed.
+        spark.prepare(asked.spark)
     origin = read_manifest(run).origin
     if not isinstance(origin, msgspec.UnsetType) and not origin.real_time:
         say(f"the times in {origin.file} are missing or go back: its operations are {BY_INDEX}")
@@ -53,6 +60,7 @@ def judge_here(
         executor=chosen,
         model=asked.model,
         search_limit=asked.search_limit,
+        spark=asked.spark,
         crashed=crashed,
         unstored=unstored.append,
     )

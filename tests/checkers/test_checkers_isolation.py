@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from checker_histories import a, ok, r, setting, source
 
-from checkers.engine import spark
+from checkers.engine import spark, spark_session
 from checkers.engine.analyze import judge
 from checkers.engine.java import JavaChoice
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
@@ -176,7 +176,7 @@ def test_spark_without_java_is_an_error_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
-    monkeypatch.setattr(spark, "find_java", lambda: nothing)
+    monkeypatch.setattr(spark_session, "find_java", lambda: nothing)
 
     with pytest.raises(HarnessError, match="Spark can't start: no Java 17 or newer"):
         spark.run_by_key(LOST_WRITE.kernels, source(LOSS), setting())
@@ -202,8 +202,9 @@ INTERRUPTED = """
 import os, signal, sys
 from pathlib import Path
 from checkers.engine import spark
+from checkers.engine.spark_options import SparkOptions
 try:
-    with spark.session("local[1]", Path(sys.argv[1])) as begun:
+    with spark.session(SparkOptions(master="local[1]"), Path(sys.argv[1])) as begun:
         os.kill(int(begun._jvm.ProcessHandle.current().pid()), signal.SIGKILL)
         raise KeyboardInterrupt
 except BaseException as error:

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 
 from checkers.engine import gateway
 from checkers.engine.spark import session
+from checkers.engine.spark_options import SparkOptions
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 240
@@ -78,7 +79,7 @@ def test_nothing_that_lies_in_the_current_directory_or_the_environment_takes_par
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkContext]:
-    with session("local[1]", tmp_path_factory.mktemp("spark")) as spark:
+    with session(SparkOptions(master="local[1]"), tmp_path_factory.mktemp("spark")) as spark:
         yield spark
 
 
@@ -114,7 +115,7 @@ def test_all_that_it_listens_on_is_the_loopback(begun: SparkContext) -> None:
 def test_a_session_within_another_is_that_one_and_leaves_it_open(
     begun: SparkContext, tmp_path: Path
 ) -> None:
-    with session("local[1]", tmp_path) as inner:
+    with session(SparkOptions(master="local[1]"), tmp_path) as inner:
         assert inner is begun
     assert begun.parallelize([1, 2], 2).sum() == 3
 

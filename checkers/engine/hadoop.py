@@ -1,0 +1,129 @@
+"""Files in any store that Hadoop reads (``hdfs://``, ``s3a://``, ``file://`` ...), copied by the
+JVM that Spark runs in, which brings Hadoop's client along.
+
+What lies in such a store is fetched before it is read, so that its sums are made of the very bytes
+that are judged; results are put there once they are complete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from checkers.engine import gateway
+from checkers.engine.java import find_java, java_binary
+from harness.errors import HarnessError, UsageError
+
+_REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def is_remote(name: str) -> bool:
+    """Tell whether ``name`` is an address in a store of Hadoop's, not a path of this machine."""
+    return _REMOTE.match(name) is not None
+
+
+@attrs.frozen
+class RemoteStore:
+    """Hadoop's file system of one address."""
+
+    _java: Any
+    _files: Any
+
+    def is_directory(self, address: str) -> bool:
+        """Tell whether a directory is at ``address``. Raises ``UsageError`` where nothing is."""
+        with _told(address):
+            found: bool = self._files.getFileStatus(self._path(address)).isDirectory()
+        return found
+
+    def fetch(self, address: str, target: Path) -> None:
+        """Copy the file or directory at ``address`` to ``target``, which must not exist."""
+        with _told(address):
+            copy = self._java.org.apache.hadoop.fs.FileUtil.copy
+            copy(
+                self._files,
+                self._path(address),
+                self._java.java.io.File(str(target)),
+                False,
+                self._files.getConf(),
+            )
+        # Hadoop's local file system leaves a sum beside each file that it writes.
+        for extra in target.parent.rglob(".*.crc"):
+            extra.unlink()
+
+    def put(self, source: Path, address: str) -> None:
+        """Copy the file or directory ``source`` to ``address``, in the place of what is there:
+        under another name first, so that no reader finds a part of it.
+        """
+        unfinished = f"{address}.partial"
+        with _told(address):
+            path, final = self._path(unfinished), self._path(address)
+            self._files.delete(path, True)
+            self._files.copyFromLocalFile(
+                False, True, self._java.org.apache.hadoop.fs.Path(source.absolute().as_uri()), path
+            )
+            self._files.delete(final, True)
+            if not self._files.rename(path, final):
+                raise HarnessError(f"{address}: {unfinished} can't be renamed to it")
+
+    def _path(self, address: str) -> Any:  # noqa: ANN401 (an object of the JVM's)
+        return self._java.org.apache.hadoop.fs.Path(address)
+
+
+@contextmanager
+def remote_store(address: str) -> Iterator[RemoteStore]:
+    """Open the store that ``address`` is in; its JVM ends after the block.
+
+    Raises ``HarnessError`` where there is no Java, and ``UsageError`` for an address of a kind that
+    no class of Hadoop's reads.
+    """
+    from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+    # The configuration of a cluster (names of its nodes, keys of a store) is the caller's.
+    with gateway.environment({}, foreign=True):
+        met = gateway.gateway(lambda: java_binary(find_java()), alone=True)
+    client = ClientServer(
+        java_parameters=JavaParameters(
+            port=met.port, auth_token=met.secret, auto_convert=True, auto_field=True
+        ),
+        python_parameters=PythonParameters(port=0, eager_load=False),
+    )
+    try:
+        java = client.jvm
+        with _told(address):
+            files = java.org.apache.hadoop.fs.FileSystem.get(
+                java.java.net.URI(address), java.org.apache.hadoop.conf.Configuration()
+            )
+        yield RemoteStore(java, files)
+    finally:
+        client.shutdown()
+        gateway.close()
+
+
+@contextmanager
+def _told(address: str) -> Iterator[None]:
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        # The first line is the class and the reason; the rest are frames.
+        said = str(error.java_exception.toString()).splitlines()[0]
+        family = (
+            UsageError
+            if "FileNotFound" in said or "UnsupportedFileSystem" in said
+            else (HarnessError)
+        )
+        raise family(f"{address}: {said}") from error
+    except Py4JError as error:
+        raise HarnessError(f"{address}: the JVM that reads it ended: {error}") from error
+
+
+def name_of(address: str) -> str:
+    """Return the last part of ``address``."""
+    return os.path.basename(address.rstrip("/"))

@@ -1,0 +1,78 @@
+"""A cluster of two workers that share no directory with the driver and have nothing of this package
+gives the verdict of one process, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checker_generator import generate
+from checker_histories import Txn, ok, r, setting, source
+from spark_cluster import Cluster, require_parts, standalone
+from test_cycle_stretches import overlapping
+
+from checkers.engine.analyze import judge
+from checkers.engine.source import Source
+from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark_session import session
+from checkers.lists.checker import CHECKER
+from checkers.promises.lost_write import CHECKER as LOST_WRITE
+from harness.history import schema
+from harness.protocols.verdict import encode
+
+pytestmark = pytest.mark.spark
+HISTORIES = 24
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    require_parts()
+    with standalone(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def options(cluster: Cluster) -> Iterator[SparkOptions]:
+    found = SparkOptions(
+        master=cluster.master,
+        environment=str(cluster.hidden / "environment.tar.gz"),
+        conf=(("spark.driver.host", "127.0.0.1"), ("spark.executor.memory", "512m")),
+    )
+    with session(found, cluster.hidden):
+        yield found
+
+
+def verdict_of(history: Source, executor: str, options: SparkOptions | None = None) -> bytes:
+    found = judge(
+        history,
+        setting=setting(),
+        checkers=(CHECKER, LOST_WRITE),
+        faults=schema.FAULTS.empty_table(),
+        events=schema.EVENTS.empty_table(),
+        executor=executor,
+        spark=options or SparkOptions(),
+    )
+    return encode(found.verdict)
+
+
+def histories() -> Iterator[tuple[int, list[Txn]]]:
+    for seed in range(HISTORIES):
+        yield seed, generate(seed) if seed % 2 else overlapping(seed, size=200)
+    yield HISTORIES, [ok(r(1))]
+
+
+def test_its_verdicts_are_those_of_one_process(
+    cluster: Cluster, options: SparkOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # What the driver writes lies where no worker sees it.
+    monkeypatch.setattr("tempfile.tempdir", str(cluster.hidden))
+    violations = 0
+    for seed, txns in histories():
+        history = source(txns, splits=random.Random(seed).randint(1, 3))
+        in_process = verdict_of(history, "local")
+        assert verdict_of(history, "spark", options) == in_process, seed
+        violations += b"violation" in in_process
+    assert violations > HISTORIES // 3

@@ -1,0 +1,89 @@
+"""``firedrill check`` of runs and histories that lie in a store of Hadoop's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mini_hdfs import hdfs
+
+from checkers.engine.hadoop import remote_store
+from harness.exit_codes import Outcome
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+RUNS = Path(__file__).parents[1] / "evidence" / "runs"
+LIMIT_S = 240
+HISTORY = """
+{"type":"invoke","f":"txn","value":[["append",1,1]],"process":0,"time":5,"index":0}
+{"type":"ok","f":"txn","value":[["append",1,1]],"process":0,"time":7,"index":1}
+{"type":"invoke","f":"txn","value":[["r",1,null]],"process":1,"time":8,"index":2}
+{"type":"ok","f":"txn","value":[["r",1,[]]],"process":1,"time":9,"index":3}
+"""
+
+
+def check(path: str, *more: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FIREDRILL, "check", path, *more], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hdfs(tmp_path_factory.mktemp("hdfs")) as address:
+        yield address
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("executor", ["local", "spark"])
+def test_a_run_on_hdfs_gets_the_verdict_that_it_gets_here(
+    store: str, tmp_path: Path, executor: str
+) -> None:
+    shutil.copytree(RUNS / "sim-valid", tmp_path / "here")
+    address = f"{store}/runs/{executor}"
+    with remote_store(store) as remote:
+        remote.put(tmp_path / "here", address)
+
+    beside = check("here", "--executor", "local", cwd=tmp_path)
+    done = check(address, "--executor", executor, cwd=tmp_path)
+
+    assert done.returncode == beside.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(f"{address}/report.html")
+    with remote_store(store) as remote:
+        remote.fetch(address, tmp_path / "back")
+    assert (tmp_path / "back/report.html").exists()
+    verdicts = [tmp_path / name / "analysis/verdict.json" for name in ("here", "back")]
+    assert verdicts[0].read_bytes() == verdicts[1].read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["back", "here"]
+
+
+@pytest.mark.spark
+def test_a_history_on_hdfs_is_imported(store: str, tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text(HISTORY)
+    with remote_store(store) as remote:
+        remote.put(tmp_path / "history.jsonl", f"{store}/history.jsonl")
+
+    done = check(f"{store}/history.jsonl", "--json", "--executor", "local", cwd=tmp_path)
+
+    assert done.returncode == Outcome.VIOLATION.exit_code, done.stderr
+    assert "G-single-item-realtime" in json.loads(done.stdout)["anomalies"] or "lost" in done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "reason"), [("/nothing", "does not exist"), ("nosuch://x/y", "nosuch")]
+)
+def test_what_is_not_there_is_refused_by_name(
+    store: str, tmp_path: Path, name: str, reason: str
+) -> None:
+    address = name if "://" in name else f"{store}{name}"
+
+    done = check(address, cwd=tmp_path)
+
+    assert done.returncode == 254, done.stderr
+    assert address in done.stderr
+    assert reason in done.stderr
