@@ -112,6 +112,7 @@ def notes(remarks: list[tuple[int, Remark]], at_ns: Ints) -> pa.Table:
         "at_ns": at_ns[np.asarray([place for place, _ in remarks], np.int64)],
         "process": pa.nulls(len(remarks), pa.int64()),
         "text": pa.array(texts, pa.string()),
+        "fault": pa.nulls(len(remarks), pa.int64()),
     }
     return _table(columns, schema.NOTES)
 
