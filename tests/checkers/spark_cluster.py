@@ -17,7 +17,7 @@ from pathlib import Path
 
 import attrs
 import pyspark
-import pytest
+from capabilities import lacking
 
 from checkers.engine.gateway import MODULE_OPTIONS
 from checkers.engine.java import find_java
@@ -43,9 +43,10 @@ class Cluster:
 def require_parts() -> None:
     """Skip the test where a part of a cluster is missing, and name it."""
     if find_java().home is None:
-        pytest.skip("no Java for a standalone cluster of Spark")
+        lacking("no Java for a standalone cluster of Spark")
     if bare_python() is None:
-        pytest.skip(f"no {INTERPRETER} without this package for the workers of a cluster")
+        what = f"no {INTERPRETER} without this package, for the workers of a cluster"
+        lacking(what, promised=False)
 
 
 def bare_python() -> Path | None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
-import pytest
+from capabilities import lacking
 
 from checkers.engine.java import find_java
 
@@ -31,12 +31,12 @@ def minicluster() -> Path:
     if jar.exists():
         return jar
     if shutil.which("mvn") is None:
-        pytest.skip("no Maven to fetch a small HDFS with")
+        lacking("no Maven to fetch a small HDFS with", promised=False)
     command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
     command.append(f"-DoutputDirectory={here}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_LIMIT_S)
     if done.returncode or not jar.exists():
-        pytest.skip(f"Maven does not fetch {artifact}: {done.stdout[-300:]}")
+        lacking(f"Maven does not fetch {artifact}: {done.stdout[-300:]}", promised=False)
     return jar
 
 
@@ -45,7 +45,7 @@ def hdfs(directory: Path) -> Iterator[str]:
     """Start it below ``directory``; yields its address; it ends after the block."""
     java = find_java().home
     if java is None:
-        pytest.skip("no Java for a small HDFS")
+        lacking("no Java for a small HDFS")
     classes = f"{minicluster()}:{JARS}/*"
     command = [str(java / "bin" / "java"), "-Xmx400m", "-XX:TieredStopAtLevel=1", "-cp", classes]
     with (directory / "hdfs.log").open("wb") as log:
