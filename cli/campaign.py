@@ -83,7 +83,8 @@ def campaign(
     """
     asked = read(file)
     done = conduct(asked, file, store, asked.name, options, again=again)
-    page = write_results(done)
+    write_table(done)
+    page = write_page(done, done.root)
     click.echo(f"page: {page}")
     for line in totals(done.results, done.took_s, "cell"):
         click.echo(line)
@@ -477,28 +478,33 @@ def _report(rows: Sequence[CellRow]) -> None:
                 say(f"{run.root.name}: no report: {error}")
 
 
-def write_results(done: Conducted, findings: Sequence[PageFinding] = ()) -> Path:
-    """Write the table and the page of a campaign, and return the path of the page. Raises
-    ``HarnessError``.
-    """
+def write_table(done: Conducted) -> None:
+    """Write ``campaign.json``. Raises ``HarnessError``."""
     done.root.mkdir(parents=True, exist_ok=True)
     encoded = msgspec.json.format(msgspec.json.encode(done.table), indent=2) + b"\n"
     write_atomically(done.root / TABLE, encoded)
-    return write_page(done, done.root, findings)
 
 
 def write_page(
     done: Conducted,
     root: Path,
-    findings: Sequence[PageFinding],
+    *,
+    outcome: Outcome | None = None,
+    findings: Sequence[PageFinding] = (),
+    notes: Sequence[str] = (),
     reports: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the page of a campaign into ``root`` as ``results.report.campaign_page`` does, and
-    return its path. Raises ``HarnessError``.
+    return its path. The ``outcome`` is by default that of the table. Raises ``HarnessError``.
     """
     from results.report.campaign_page import write_campaign
 
-    table = done.table
     return write_campaign(
-        root, table.name, table.outcome, table.cells, done.note, findings, reports
+        root,
+        done.root.name,  # nights of one campaign are told apart by it
+        outcome or done.table.outcome,
+        done.table.cells,
+        [*filter(None, [done.note]), *notes],
+        findings,
+        reports,
     )

@@ -82,11 +82,16 @@ def compare(
     from results.compare.comparison import compare as compared
     from results.compare.comparison_page import encoded, page_path, write_page
     from results.compare.comparison_tables import MEANINGS, lines
-    from results.compare.sides import side_of
+    from results.compare.sides import side_of, two_nights
 
-    rules = Rules(figures=with_effects(effects), level=level, across=frozenset(across))
-    given = tuple(map(Condition.parse, conditions))
+    figures, given = with_effects(effects), tuple(map(Condition.parse, conditions))
     new, old = side_of(runs, store, given), side_of(base, store, given)
+    rules = Rules(
+        figures=figures,
+        level=level,
+        across=frozenset(across),
+        findings_suffice=two_nights(new.entries, old.entries),
+    )
     found = compared(new.entries, old.entries, rules=rules)
     path = page or page_path(new, old, store)
     outcome = found.outcome

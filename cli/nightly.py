@@ -24,7 +24,7 @@ from cli.campaign import (
     conduct,
     past_by_axes,
     write_page,
-    write_results,
+    write_table,
 )
 from cli.campaign_options import TABLE, CampaignOptions, campaign_options
 from cli.cells import code_digest
@@ -268,7 +268,7 @@ class Closing:
                 if is_regular(report):
                     shutil.copyfile(report, target / ARTIFACTS / f"{run}.html")
                     reports[run] = f"{ARTIFACTS}/{run}.html"
-            write_page(self.done, target, _page_findings(summary), reports)
+            self._write_page(target, summary, reports)
         except FiredrillError as error:
             self.trouble.append(f"--output: {error}")
             return self._written(summary)
@@ -306,8 +306,21 @@ class Closing:
         )
 
     def _page(self, summary: NightSummary) -> NightSummary:
-        page = write_results(self.done, _page_findings(summary))
+        write_table(self.done)
+        page = self._write_page(self.done.root, summary)
         return msgspec.structs.replace(summary, page=str(page))
+
+    def _write_page(
+        self, root: Path, summary: NightSummary, reports: Mapping[str, str] | None = None
+    ) -> Path:
+        return write_page(
+            self.done,
+            root,
+            outcome=summary.outcome,
+            findings=_page_findings(summary),
+            notes=_page_notes(summary),
+            reports=reports,
+        )
 
     def _table_forms(self, summary: NightSummary) -> NightSummary:
         from results.nights.annotations import CODE_QUALITY, code_quality
@@ -458,6 +471,14 @@ class Closing:
             )
             for each in found
         ]
+
+
+def _page_notes(summary: NightSummary) -> list[str]:
+    compared = []
+    if summary.comparison is not None:
+        said = summary.changes or (summary.comparison.value,)
+        compared = [f"against the night of {summary.base}: {each}" for each in said]
+    return [*compared, *summary.compare_notes, *summary.trouble]
 
 
 def _page_findings(summary: NightSummary) -> list[PageFinding]:

@@ -15,6 +15,7 @@ from harness.errors import MalformedHistory, UsageError
 from harness.history.files import read_small
 from results.store.index import OPERATORS, Condition, Query, opened
 from results.store.run_entry import RunEntry
+from results.store.run_tags import split_tag
 from results.store.store import RunStore, is_run_id
 
 TABLE = "campaign.json"
@@ -59,6 +60,19 @@ def side_of(text: str, store: RunStore, conditions: Sequence[Condition] = ()) ->
     run = store.resolve(text)
     where = RunStore(run.root.resolve().parent)
     return _asked(text, where, conditions, frozenset({run.root.resolve().name}))
+
+
+def two_nights(new: Sequence[RunEntry], base: Sequence[RunEntry]) -> bool:
+    """Whether each side is a night of the same campaign (``firedrill nightly`` tags their runs):
+    then findings and faults decide where figures can't, as they do in the night itself.
+    """
+    found = []
+    for side in (new, base):
+        named = [dict(map(split_tag, entry.tags)) for entry in side]
+        found.append({(tags.get("campaign"), tags.get("night")) for tags in named})
+    campaigns = {campaign for side in found for campaign, _ in side}
+    each_one = all(len(side) == 1 and None not in next(iter(side)) for side in found)
+    return each_one and len(campaigns) == 1
 
 
 def conditions_of(text: str) -> tuple[Condition, ...]:

@@ -35,14 +35,14 @@ def write_campaign(
     name: str,
     outcome: Outcome,
     rows: Sequence[CellRow],
-    note: str = "",
+    notes: Sequence[str] = (),
     findings: Sequence[PageFinding] = (),
     reports: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the page about the cells ``rows`` of the campaign ``name`` into ``root``, and return
     its path. Links lead to the reports and the smallest plans in the run store that ``root`` is in,
     or, for a page that is taken elsewhere, to ``reports`` alone, which lie beside it: their paths
-    by the names of their runs. ``note`` is said at the top; ``findings`` are shown before the
+    by the names of their runs. ``notes`` are said at the top; ``findings`` are shown before the
     cells. Raises ``HarnessError``.
     """
     matrix = [
@@ -55,7 +55,7 @@ def write_campaign(
         name=name,
         outcome=outcome,
         mark=MARKS[outcome],
-        note=note,
+        notes=notes,
         matrix=matrix,
         findings=findings,
         cells=[_cell(row, *_links(row, root, reports)) for row in ordered],

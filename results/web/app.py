@@ -204,15 +204,17 @@ class Pages:
         table = self.catalog.campaign(name)
         if table is None:
             raise HTTPException(404, "there is no such campaign in the store, or no table of it")
+        night = self.catalog.night(name)
+        outcome = table.outcome if night is None else night.outcome
         order = [*Outcome, None]
         cells = sorted(table.cells, key=lambda row: order.index(row.outcome))
         return self._page(
             "campaign_view.html",
             title=f"Campaign {name}",
             name=name,
-            outcome=table.outcome,
-            mark=MARKS[table.outcome],
-            night=self.catalog.night(name),
+            outcome=outcome,
+            mark=MARKS[outcome],
+            night=night,
             before=self.catalog.campaign_before(name),
             cells=[_cell(row) for row in cells[:CELLS_MAX]],
             more=max(0, len(cells) - CELLS_MAX),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from harness.errors import FiredrillError, UsageError
-from results.compare.sides import conditions_of
+from results.compare.sides import conditions_of, two_nights
 from results.store.index import Condition, Query, RunIndex
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
@@ -131,7 +131,8 @@ def compared(
 
     given = conditions_in(where)
     sides = [entries_of(text, catalog, index, given) for text in (new, base)]
-    return compare(*sides, rules=Rules(across=across))
+    rules = Rules(across=across, findings_suffice=two_nights(*sides))
+    return compare(*sides, rules=rules)
 
 
 def trend_of(index: RunIndex, where: str) -> Trend:

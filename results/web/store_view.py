@@ -15,10 +15,11 @@ import attrs
 import msgspec
 
 from harness.campaigns.cell_table import CampaignTable
+from harness.clock import NS_PER_S
 from harness.errors import FiredrillError
 from harness.history.files import read_small
 from harness.plan.plan import NAME_PATTERN
-from results.nights.summary import NightSummary, nights_before, read_night
+from results.nights.summary import NIGHT, NightSummary, nights_before, read_night
 from results.store.index import RunIndex, opened
 from results.store.store import RunStore
 
@@ -28,6 +29,7 @@ MAX_TABLE_BYTES = 64 << 20
 REFRESH_S = 5.0  # between two looks at all runs, at least
 REFRESH_SHARE = 0.1  # of the time at most that is spent on looking
 _NAME = re.compile(NAME_PATTERN)
+_Stamps = tuple[tuple[int, int], tuple[int, int]]  # of the table, and of the night
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +61,7 @@ class Catalog:
     _rest_s: float = attrs.field(init=False, default=REFRESH_S)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     trouble: str = attrs.field(init=False, default="")
-    _lines: dict[str, tuple[tuple[int, int], CampaignLine]] = attrs.field(init=False, factory=dict)
+    _lines: dict[str, tuple[_Stamps, CampaignLine]] = attrs.field(init=False, factory=dict)
 
     def load(self) -> None:
         """Look at every run now. Raises ``HarnessError``."""
@@ -94,19 +96,15 @@ class Catalog:
 
     def campaigns(self) -> list[CampaignLine]:
         """Return the campaigns whose tables can be read, the newest first."""
-        lines: dict[str, tuple[tuple[int, int], CampaignLine]] = {}
+        lines: dict[str, tuple[_Stamps, CampaignLine]] = {}
         for path in sorted((self.store.root / CAMPAIGNS).glob(f"*/{TABLE}")):
             name = path.parent.name
-            try:
-                status = path.lstat()
-            except OSError:  # it went this moment
-                continue
-            stamp = (status.st_mtime_ns, status.st_size)
+            stamp = (_stamp(path), _stamp(path.with_name(NIGHT)))
             known = self._lines.get(name)
             if known is not None and known[0] == stamp:
                 lines[name] = known
             elif (table := self.campaign(name)) is not None:
-                lines[name] = (stamp, _line(name, table, status.st_mtime))
+                lines[name] = (stamp, _line(name, table, self.night(name), stamp[0][0] / NS_PER_S))
         self._lines = lines
         found = [line for _, line in lines.values()]
         return sorted(found, key=lambda line: line.changed, reverse=True)
@@ -144,10 +142,21 @@ class Catalog:
         return path if path.is_dir() else None
 
 
-def _line(name: str, table: CampaignTable, changed: float) -> CampaignLine:
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.lstat()
+    except OSError:  # there is none, or it went this moment
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _line(
+    name: str, table: CampaignTable, night: NightSummary | None, changed: float
+) -> CampaignLine:
     return CampaignLine(
         name=name,
-        outcome=table.outcome.value,
+        # A night may end otherwise than its cells: it was compared with the one before.
+        outcome=(table if night is None else night).outcome.value,
         cells=len(table.cells),
         not_run=sum(row.outcome is None for row in table.cells),
         changed=changed,

@@ -208,6 +208,9 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     assert summary["campaign_outcome"] == "valid"
     assert summary["comparison"] == summary["outcome"] == "unknown"
     assert summary["changes"]
+    page = Path(summary["page"]).read_text()
+    assert 'Campaign night-20261122: <span class="outcome-unknown">' in page
+    assert "against the night of 2026-11-21: nothing to compare" in page
     suites = {s.name: s for s in JUnitXml.fromfile(str(Path(summary["page"]).parent / "junit.xml"))}
     assert suites["night: compared with the night before"].skipped == 1
 

@@ -19,6 +19,7 @@ from harness.errors import UsageError
 from harness.exit_codes import Outcome
 from results.compare.compared_figures import FIGURES, Rules, with_effects
 from results.compare.comparison import Comparison, compare
+from results.compare.sides import two_nights
 from results.compare.significance import Group, holm, rank_sum, sign_flip
 from results.store.fingerprint import fingerprint
 from results.store.run_entry import RecordedFinding, RunEntry
@@ -204,6 +205,19 @@ def test_a_known_finding_that_is_met_much_more_often_is_a_regression() -> None:
 
     assert found.outcome is Outcome.REGRESSION
     assert [e.new for e in found.findings_changed] == [20]
+
+
+def test_two_nights_are_known_by_the_tags_of_all_their_runs() -> None:
+    def night(day: int, campaign: str = "c") -> list[RunEntry]:
+        tags = (f"campaign={campaign}", f"night=2026-11-{day}", "commit=1")
+        return [msgspec.structs.replace(each, tags=tags) for each in side("a", SEEDS, {})]
+
+    assert two_nights(night(2), night(1))
+    assert not two_nights(night(2), night(1, "other"))
+    assert not two_nights([*night(2), *night(3)], night(1))
+    assert not two_nights([*night(2), *side("a", SEEDS, {})], night(1))
+    assert not two_nights(side("a", SEEDS, {}), side("b", SEEDS, {}))
+    assert not two_nights(night(2), [])
 
 
 @pytest.mark.parametrize("effective", [0, 1])
