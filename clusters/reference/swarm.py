@@ -81,6 +81,8 @@ _MOMENTS_OF_CHANGES = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.
 _MOMENTS_OF_TWO = (Moment.PREPARE_LOGGED, Moment.OUTCOME_LOGGED)  # of more than one partition
 # So long after it: at once, while a message is under way, while a commit is, while a client hears.
 _AFTER_S = (None, None, 0.001, 0.006, 0.03)
+_STRIKING = ("kill", "one-way", "partition", "partition", "pause")
+_STRIKE_SHARE, _STRIKE_S = 0.6, (0.8, 1.5)
 _ROOM_S = 3.0  # behind an aimed fault's earliest end, for its moment to come, and to heal
 
 
@@ -369,7 +371,10 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
         else:
             # The first one comes whatever happens: a seed without any fault shows nothing.
             found.append(_aimed(aims, fault, plan) if found else fault)
-    found += churn.changes(_stream(plan.seed, "changes"), plan)
+    changes = churn.changes(_stream(plan.seed, "changes"), plan)
+    found += changes
+    wipes = [fault for fault in found if fault.kind == "wipe"]
+    found += _strikes(_stream(plan.seed, "strikes"), (*changes, *wipes), end_s)
     return tuple(sorted(found, key=lambda fault: fault.at_s))
 
 
@@ -392,6 +397,24 @@ def _aimed(draw: Random, fault: PlannedFault, plan: Plan) -> PlannedFault:
         after_s=draw.choice(_AFTER_S),
         nth=draw.choice((None, None, 2, 4)),
     )
+
+
+def _strikes(draw: Random, changes: Sequence[PlannedFault], end_s: float) -> Iterator[PlannedFault]:
+    """Yield faults of leaders in the middle of ``changes`` of members: what a leader has written of
+    one by then is often on its disk alone.
+    """
+    for change in changes:
+        hold_s = round(draw.uniform(*_STRIKE_S), 3)
+        if draw.random() < _STRIKE_SHARE and change.at_s + hold_s + _ROOM_S <= end_s:
+            yield PlannedFault(
+                at_s=change.at_s,
+                kind=draw.choice(_STRIKING),
+                target=ITS_NODE,
+                hold_s=hold_s,
+                on=draw.choice(_MOMENTS_OF_CHANGES[:2]),
+                after_s=draw.choice((None, None, 0.001, 0.006)),
+                nth=draw.choice((None, None, 2, 3)),
+            )
 
 
 def _jump(
