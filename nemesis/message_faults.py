@@ -46,6 +46,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     way: Annotated[
         Way, Meta(description="Messages from the targets to the other nodes, to them, or both.")
     ] = Way.FROM
+    share: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Meta(description="Only this share of them, each by chance."),
+    ] = None
     count: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Only the first so many.")
     ] = None
@@ -128,6 +132,7 @@ class MessageFault:
             links=_links(options.way, victims.nodes, scene.cluster.nodes),
             messages=options.messages,
             partition=options.of,
+            share=options.share,
             count=options.count,
             until=options.until,
         )

@@ -22,7 +22,12 @@ CRASHES = ("crash",)
 MESSAGES = ("double-messages", "drop-messages", "hold-messages", "reorder-messages")
 CHOSEN = (*CRASHES, *MESSAGES)
 _ANY_ORDER = ("double-messages", "reorder-messages")  # only of what is sent without an answer
-_OF_RAFT = (MessageClass.APPENDS, MessageClass.SNAPSHOTS, MessageClass.VOTES)
+# By which the parts of a transaction are decided, and how long a lack of them lasts.
+_DECIDING = (
+    *(MessageClass.PREPARES, MessageClass.COMMITS, MessageClass.EXECUTES),
+    *(MessageClass.FINISHES, MessageClass.RESOLVES),
+)
+_PATIENCE_S = (2.1, 3.2)
 # The part of the choices that keeps a leader from replicating, and begins a sequence.
 _DIVERGING = 0.6
 _UNTIL = (Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED)
@@ -33,7 +38,7 @@ _TAIL_S = (0.2, 0.8)  # in which the leader writes what nobody else has
 _AWAY_S = (0.7, 1.6)  # deposed: an election takes from 0.2 s to 1.3 s
 _BACK_S = (-0.15, 0.15)  # the next leader goes about as the one before is back
 _NEXT_S = (0.5, 1.2)
-_LOSSY_S = (0.2, 0.6)
+_LOSSY_S = (0.4, 1.5)
 _SOON_S = 0.3
 
 
@@ -59,14 +64,20 @@ def sharpened(
         "messages": messages.value,
         "way": draw.choice(tuple(Way)).value,
     }
-    if draw.random() < 0.5:
+    if draw.random() < 0.4:
         options["count"] = draw.choice((1, 2, 5, 20))
+    elif messages in DATAGRAMS and draw.random() < 0.6:
+        # Lost or late one by one, as no stream loses them.
+        options["share"] = round(draw.uniform(0.15, 0.6), 2)
     if fault.kind == "hold-messages" and draw.random() < 0.5:
         options["until"] = draw.choice(_UNTIL).value
     role = draw.choice(("leader", "primary", "other voter") if replicas > 1 else ("leader",))
-    yield replace(
-        fault, target=f"{role} of partition {draw.randrange(partitions)}", options=options
-    )
+    hold_s = fault.hold_s
+    if messages in _DECIDING and "count" not in options and draw.random() < 0.5:
+        # Past what the node waits for an answer itself, as far as there is time for it.
+        hold_s = max(hold_s, min(draw.uniform(*_PATIENCE_S), end_s - fault.at_s))
+    target = f"{role} of partition {draw.randrange(partitions)}"
+    yield replace(fault, target=target, hold_s=round(hold_s, 3), options=options)
 
 
 def _messages(draw: Random, fault: PlannedFault) -> MessageClass:
@@ -118,10 +129,14 @@ def _divergence(draw: Random, fault: PlannedFault, plan: Plan) -> Iterator[Plann
     back_s = fallen_s + away_s + draw.uniform(*_BACK_S)
     if draw.random() < 0.6:
         yield planned(back_s, draw.choice(_DEPOSING), leader, draw.uniform(*_NEXT_S))
-    if draw.random() < 0.5:
-        count = draw.choice((None, 1, 2, 3))
-        few = {} if count is None else {"count": count}
-        target = f"other voter of partition {partition}"
-        kind = draw.choice(("drop-messages", "reorder-messages"))
-        lossy_s = draw.uniform(*_LOSSY_S)
-        yield planned(back_s, kind, target, lossy_s, way=Way.TO.value, **appends, **few)
+    lossy_s = draw.uniform(*_LOSSY_S)
+    match draw.choice(("none", "first", "some", "some")):
+        case "first":
+            target = f"other voter of partition {partition}"
+            kind, count = draw.choice(("drop-messages", "reorder-messages")), draw.randint(1, 3)
+            yield planned(back_s, kind, target, lossy_s, way=Way.TO.value, count=count, **appends)
+        case "some":
+            share = round(draw.uniform(0.3, 0.7), 2)
+            yield planned(
+                back_s, "drop-messages", leader, lossy_s, way="both", share=share, **appends
+            )

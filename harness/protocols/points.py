@@ -115,13 +115,15 @@ class Way(enum.StrEnum):
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages are chosen on ``links``: of a class, of one ``partition`` where that is given,
-    the first ``count`` of them; until the moment ``until``, where one is given.
+    by chance a ``share`` of them, and the first ``count`` of these; until the moment ``until``,
+    where one is given.
     """
 
     action: Action
     links: tuple[Link, ...]
     messages: MessageClass
     partition: int | None = None
+    share: float | None = None
     count: int | None = None
     until: Moment | None = None
 

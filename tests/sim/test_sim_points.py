@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 from sim_lab import digest, drill
 
+from clusters.providers.sim.adversary import Adversary
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.network import SimConnection
+from clusters.reference.node.raft.types import Append, VoteRequest
 from clusters.reference.node.runtime import DiskError
+from clusters.reference.node.wire.messages import Codec, RaftBatch, encode
 from harness.errors import MissingCapability, PlanError
 from harness.history.load import load
 from harness.history.records import EventKind
@@ -21,7 +25,7 @@ from harness.plan.plan import Plan, loads
 from harness.protocols.cluster import Capability
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.moments import Moment
-from harness.protocols.points import MessageClass, Operation, When
+from harness.protocols.points import Action, Choice, MessageClass, Operation, When
 from harness.run.directory import Manifest, RunDirectory
 from nemesis.crash_faults import crash
 from nemesis.message_faults import double, drop, hold, reorder
@@ -157,6 +161,7 @@ def test_a_node_that_is_cut_off_from_votes_does_not_lead(tmp_path: Path) -> None
     ("kind", "options"),
     [
         ("drop-messages", {"messages": "appends", "of": 0, "count": 20}),
+        ("drop-messages", {"messages": "appends", "share": 0.4}),
         ("drop-messages", {"messages": "commits", "count": 2}),
         ("hold-messages", {"messages": "finishes"}),
         ("hold-messages", {"messages": "appends", "count": 1, "until": "prepare-logged"}),
@@ -178,6 +183,39 @@ def test_chosen_messages_are_proven_chosen_and_let_go_and_the_store_survives_it(
     assert digest(again) == digest(run)
 
 
+class Wire:
+    """A connection from n1 to n2, as far as the adversary sees it."""
+
+    link, alive = ("n1", "n2"), True
+
+    def by_itself(self, payload: bytes) -> Callable[[], None]:
+        return lambda: None
+
+
+def test_a_share_of_the_messages_is_lost_one_by_one() -> None:
+    """The others of the same frame go on, and so do all of another class."""
+    adversary = Adversary(1, lambda node: None)
+    links = (("n1", "n2"),)
+    adversary.choose(
+        Choice(action=Action.DROP, links=links, messages=MessageClass.APPENDS, share=0.4)
+    )
+    append = Append("n1@a", 1, 0, 0, 0, 0, ())
+    vote = VoteRequest(sender="n1@a", term=1, last_index=0, last_term=0, pre=False)
+    frame = encode(RaftBatch((("p0", append), ("p0", vote), ("p1", append))))
+
+    left = [adversary.sending(cast(SimConnection, Wire()), frame) for _ in range(300)]
+
+    passed = [message for sent in left if sent is not None for message in messages(sent)]
+    assert sum(isinstance(message, VoteRequest) for message in passed) == 300
+    assert 0.5 < sum(isinstance(message, Append) for message in passed) / 600 < 0.7
+
+
+def messages(frame: bytes) -> list[object]:
+    batch = Codec.peer.decode(frame)
+    assert isinstance(batch, RaftBatch)
+    return [message for _, message in batch.messages]
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
@@ -187,6 +225,7 @@ def test_chosen_messages_are_proven_chosen_and_let_go_and_the_store_survives_it(
         (fault("crash", house=1), r"\[0\].options.house: unknown key"),
         (fault("drop-messages"), r"\[0\].options.messages: required"),
         (fault("drop-messages", messages="votes", of=2), r"\[0\].options.of: must be below 2"),
+        (fault("drop-messages", messages="votes", share=1.0), r"\[0\].options.share: expected"),
         (fault("double-messages", messages="locks"), r"\[0\].options.messages: expected one of"),
         (fault("reorder-messages", messages="commits"), r"\[0\].options.messages: expected one of"),
     ],

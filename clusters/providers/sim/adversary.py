@@ -206,6 +206,8 @@ class Adversary:
             if not chosen.takes(connection.link, part):
                 continue
             choice = chosen.choice
+            if choice.share is not None and self._stream.random() >= choice.share:
+                continue
             chosen.taken += 1
             chosen.over = choice.count is not None and chosen.taken >= choice.count
             deliver = connection.by_itself(part.payload)
