@@ -83,6 +83,8 @@ _MOMENTS_OF_TWO = (Moment.PREPARE_LOGGED, Moment.OUTCOME_LOGGED)  # of more than
 _AFTER_S = (None, None, 0.001, 0.006, 0.03)
 _STRIKING = ("kill", "one-way", "partition", "partition", "pause")
 _STRIKE_SHARE, _STRIKE_S = 0.6, (0.8, 1.5)
+# Some last for longer than the store waits for an outcome, and then for the home of it.
+_LONG_SHARE, _LONG_S = 0.3, (3.2, 4.6)
 _ROOM_S = 3.0  # behind an aimed fault's earliest end, for its moment to come, and to heal
 
 
@@ -382,6 +384,11 @@ def _aimed(draw: Random, fault: PlannedFault, plan: Plan) -> PlannedFault:
     """``fault``, in some cases with a moment to wait for from its offset on: one that does not come
     is no fault.
     """
+    end_s = plan.drive.duration_s - CALM_S
+    long_s = round(draw.uniform(*_LONG_S), 3)
+    fits = fault.at_s + long_s + _ROOM_S <= end_s
+    if fits and fault.kind in _AIMED and draw.random() < _LONG_SHARE:
+        fault = replace(fault, hold_s=long_s)
     room_s = plan.drive.duration_s - fault.at_s - fault.hold_s
     if fault.kind not in _AIMED or room_s < _ROOM_S or draw.random() >= _AIMED_SHARE:
         return fault
