@@ -40,6 +40,7 @@ from workloads.choices import (
 
 APPEND = "append"
 READ = "r"
+MIXED = 0.3  # of those that put fresh keys read one as well
 ONCE_KEYS = 1 << 40  # keys from here on are written once; all others stay far below
 ONCE_READ = 8  # of the keys that were last written so, one is read
 
@@ -278,7 +279,9 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def _once(self, turn: Turn, turns: Turns, context: Context) -> tuple[Operation, Generator]:
-        """Return a transaction that puts fresh keys, or one that reads keys of that kind."""
+        """Return a transaction that puts fresh keys, some of them behind a read of another one, or
+        one that reads keys of that kind.
+        """
         draw, options = turn.draw, self.recipe.options
         elements, once = self.appended[turn.slot], self.once
         length = options.min_length + below(draw, options.max_length - options.min_length + 1)
@@ -288,9 +291,11 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
         else:
             first, step = elements * self.recipe.concurrency + turn.slot, self.recipe.concurrency
             values = range(first, first + length * step, step)
-            ops = tuple(MicroOp(APPEND, ONCE_KEYS + value, value) for value in values)
+            read = once and draw.random() < MIXED
+            ops = (MicroOp(READ, once[below(draw, len(once))]),) if read else ()
+            ops += tuple(MicroOp(APPEND, ONCE_KEYS + value, value) for value in values)
             kind, elements = drawn_kind(options.once_kinds, draw), elements + length
-            once = (*once, *(op.key for op in ops))[-ONCE_READ:]
+            once = (*once, *(op.key for op in ops if op.f == APPEND))[-ONCE_READ:]
         after = msgspec.structs.replace(
             self, turns=turns, appended=replaced(self.appended, turn.slot, elements), once=once
         )

@@ -16,7 +16,7 @@ from random import Random
 from msgspec.structs import replace
 
 from clusters.reference import chosen_faults, churn, majority_losses
-from clusters.reference.chosen_faults import CHOSEN
+from clusters.reference.chosen_faults import CHOSEN, MESSAGES
 from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
@@ -50,6 +50,7 @@ SHORT_S = 10.0  # a node whose disk is gone may take that long to be whole under
 # Of a drive in which disks are destroyed: in a shorter one the last node whose disk is gone may not
 # be whole before the end, and what it was meant to prove stays open.
 DESTROYED_DRIVE_S = 20.0
+SEQUENCE_DRIVE_S = 11.0
 CALM_S = 1.5  # at the end of each drive
 RING_NODES = 4  # fewer are no ring
 LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
@@ -273,6 +274,10 @@ def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Over
         faults["nemesis.quiet_s"] = max(WHOLE_S, float(str(drawn["nemesis.quiet_s"])))
         length_s = float(str(drawn["drive.duration_s"]))
         faults["drive.duration_s"] = max(DESTROYED_DRIVE_S, length_s)
+    if set(some) & set(MESSAGES):
+        # A sequence takes four seconds, in which little is served.
+        length_s = float(str(faults.get("drive.duration_s", drawn["drive.duration_s"])))
+        faults["drive.duration_s"] = max(SEQUENCE_DRIVE_S, length_s)
     if set(some) & set(_STANDING) and draw.random() < 0.5:
         # A hold is up to a quarter shorter than asked for.
         faults["nemesis.hold_s"] = round(LEASE_S * draw.uniform(1.0, 1.35), 2)

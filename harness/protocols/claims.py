@@ -24,6 +24,7 @@ fact                     claim                 holds if
 ``PrimaryGrant`` (entry) one-primary           the lease before is over when it is committed
 ``LockGrant``            lock-exclusive        no other transaction holds the lock in a conflicting
                                                mode, nor is prepared with it
+``SharedRead``           lock-exclusive        no other transaction may write the key
 ``LoggedWrites`` (entry) lock-exclusive        no other holds a lock on what is written
 ``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up
 ``Outcome``              one-outcome           no other outcome of the transaction was told before
@@ -195,6 +196,16 @@ class LockGrant(Fact, frozen=True, gc=False):
     txn: str
     key: bytes
     exclusive: bool
+
+
+class SharedRead(Fact, frozen=True, gc=False):
+    """The present primary of ``group`` has read ``key`` for ``txn``, which has the lock of it up to
+    this moment, to share.
+    """
+
+    group: str
+    txn: str
+    key: bytes
 
 
 class LockRelease(Fact, frozen=True, gc=False):

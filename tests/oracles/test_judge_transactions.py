@@ -20,6 +20,7 @@ from harness.protocols.claims import (
     Outcome,
     OutcomeDrop,
     PreparedLocks,
+    SharedRead,
     SnapshotRead,
     TransactionEnd,
 )
@@ -54,6 +55,22 @@ def test_a_lock_that_was_given_up_is_free() -> None:
 
     assert locks.locked(locked("b")) == ""
     assert "b holds it" in locks.locked(locked("a"))
+
+
+def test_what_is_read_at_once_is_written_by_no_other_that_moment() -> None:
+    locks, read = Locks(), SharedRead("q", "b", KEY)
+    assert locks.read(read) == ""
+    locks.locked(locked("a", exclusive=False))
+    assert locks.read(read) == ""
+    locks.locked(locked("a"))
+    assert "a holds it" in locks.read(read)
+    assert locks.read(SharedRead("q", "a", KEY)) == ""
+    locks.unlocked(LockRelease("q", 1, "a"))
+    assert locks.read(read) == ""
+
+    locks.prepared(PreparedLocks("q", 1, "c", (), (KEY,)))
+    locks.locked(locked("d", epoch=2, key=OTHER))
+    assert "c has been prepared with it" in locks.read(read)
 
 
 def test_the_primary_of_another_epoch_has_locks_of_its_own() -> None:

@@ -97,6 +97,7 @@ from harness.protocols.claims import (
     PrimaryAct,
     PrimaryGrant,
     RecoveredLog,
+    SharedRead,
     SnapshotRead,
     Statement,
     TimestampOrder,
@@ -162,6 +163,7 @@ class ReferenceClaims:
             facts = (
                 self._of_transaction(event.body, event.answer),
                 self._ended(event.body, event.answer),
+                *_read_at_once(event.body, event.answer),
             )
             name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
             return [(name, fact) for fact in facts if fact is not None]
@@ -520,6 +522,14 @@ class _Session:
             self.commits[request.id], self._writes = (self._txn, self._writes), {}
         elif isinstance(body, OneShot):
             self.commits[request.id] = "", _writes(body.steps)
+
+
+def _read_at_once(body: PeerBody, answer: PeerAnswer) -> list[Fact]:
+    """A transaction of one request that only reads has all its locks until this moment."""
+    if not isinstance(body, Execute) or not isinstance(answer, ExecuteReply) or _writes(body.steps):
+        return []
+    group, txn = _group(body.partition), str(body.txn)
+    return [SharedRead(group, txn, key) for key in dict.fromkeys(key for key, _ in body.steps)]
 
 
 def _recovered(event: Recovery) -> Fact:

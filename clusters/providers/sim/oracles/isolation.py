@@ -20,6 +20,7 @@ from harness.protocols.claims import (
     Outcome,
     OutcomeDrop,
     PreparedLocks,
+    SharedRead,
     SnapshotRead,
     TimestampOrder,
     TransactionEnd,
@@ -65,6 +66,16 @@ class Locks:
         if fact.txn in epoch.given_up:
             epoch.given_up[fact.txn].pop(fact.key, None)
         return text
+
+    def read(self, fact: SharedRead) -> str:
+        """A key is read under a lock that nothing else tells of."""
+        group = self._groups.get(fact.group)
+        if group is None or not group.epochs:
+            return ""
+        number = max(group.epochs)
+        wanted = LockGrant(fact.group, number, fact.txn, fact.key, exclusive=False)
+        holders = group.epochs[number].keys.get(fact.key, {})
+        return next(self._conflicts(group, holders, wanted), "")
 
     def unlocked(self, fact: LockRelease) -> None:
         """All locks of a transaction are given up."""

@@ -51,6 +51,7 @@ from harness.protocols.claims import (
     PrimaryAct,
     PrimaryGrant,
     RecoveredLog,
+    SharedRead,
     SnapshotRead,
     Statement,
     TermClaim,
@@ -158,6 +159,8 @@ class Judge:
         node = disk.node
         if isinstance(fact, LockGrant):
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.locked(fact))
+        elif isinstance(fact, SharedRead):
+            self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.read(fact))
         elif isinstance(fact, LockRelease):
             self._locks.unlocked(fact)
         elif isinstance(fact, PreparedLocks):
