@@ -67,7 +67,7 @@ _CHURN_SHARE = 0.15
 _VARIANTS = ("lock", "cancel")
 _NO_CHURN = (
     *("cluster.nodes", "cluster.spares", "system.replicas", "system.partitions", "system.ddl"),
-    *("nemesis.mix", "nemesis.schedule", churn.ASKED_BY),
+    *("nemesis.mix", "nemesis.schedule", churn.ASKED_BY, majority_losses.ASKED_BY),
 )
 # The share of seeds that have one of these in any case: they reach what chance does not. The more
 # a kind leads to logs that differ the more often.
