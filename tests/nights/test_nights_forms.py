@@ -6,6 +6,7 @@ import json
 import re
 from datetime import UTC, date, datetime
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -167,6 +168,43 @@ def test_junit_xml_is_read_back_with_every_case(text: str, tmp_path: Path) -> No
     assert sum(suite.skipped for suite in suites) == 3
     tags = set(re.findall(r"<(\w+)", path.read_text()))
     assert tags == {"testsuites", "testsuite", "testcase", "failure", "error", "skipped"}
+
+
+# What the schema of Jenkins' reader (junit-10.xsd of its xunit plug-in) has of what we write: for
+# each element the attributes that it needs, those that it may have, and its children.
+_TEXT = (set(), {"type", "message"}, set())
+SCHEMA: dict[str, tuple[set[str], set[str], set[str]]] = {
+    "testsuites": (
+        set(),
+        {"name", "time", "tests", "failures", "disabled", "errors"},
+        {"testsuite"},
+    ),
+    "testsuite": (
+        {"tests"},
+        {"name", "failures", "errors", "time", "skipped", "timestamp", "hostname"},
+        {"testcase"},
+    ),
+    "testcase": ({"name"}, {"classname", "time"}, {"failure", "error", "skipped"}),
+    "failure": _TEXT,
+    "error": _TEXT,
+    "skipped": _TEXT,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_junit_xml_keeps_to_the_schema_of_jenkins(text: str, tmp_path: Path) -> None:
+    summary, table = night(text)
+
+    path = write_junit(tmp_path, summary, table)
+    root = ElementTree.fromstring(path.read_bytes())  # noqa: S314 (we wrote it)
+
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        needed, allowed, children = SCHEMA[element.tag]
+        assert needed <= set(element.attrib) <= needed | allowed, element.tag
+        assert {child.tag for child in element} <= children, element.tag
+        if children:
+            assert not (element.text or "").strip()
 
 
 def test_cells_that_show_nothing_are_errors_where_the_campaign_is_unknown_for_them() -> None:
