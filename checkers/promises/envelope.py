@@ -151,17 +151,17 @@ def _over_survivors(
             reset = envelope.reset
             if reset.base_index is None or reset.restores:
                 continue
-            applied_by = envelope.applied_by_survivors()
-            for node in sorted(n for n, a in applied_by.items() if a > reset.base_index):
-                applied = applied_by[node]
-                if applied:
+            base_term = reset.base_term or 0
+            for node, (term, index) in sorted(envelope.applied_by_survivors().items()):
+                # A log that ends with an entry of an earlier term has none of a later one.
+                if index and (index > reset.base_index or 0 < base_term < term):
                     yield (
                         RESET_OVER_SURVIVOR,
                         _of_reset(
                             reset,
                             f"reset over a survivor: {_told(reset)} goes on from entry "
-                            f"{reset.base_index}, though {node}, which survived, had applied entry "
-                            f"{applied}",
+                            f"{reset.base_index} of term {base_term}, though {node}, which "
+                            f"survived, had applied entry {index} of term {term}",
                             node=node,
                         ),
                     )

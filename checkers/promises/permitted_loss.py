@@ -97,8 +97,8 @@ class Envelope:
         ]
         if not ends:
             return Held.BY_NONE
-        applied = self.applied_by_survivors()
-        return Held.BY_SURVIVOR if max(applied.values(), default=0) >= min(ends) else Held.BY_NONE
+        applied = max((index for _, index in self.applied_by_survivors().values()), default=0)
+        return Held.BY_SURVIVOR if applied >= min(ends) else Held.BY_NONE
 
     def before(self) -> list[dict[str, Any]]:
         """Return the states of the generation before that were certainly told before the reset."""
@@ -112,12 +112,16 @@ class Envelope:
         rows: list[dict[str, Any]] = self.states.filter(here).sort_by("asked_ns").to_pylist()
         return rows
 
-    def applied_by_survivors(self) -> dict[str, int]:
-        """Return the last entry that each survivor is known to have applied before the reset."""
+    def applied_by_survivors(self) -> dict[str, tuple[int, int]]:
+        """Return term and index of the last entry that each survivor is known to have applied
+        before the reset.
+        """
         survivors = self.reset.survivors or ()
         # The last sample counts: a node that was wiped since has less.
         return {
-            row["node"]: row["applied_index"] for row in self.before() if row["node"] in survivors
+            row["node"]: (row["applied_term"], row["applied_index"])
+            for row in self.before()
+            if row["node"] in survivors
         }
 
 

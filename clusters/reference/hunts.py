@@ -201,6 +201,32 @@ _ONE_LAGS = (
     | {"system.replicas": 5}
 )
 
+# A leader that is cut off with a minority appends what it can't commit; the others go on, and of
+# both sides one copy is left, as soon as the others have acknowledged something.
+_LONGER_BUT_OLDER = (
+    _zoned(
+        _hit(2.0, "partition", "n2,n3", 2.6),
+        _hit(2.5, "kill", "n3,n5,n6", 6.0) | {"on": "primary-granted", "after_s": 0.2},
+        duration_s=14.0,
+        nodes=6,
+    )
+    | _HA
+    | {
+        "system.system_nodes": 1,
+        "system.replicas": 5,
+        "system.partitions": 1,
+        "system.detection_s": 0.5,
+        "system.reset_timeout_s": 2,
+        "workload.min_length": 1,
+        "workload.max_length": 1,
+        "workload.read_fraction": 0.1,
+        "workload.key_count": 300,
+        "workload.key_choice": "uniform",
+        "drive.rate_per_s": 150.0,
+        "drive.concurrency": 100,
+    }
+)
+
 # A majority that is cut off commits until its lease ends, and is joined to a partition without it.
 _REJOINED = _zoned(_hit(1.5, "partition", "n5,n6", 4.0), duration_s=11.0, nodes=6) | _OUT_AT_ONCE
 # Two majorities in turn go, then all, and come back: phase 2 has to tell who wrote last.
@@ -304,6 +330,7 @@ OWN: Mapping[str, Overrides] = {
     "removed-node-answers": _zoned(
         _alter(1.0, _only("n2", "n3", "n4"), hold_s=0.1), duration_s=16.0
     ),
+    "reset-by-index-alone": _LONGER_BUT_OLDER,
     "reset-in-sc": _WITHOUT_A_MAJORITY,
     "reset-picks-any": _ONE_LAGS,
     # A majority that is cut off serves on until its lease ends, and is out of the topology before.

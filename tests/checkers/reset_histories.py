@@ -29,7 +29,9 @@ CHECKERS = ("list-append", "lost-write", "evidence")
 
 @attrs.frozen(kw_only=True)
 class ResetEvent:
-    """A reset from ``since`` to ``until``; ``survivors`` are names."""
+    """A reset from ``since`` to ``until``; ``survivors`` are names, ``base`` is an entry of
+    ``base_term``.
+    """
 
     partition: int
     generation: int
@@ -38,6 +40,7 @@ class ResetEvent:
     previous: int | None = None
     survivors: tuple[str, ...] | None = None
     base: int | None = None
+    base_term: int = 1
     restores: bool = False
 
 
@@ -52,6 +55,7 @@ class Sample:
     index: int
     acting: bool = False
     generation: int = 0
+    term: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -102,7 +106,7 @@ def events_of(history: ResetHistory) -> pa.Table:
             if reset.previous is None
             else reset.previous,
             "base_index": reset.base,
-            "base_term": None if reset.base is None else 1,
+            "base_term": None if reset.base is None else reset.base_term,
             "survivors": reset.survivors,
         }
         rows.append(row)
@@ -127,7 +131,7 @@ def states_of(history: ResetHistory) -> pa.Table:
             "voters": 0,
             "term": 1,
             "applied_index": sample.index,
-            "applied_term": 1,
+            "applied_term": sample.term,
             "commit_index": sample.index,
             "last_index": sample.index,
             "recovered_term": 0,

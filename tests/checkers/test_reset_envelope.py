@@ -275,6 +275,21 @@ def test_a_survivors_clause_that_no_states_tell_is_said_to_be_unjudged() -> None
     assert second.statistics["lost_writes"]["of_these_survivors_unjudged"] == 0
 
 
+@pytest.mark.parametrize(
+    ("base", "base_term", "kept"), [(5, 1, False), (5, 2, True), (1, 3, False)]
+)
+def test_a_longer_log_of_an_earlier_term_lacks_what_a_survivor_had_applied(
+    base: int, base_term: int, kept: bool
+) -> None:
+    # n2 has applied the second entry, of term 2; the reset goes on from the log of n3.
+    applied = Sample(node="n2", partition=1, asked=30, answered=30, index=2, term=2)
+    event = reset(survivors=("n2", "n3"), base=base, base_term=base_term)
+
+    found = verdict_of(of(*AB, applied, event, s(80, (1, (1, 2)))))
+
+    assert list(found.anomalies) == ([] if kept else ["reset-over-survivor"])
+
+
 def test_splits_do_not_change_what_is_said_of_resets() -> None:
     for name in (
         "a later write of another key is kept",

@@ -75,6 +75,8 @@ KNOWN = {
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "removed-node-answers": "a replica that is assigned no more goes on "
     "(rebalance/partition_driver.py)",
+    "reset-by-index-alone": "a reset goes on with the longest log, of whatever term "
+    "(availability/survivors.py)",
     "reset-in-sc": "partitions of a strongly consistent zone are reset, too "
     "(availability/manager.py)",
     "reset-picks-any": "a reset goes on with the first copy that there is "

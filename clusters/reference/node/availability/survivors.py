@@ -39,5 +39,7 @@ def chosen(logs: Iterable[tuple[str, LogReply]]) -> str | None:
         return None
     if planted("reset-picks-any"):
         return whole[0][0]
+    if planted("reset-by-index-alone"):
+        return max(whole, key=lambda each: each[1].index)[0]
     # The first of equal ones is kept by ``max``.
     return max(whole, key=lambda each: (each[1].generation, each[1].term, each[1].index))[0]
