@@ -4,76 +4,34 @@ forms that a CI reads, with one exit code.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import click
 import msgspec
 
-from cli.campaign import (
-    CAMPAIGNS,
-    Conducted,
-    conduct,
-    past_by_axes,
-    write_page,
-    write_table,
-)
-from cli.campaign_options import TABLE, CampaignOptions, campaign_options
+from cli.campaign import CAMPAIGNS, conduct, past_by_axes
+from cli.campaign_options import CampaignOptions, campaign_options
 from cli.cells import code_digest
-from cli.run_pages import refresh_index
-from cli.run_state import held_by
-from cli.runs import export_store
+from cli.night_closing import Closing, read_table
 from cli.session import Session, runs_option, say
 from harness.campaigns.campaign_summary import totals
-from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.campaigns.ledger import RESULTS_FILE, past_results
-from harness.campaigns.matrix import CampaignFile, NightRules, Past, read
+from harness.campaigns.matrix import CampaignFile, Past, read
 from harness.clock import substream
-from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.exit_codes import FAILED, Outcome, exit_code, worst
-from harness.history.files import is_regular, read_small, write_atomically
+from harness.errors import UsageError
+from harness.exit_codes import exit_code
 from harness.plan.plan import MAX_SEED
-from harness.run.directory import RunDirectory
-from harness.run.disk_budget import MIB
 from harness.text import inert
-from results.nights.summary import (
-    MAX_BYTES,
-    NightFinding,
-    NightSummary,
-    counts_of,
-    directory_name,
-    failed,
-    findings_of,
-    gone_since,
-    nights_before,
-    read_night,
-    red_cells,
-    tried_again,
-    write_night,
-)
-from results.store.archive import SUFFIX, archive
-from results.store.retention import Rule, RunRecord, to_prune
-from results.store.run_entry import RunEntry, entry_of
-from results.store.run_tags import TAG, change_tags, require_tags
+from results.nights.summary import NightFinding, NightSummary, directory_name, nights_before
+from results.store.run_tags import TAG, require_tags
 from results.store.store import RunStore
 
-if TYPE_CHECKING:
-    from results.compare.comparison import Comparison
-    from results.report.campaign_page import PageFinding
-
-ARTIFACTS = "artifacts"
-NOTIFY_LIMIT_S = 60.0
-DAY_S = 86_400.0
 PAST_NIGHTS = 30  # that the order of cells goes by
-_FAILED = frozenset(outcome.value for outcome in FAILED)
 # What a CI says of the code that it tests, the first that is set.
 _OF_CI = {
     "commit": ("GITHUB_SHA", "CI_COMMIT_SHA"),
@@ -177,334 +135,6 @@ def nightly(
     return summary.exit_code
 
 
-@attrs.define(kw_only=True)
-class Closing:
-    """What follows the campaign of a ``night``: each step that fails leaves a sentence in
-    ``trouble``, and the others go on.
-    """
-
-    store: RunStore
-    asked: CampaignFile
-    file: Path
-    night: date
-    before: Sequence[tuple[date, Path]]
-    done: Conducted
-    tags: Sequence[str]
-    tables: Path | None = None
-    trouble: list[str] = attrs.field(factory=list)
-    _entries: dict[Path, RunEntry] = attrs.field(init=False, factory=dict)
-
-    def close(self, begun: datetime, *, whole: bool) -> NightSummary:
-        """Do all steps and return what came of them. A night that is not ``whole``, a shard, is
-        compared with none, and removes nothing.
-        """
-        done = self.done
-        self._tag()
-        earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
-        base = earlier[-1] if earlier and whole else None
-        findings = findings_of(self.night, self._judged(), earlier)
-        table = self._table_of(base) if base else None
-        known = frozenset(each.fingerprint for night in earlier for each in night.findings)
-        compared = self._compared(table, known) if table else None
-        gone = gone_since(base, findings)
-        again = [each for each in gone if tried_again(each, table, done.table)]
-        self._export()
-        removed = self._retain() if whole and done.finished else 0
-        summary = NightSummary(
-            campaign=self.asked.name,
-            night=self.night,
-            outcome=done.table.outcome,
-            exit_code=0,
-            meaning="",
-            campaign_outcome=done.table.outcome,
-            base=base.night if base else None,
-            comparison=compared.outcome if compared else None,
-            changes=tuple(map(inert, compared.reasons)) if compared else (),
-            compare_notes=tuple(map(inert, compared.notes)) if compared else (),
-            begun=begun,
-            took_s=round(done.took_s, 1),
-            counts=counts_of(done.table),
-            cell_count=len(done.table.cells),
-            note=done.note,
-            findings=findings,
-            findings_gone=tuple(again),
-            findings_untried=tuple(each for each in gone if each not in again),
-            cells=red_cells(done.table),
-            artifacts=self._pack(),
-            removed_runs=removed,
-            tags=tuple(self.tags),
-        )
-        return self._written(summary)
-
-    def notify(self, command: Sequence[str], summary: NightSummary) -> NightSummary:
-        """Run ``command`` with the summary on its standard input. A command that fails is one more
-        trouble of the night.
-        """
-        try:
-            subprocess.run(
-                command,
-                input=msgspec.json.encode(summary),
-                stdout=subprocess.DEVNULL,
-                timeout=NOTIFY_LIMIT_S,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            self.trouble.append(f"--notify: {error}")
-            return self._written(summary)
-        return summary
-
-    def copy(self, target: Path, summary: NightSummary) -> NightSummary:
-        """Copy what the night wrote into ``target``, without what it goes on from, and the reports
-        of what was packed, to which its page leads there.
-        """
-        left_out = shutil.ignore_patterns(RESULTS_FILE, ".*")
-        paths = {Path(row.run).name: Path(row.run) for row in self.done.table.cells if row.run}
-        reports: dict[str, str] = {}
-        try:
-            shutil.copytree(self.done.root, target, ignore=left_out, dirs_exist_ok=True)
-            for name in summary.artifacts:
-                run = Path(name).name.removesuffix(SUFFIX)
-                report = RunDirectory(paths[run]).report
-                if is_regular(report):
-                    shutil.copyfile(report, target / ARTIFACTS / f"{run}.html")
-                    reports[run] = f"{ARTIFACTS}/{run}.html"
-            self._write_page(target, summary, reports)
-        except FiredrillError as error:
-            self.trouble.append(f"--output: {error}")
-            return self._written(summary)
-        except OSError as error:  # of several files one of its kind
-            self.trouble.append(f"--output: {error.strerror or 'not all could be copied'}")
-            return self._written(summary)
-        return summary
-
-    def _written(self, summary: NightSummary) -> NightSummary:
-        """Settle the outcome, and write every form of ``summary``."""
-        summary = self._settled(summary)
-        writers = (self._page, self._table_forms, self._texts)
-        for write in writers:
-            try:
-                summary = write(summary)
-            except FiredrillError as error:
-                self.trouble.append(str(error))
-        if len(self.trouble) > len(summary.trouble):
-            summary = self._settled(summary)
-            with contextlib.suppress(HarnessError):
-                write_night(self.done.root, summary)
-        return summary
-
-    def _settled(self, summary: NightSummary) -> NightSummary:
-        outcomes = [summary.campaign_outcome]
-        outcomes += [] if summary.comparison is None else [summary.comparison]
-        outcomes += [Outcome.HARNESS_ERROR] if self.trouble else []
-        outcome = worst(outcomes)
-        return msgspec.structs.replace(
-            summary,
-            outcome=outcome,
-            meaning=outcome.meaning,
-            exit_code=exit_code(outcome, interrupted=not self.done.finished),
-            trouble=tuple(inert(text) for text in self.trouble),
-        )
-
-    def _page(self, summary: NightSummary) -> NightSummary:
-        write_table(self.done)
-        page = self._write_page(self.done.root, summary)
-        return msgspec.structs.replace(summary, page=str(page))
-
-    def _write_page(
-        self, root: Path, summary: NightSummary, reports: Mapping[str, str] | None = None
-    ) -> Path:
-        return write_page(
-            self.done,
-            root,
-            outcome=summary.outcome,
-            findings=_page_findings(summary),
-            notes=_page_notes(summary),
-            reports=reports,
-        )
-
-    def _table_forms(self, summary: NightSummary) -> NightSummary:
-        from results.nights.annotations import CODE_QUALITY, code_quality
-        from results.nights.junit import write_junit
-
-        write_junit(self.done.root, summary, self.done.table)
-        write_atomically(self.done.root / CODE_QUALITY, code_quality(summary, str(self.file)))
-        return summary
-
-    def _texts(self, summary: NightSummary) -> NightSummary:
-        from results.nights.markdown import SUMMARY, markdown
-
-        write_night(self.done.root, summary)
-        text = markdown(summary).encode("utf-8", "backslashreplace")
-        write_atomically(self.done.root / SUMMARY, text)
-        return summary
-
-    def _table_of(self, base: NightSummary) -> CampaignTable | None:
-        return next((read_table(path) for day, path in self.before if day == base.night), None)
-
-    def _compared(self, table: CampaignTable, known: frozenset[str]) -> Comparison | None:
-        """Compare the runs of the cells that count with those of ``table``, the night before's;
-        ``None`` where either has none any more, or nothing is to be compared. Findings that any
-        night before had are ``known``.
-        """
-        rule = self.asked.night.compare
-        if rule == "nothing":
-            return None
-        new, then = self._first_runs(self.done.table), self._first_runs(table)
-        if not new or not then:
-            return None
-        from results.compare.compared_figures import Rules
-        from results.compare.comparison import compare
-
-        try:
-            # One seed a cell is a night too: nobody would read a change of a rate out of it.
-            found = compare(new, then, rules=Rules(findings_suffice=True, known=known))
-        except FiredrillError as error:
-            self.trouble.append(str(error))
-            return None
-        if rule == "findings":
-            outcome = Outcome.VIOLATION if found.findings_new else Outcome.VALID
-            reasons = found.reasons[: len(found.findings_new)]  # the worst come first
-            found = msgspec.structs.replace(found, outcome=outcome, reasons=reasons)
-        return found
-
-    def _first_runs(self, table: CampaignTable) -> list[RunEntry]:
-        """Return the run of each cell that counts; its repetitions would weigh failures twice."""
-        paths = [Path(row.run) for row in table.cells if row.counts and row.run]
-        return [self._entry(path) for path in paths if path.is_dir()]
-
-    def _tag(self) -> None:
-        """Tag every run of the night, those of repetitions too."""
-        for key, runs in self.done.runs.items():
-            for path in runs:
-                # Runs of other machines are theirs.
-                if path.is_dir() and path.resolve().parent == self.store.root.resolve():
-                    try:
-                        change_tags(RunDirectory(path), [*self.tags, f"cell={key}"])
-                    except FiredrillError as error:
-                        self.trouble.append(str(error))
-
-    def _judged(self) -> list[tuple[RunEntry, bool]]:
-        """Return the runs of the night, each with whether its cell is quarantined."""
-        found = []
-        for row in self.done.table.cells:
-            for path in self.done.runs.get(row.key, ()):
-                if path.is_dir():
-                    found.append((self._entry(path), bool(row.quarantine)))
-        return found
-
-    def _entry(self, path: Path) -> RunEntry:
-        if path not in self._entries:
-            self._entries[path] = entry_of(RunDirectory(path), sized=False)
-        return self._entries[path]
-
-    def _pack(self) -> tuple[str, ...]:
-        """Write the first runs that failed as files, as many and as large as the rules allow."""
-        rules, root = self.asked.night, self.done.root / ARTIFACTS
-        packed: list[str] = []
-        for row in filter(failed, self.done.table.cells):
-            if len(packed) >= rules.artifacts:
-                break
-            if not row.run or not Path(row.run).is_dir():
-                continue
-            target = root / f"{Path(row.run).name}{SUFFIX}"
-            try:
-                if not target.is_file():
-                    root.mkdir(parents=True, exist_ok=True)
-                    archive(RunDirectory(Path(row.run)), target)
-                if target.stat().st_size > rules.artifact_mib * MIB:
-                    say(f"{target.name}: larger than night.artifact_mib: it is not kept")
-                    target.unlink()
-                    continue
-            except (FiredrillError, OSError) as error:
-                self.trouble.append(str(error))
-                continue
-            packed.append(f"{ARTIFACTS}/{target.name}")
-        return tuple(packed)
-
-    def _export(self) -> None:
-        from results.store.index import Query
-
-        if self.tables is not None:
-            try:
-                export_store(self.store, self.tables, Query())
-            except FiredrillError as error:
-                self.trouble.append(str(error))
-
-    def _retain(self) -> int:
-        """Remove the runs of earlier nights that are too old, and their files; return how many."""
-        rules, removed = self.asked.night, 0
-        now = datetime.now(UTC)
-        for rule in _rules(rules):
-            for chosen in to_prune(self._records(), rule, now):
-                try:
-                    self.store.remove(RunDirectory(self.store.root / chosen.run_id))
-                    removed += 1
-                except HarnessError as error:
-                    self.trouble.append(str(error))
-        for day, path in self.before:
-            if (self.night - day).days > rules.keep_nights:
-                for file in (path / ARTIFACTS).glob(f"*{SUFFIX}"):
-                    with contextlib.suppress(OSError):
-                        file.unlink()
-        refresh_index(self.store)
-        return removed
-
-    def _records(self) -> list[RunRecord]:
-        """Return the runs of this campaign's nights: no rule of its own touches other runs of the
-        store. Those of this one are held, and prove what they found.
-        """
-        from results.store.index import Condition, Query, opened
-
-        mine = Condition(name="tag", operator="=", value=f"campaign={self.asked.name}")
-        with opened(self.store) as index:
-            found = index.entries(Query(conditions=(mine,)))
-        tonight = f"night={self.night}"
-        return [
-            RunRecord(
-                run_id=each.run,
-                outcome=each.outcome,
-                held=tonight
-                if tonight in each.tags
-                else held_by(RunDirectory(self.store.root / each.run)),
-                size_bytes=each.size_bytes,
-                findings=frozenset(finding.fingerprint for finding in each.findings),
-            )
-            for each in found
-        ]
-
-
-def _page_notes(summary: NightSummary) -> list[str]:
-    compared = []
-    if summary.comparison is not None:
-        said = summary.changes or (summary.comparison.value,)
-        compared = [f"against the night of {summary.base}: {each}" for each in said]
-    return [*compared, *summary.compare_notes, *summary.trouble]
-
-
-def _page_findings(summary: NightSummary) -> list[PageFinding]:
-    from results.report.campaign_page import PageFinding
-
-    found = [(each, summary.status(each)) for each in summary.findings]
-    return [
-        PageFinding(
-            fingerprint=each.fingerprint,
-            anomaly=each.anomaly,
-            cause=each.cause,
-            status=status,
-            count=each.count,
-            runs=each.run_count,
-            example=each.example,
-        )
-        for each, status in (*found, *summary.missed())
-    ]
-
-
-def _rules(rules: NightRules) -> tuple[Rule, Rule]:
-    sound = Rule(older_than_s=rules.keep_nights * DAY_S, keep_failed=True, failed=_FAILED)
-    every = Rule(older_than_s=rules.keep_failed_nights * DAY_S)
-    return sound, every
-
-
 def _of_night(asked: CampaignFile, night: date) -> CampaignFile:
     """Return the campaign with the seeds of ``night``."""
     if asked.night.seeds == "same":
@@ -521,25 +151,11 @@ def _past(before: Sequence[tuple[date, Path]]) -> Mapping[str, Past]:
         table = read_table(path)
         if table is None:
             continue
-        axes = {row.key: _axes(row) for row in table.cells}
+        axes = {row.key: row.place for row in table.cells}
         for name, known in past_by_axes(past_results(path / RESULTS_FILE), axes, code).items():
             runs = known.runs + past.get(name, Past()).runs
             past[name] = attrs.evolve(known, runs=runs)
     return past
-
-
-def read_table(directory: Path) -> CampaignTable | None:
-    """Return the table of the campaign in ``directory``; ``None`` where none can be read."""
-    try:
-        text = read_small(directory / TABLE, MAX_BYTES)
-        return msgspec.json.decode(text, type=CampaignTable)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _axes(row: CellRow) -> str:
-    """The values of the axes as ``Place.axes`` names them."""
-    return " ".join(f"{name}={value}" for name, value in row.axes.items()) or "all"
 
 
 def _ci_tags() -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from harness.campaigns.cell import CellResult
-from harness.campaigns.matrix import Place
+from harness.campaigns.matrix import Place, axes_text
 from harness.campaigns.rates import between
 from harness.exit_codes import FAILED, Outcome, worst
 
@@ -39,6 +39,17 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
     def counts(self) -> bool:
         """Whether its outcome is one of the campaign."""
         return self.outcome is not None and not self.quarantine
+
+    @property
+    def place(self) -> str:
+        """The values of the axes in words, without the seed."""
+        return axes_text(self.axes.items())
+
+    @property
+    def found(self) -> str:
+        """What was found, and how often; of a cell without findings why nothing could be said."""
+        found = ", ".join(f"{name} ({count})" for name, count in sorted(self.anomalies.items()))
+        return found or "; ".join(self.reasons)
 
 
 MAX_TABLE_BYTES = 64 << 20
@@ -113,8 +124,7 @@ def sums(rows: Iterable[CellRow]) -> Mapping[str, Mapping[Outcome, int]]:
     """Return how many cells came to what, by their axes; places without a result are left out."""
     found: dict[str, dict[Outcome, int]] = {}
     for row in rows:
-        axes = " ".join(f"{name}={value}" for name, value in row.axes.items()) or "all"
-        counts = found.setdefault(axes, {})
+        counts = found.setdefault(row.place, {})
         if row.outcome is not None:
             counts[row.outcome] = counts.get(row.outcome, 0) + 1
     return found

@@ -90,6 +90,11 @@ class CampaignFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     night: NightRules = NightRules()
 
 
+def axes_text(values: Iterable[tuple[str, _Value]]) -> str:
+    """Return the values of axes in words: ``workload=bank mode=SC``."""
+    return " ".join(f"{axis}={value}" for axis, value in values) or "all"
+
+
 @attrs.frozen(kw_only=True)
 class Place:
     """A cell's place in the matrix: a value for each axis, and the seed."""
@@ -100,7 +105,7 @@ class Place:
     @property
     def axes(self) -> str:
         """The values without the seed, for a table: ``workload=bank mode=SC``."""
-        return " ".join(f"{axis}={value}" for axis, value in self.values) or "all"
+        return axes_text(self.values)
 
     def overrides(self) -> dict[str, object]:
         """The keys of a plan that make it this cell's."""

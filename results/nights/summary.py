@@ -236,13 +236,12 @@ def failed(row: CellRow) -> bool:
 
 def axes_of(row: CellRow) -> str:
     """The values of the axes in words."""
-    return inert(" ".join(f"{name}={value}" for name, value in row.axes.items()) or "all")
+    return inert(row.place)
 
 
 def why(row: CellRow) -> str:
     """What was found in a cell, or why nothing could be said."""
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(row.anomalies.items()))
-    return inert(found or "; ".join(row.reasons) or "no reason was recorded")
+    return inert(row.found or "no reason was recorded")
 
 
 def _inert(row: CellRow) -> CellRow:

@@ -70,13 +70,12 @@ _WORST: tuple[Outcome | None, ...] = (*Outcome, None)
 
 
 def _cell(row: CellRow, report: str, shrunk: str) -> dict[str, str]:
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(row.anomalies.items()))
     return {
         "outcome": row.outcome.value if row.outcome else "not run",
         "mark": MARKS[row.outcome] if row.outcome else "",
-        "axes": " ".join(f"{name}={value}" for name, value in row.axes.items()) or "all",
+        "axes": row.place,
         "seed": str(row.seed),
-        "found": found or "; ".join(row.reasons),
+        "found": row.found,
         "label": row.label,
         "quarantine": row.quarantine,
         "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",

@@ -469,14 +469,13 @@ def _content(run: RunDirectory, path: Path, limit_bytes: int) -> bytes:
 
 def _cell(row: CellRow) -> dict[str, object]:
     name = Path(row.run).name if row.run else ""
-    found = ", ".join(f"{each} ({count})" for each, count in sorted(row.anomalies.items()))
     return {
         "outcome": row.outcome.value if row.outcome else "",
         "shown": row.outcome.value if row.outcome else "not run",
         "mark": MARKS[row.outcome] if row.outcome else "",
-        "axes": " ".join(f"{axis}={value}" for axis, value in row.axes.items()) or "all",
+        "axes": row.place,
         "seed": str(row.seed),
-        "found": found or "; ".join(row.reasons),
+        "found": row.found,
         "label": row.label,
         "quarantine": row.quarantine,
         "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",
