@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from results.store.store import RunStore
 
 INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
 MARK_CHARS = 16
-VERSION = 7  # of the tables, and of what a row holds
+VERSION = 8  # of the tables, and of what a row holds
 BUSY_S = 30.0  # for another command that refreshes the same index
 BATCH = 500  # rows of one commit: an interrupted refresh goes on where it was
 _COLUMNS = {
@@ -291,53 +292,72 @@ def opened(store: RunStore, *, rebuild: bool = False) -> Iterator[RunIndex]:
     path, runs = index_path(store), store.runs()
     try:
         # Nothing is written into a directory that may be no store at all.
-        database = _connected(path, rebuild=rebuild) if runs else _in_memory()
+        database = _connected(path, runs, rebuild=rebuild) if runs else _in_memory(runs)
         with contextlib.closing(database):
-            index = RunIndex(database)
-            index.refresh(runs)
-            yield index
+            yield RunIndex(database)
     except sqlite3.Error as error:
         raise HarnessError(f"index {path}: {error}") from error
 
 
-def _connected(path: Path, *, rebuild: bool) -> sqlite3.Connection:
-    """Return the database with its tables, made anew where it is damaged or of another version."""
+def _connected(path: Path, runs: Sequence[RunDirectory], *, rebuild: bool) -> sqlite3.Connection:
+    """Return the database of ``runs``, made anew where it is damaged or of another version."""
     if not os.access(path.parent, os.W_OK):
-        return _in_memory()
+        return _in_memory(runs)
     try:
         # A link in its place would have its target written, a pipe would never answer.
         if rebuild or not is_regular(path):
             _remove(path)
         try:
-            return _with_tables(_connection(path))
+            return _refreshed(_connection(path), runs)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
                 raise
             _remove(path)
-            return _with_tables(_connection(path))
+            return _refreshed(_connection(path), runs)
     except OSError as error:
         raise HarnessError(f"index {path}: {error.strerror or error}") from error
 
 
-def _in_memory() -> sqlite3.Connection:
-    return _with_tables(sqlite3.connect(":memory:", isolation_level=None))
+def _in_memory(runs: Sequence[RunDirectory]) -> sqlite3.Connection:
+    return _refreshed(sqlite3.connect(":memory:", isolation_level=None), runs)
 
 
 def _connection(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
 
 
-def _with_tables(database: sqlite3.Connection) -> sqlite3.Connection:
+def _refreshed(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> sqlite3.Connection:
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             _make_tables(database)
-        # A damaged page shows only where it is read.
-        database.execute("SELECT count(stamp) FROM runs").fetchone()
+        _require_sound(database)
+        _refresh(database, runs)
     except sqlite3.Error:
         database.close()
         raise
     return database
+
+
+def _require_sound(database: sqlite3.Connection) -> None:
+    """Raises ``sqlite3.DatabaseError`` for damage: what an index says of a run decides whether it
+    is kept.
+    """
+    text = f"SELECT {_OF_SUM}, entry, checksum FROM runs LEFT JOIN entries USING (run)"
+    try:
+        (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        for *row, entry, checksum in database.execute(text):
+            if _checksum(row, entry) != checksum:
+                raise sqlite3.DatabaseError("a row is not what was written")
+    except UnicodeDecodeError as error:  # of the sentence, or of a name in the tables
+        raise sqlite3.DatabaseError(str(error)) from error
+
+
+def _checksum(row: Sequence[object], entry: object) -> int:
+    content = entry if isinstance(entry, bytes) else b""
+    return zlib.crc32(repr(row).encode("utf-8", "backslashreplace"), zlib.crc32(content))
 
 
 def _remove(path: Path) -> None:
@@ -348,6 +368,7 @@ def _remove(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
+_OF_SUM = ", ".join(f'"{name}"' for name in (*_COLUMNS, "stamp", "searched"))
 _decoder = msgspec.json.Decoder(RunEntry)
 _TABLES = ("runs", "entries", "faults", "tags", "findings")
 _HERE = RunDirectory(Path())
@@ -368,7 +389,7 @@ def _make_tables(database: sqlite3.Connection) -> None:
     database.execute("BEGIN IMMEDIATE")
     for table in _TABLES:
         database.execute(f"DROP TABLE IF EXISTS {table}")
-    database.execute(f"CREATE TABLE runs ({columns}, stamp TEXT, searched TEXT)")
+    database.execute(f"CREATE TABLE runs ({columns}, stamp TEXT, searched TEXT, checksum INTEGER)")
     # Apart: a search or a sort of all runs would read every entry.
     database.execute("CREATE TABLE entries (run TEXT PRIMARY KEY, entry BLOB)")
     database.execute("CREATE TABLE faults (run TEXT, fault TEXT)")
@@ -409,13 +430,15 @@ def _forget(database: sqlite3.Connection, run: str) -> None:
 
 
 def _add(database: sqlite3.Connection, entry: RunEntry, stamp: str) -> None:
-    values = [_column(getattr(entry, name)) for name in _COLUMNS]
-    marks = ", ".join("?" * (len(values) + 2))
+    values = [_column(name, getattr(entry, name)) for name in _COLUMNS]
+    marks = ", ".join("?" * (len(values) + 3))
     run = entry.run
     words = (*(getattr(entry, name) or "" for name in SEARCHED), *entry.tags)
-    row = (*values, stamp, "\n".join(words).lower())
-    database.execute(f"INSERT INTO runs VALUES ({marks})", row)
-    database.execute("INSERT INTO entries VALUES (?, ?)", (run, msgspec.json.encode(entry)))
+    summed = [*values, stamp, "\n".join(words).lower()]
+    encoded = msgspec.json.encode(entry)
+    checksum = _checksum(summed, encoded)
+    database.execute(f"INSERT INTO runs VALUES ({marks})", (*summed, checksum))
+    database.execute("INSERT INTO entries VALUES (?, ?)", (run, encoded))
     for each in entry.faults:
         database.execute("INSERT INTO faults VALUES (?, ?)", (run, each))
     for tag in entry.tags:
@@ -426,7 +449,10 @@ def _add(database: sqlite3.Connection, entry: RunEntry, stamp: str) -> None:
         database.execute("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", (*row, *cause))
 
 
-def _column(value: object) -> object:
+def _column(name: str, value: object) -> object:
+    """Return ``value`` as the database gives it back."""
+    if _COLUMNS[name] == "REAL" and isinstance(value, int):
+        return float(value)
     return value.isoformat() if isinstance(value, datetime) else value
 
 

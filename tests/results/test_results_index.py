@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -18,12 +19,15 @@ from harness.exit_codes import Outcome
 from harness.protocols.finding import Explanation, Finding, RecordedOperation, ResetCause
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
+from results.store import index as index_module
 from results.store.index import Condition, Query, index_path, opened
 from results.store.run_entry import findings_of
 from results.store.run_tags import change_tags, read_tags
 from results.store.store import RunStore
 
 RECORDED = Path(__file__).parents[1] / "evidence" / "runs"
+
+FLIPS = 200
 
 
 @pytest.fixture(scope="module")
@@ -186,12 +190,37 @@ def test_a_link_in_place_of_the_index_is_replaced_and_its_target_stays(
     assert target.read_text() == "mine"
 
 
+def resummed(database: sqlite3.Connection) -> None:
+    """Give every row of an index the checksum of what it holds now."""
+    columns = index_module._OF_SUM
+    text = f"SELECT {columns}, entry FROM runs JOIN entries USING (run)"  # noqa: S608
+    for run, *row, entry in database.execute(text).fetchall():
+        content = entry if isinstance(entry, bytes) else entry.encode()
+        checksum = index_module._checksum([run, *row], content)
+        database.execute("UPDATE runs SET checksum = ? WHERE run = ?", (checksum, run))
+        database.execute("UPDATE entries SET entry = ? WHERE run = ?", (content, run))
+
+
+def test_flipped_bits_of_an_index_tell_no_other_runs_and_end_no_command(store: RunStore) -> None:
+    whole, path = asked(store), index_path(store)
+    content = path.read_bytes()
+    draw = random.Random(14)
+    # Most of a small database is zeros, which nothing reads.
+    written = [place for place, byte in enumerate(content) if byte]
+    for _ in range(FLIPS):
+        damaged = bytearray(content)
+        damaged[draw.choice(written)] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        assert asked(store) == whole
+
+
 def test_an_index_from_elsewhere_is_not_believed(store: RunStore, tmp_path: Path) -> None:
     whole = asked(store)
     forged = index_path(store)
     with sqlite3.connect(forged) as database:
         database.execute("UPDATE runs SET outcome = 'valid'")
         database.execute("UPDATE entries SET entry = replace(entry, 'violation', 'valid')")
+        resummed(database)
     database.close()
     assert asked(store, "outcome=violation") == []  # it is the index that is asked
     elsewhere = RunStore(tmp_path / "elsewhere")
