@@ -318,7 +318,9 @@ class Nemesis:
                 continue
             if scene.clock.now_ns() >= until_ns:
                 text = f"{why} for {self._limits.wait_s:g} s"
-                self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+                # A moment that comes to a node which can't be struck is as good as none.
+                skipped = FaultState.SKIPPED if planned.aimed is None else FaultState.MISSED
+                self._record(scene, number, planned, skipped, text=text)
                 return None
             await asyncio.sleep(self._limits.poll_s)
 

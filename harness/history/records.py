@@ -102,7 +102,9 @@ class FaultState(enum.StrEnum):
     HEALING = "healing"
     HEALED = "healed"
     SKIPPED = "skipped"
-    MISSED = "missed"  # the moment or point that it waited for did not come: nothing was tried
+    # The moment or point that it waited for did not come, or not to a node that it could strike:
+    # nothing was tried.
+    MISSED = "missed"
     UNPROVEN = "unproven"
     RECORDED = "recorded"  # in an imported history: an act of its nemesis, without a proof
 

@@ -26,7 +26,8 @@ fact                     claim                 holds if
                                                mode, nor is prepared with it
 ``SharedRead``           lock-exclusive        no other transaction may write the key
 ``LoggedWrites`` (entry) lock-exclusive        no other holds a lock on what is written
-``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up
+``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up, and to
+                                               commit all are held or prepared with
 ``Outcome``              one-outcome           no other outcome of the transaction was told before
 ``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
@@ -262,13 +263,15 @@ class TimestampOrder(Fact, frozen=True, gc=False):
 
 class LoggedWrites(Fact, frozen=True):
     """The entry was proposed by a primary of ``group`` under ``epoch``, with writes of ``txn`` to
-    ``keys``.
+    ``keys``. With ``others`` it commits, and these are the groups beside this one that are prepared
+    for it.
     """
 
     group: str
     epoch: int
     txn: str
     keys: tuple[bytes, ...]
+    others: tuple[str, ...] | None = None
 
 
 class TransactionEnd(Fact, frozen=True, gc=False):

@@ -192,6 +192,22 @@ def test_on_real_nodes_a_fault_comes_with_the_event_that_tells_its_moment() -> N
     in_virtual_time(scenario)
 
 
+def test_a_moment_that_comes_to_a_node_under_the_same_mechanism_is_missed() -> None:
+    async def scenario() -> None:
+        paused = PlannedFault(at_s=0.5, kind="pause", target="n4", hold_s=30.0)
+        stage = Stage(paused, AIMED, world=World(ROLES), duration_s=60.0)
+        work = asyncio.ensure_future(stage.run())
+        await asyncio.sleep(2.0)
+        stage.nemesis.heard(event(EventKind.LEADER_ELECTED, "n4", 3))
+        await work
+
+        assert stage.states(1) == ["planned", "missed"]
+        assert stage.last(1, FaultState.MISSED).text == "n4 is under pause n4 for 5 s"
+        assert stage.nemesis.trouble == ()
+
+    in_virtual_time(scenario)
+
+
 def test_a_fault_whose_moment_does_not_come_in_time_is_missed_and_stays_as_planned() -> None:
     async def scenario() -> None:
         stage = Stage(AIMED, world=World(ROLES), duration_s=10.0)

@@ -112,6 +112,18 @@ def test_a_write_needs_the_locks_that_the_transaction_was_granted() -> None:
     assert wrong(epoch=2, drop=False, again=True) == ""
 
 
+def test_to_commit_a_transaction_is_prepared_wherever_it_has_locks() -> None:
+    def committed(others: tuple[str, ...] | None) -> str:
+        locks = Locks()
+        locks.locked(locked("a"))
+        locks.locked(LockGrant("r", 3, "a", OTHER, False))
+        return locks.written(LoggedWrites("q", 1, "a", (KEY,), others))[1]
+
+    assert committed(("r",)) == ""
+    assert committed(None) == ""  # it prepares itself
+    assert committed(()) == f"a commits, and r has its lock of {OTHER.hex()} unprepared"
+
+
 def test_a_write_meets_no_lock_of_another() -> None:
     locks = Locks()
     locks.locked(locked("a", exclusive=False))

@@ -378,7 +378,9 @@ class ReferenceClaims:
         self._log(group).logged(entry.index, entry_mark(entry), command)
         if isinstance(command, commands.Commit):
             self._commits.setdefault(command.ts, {})[group] = command
-            written = LoggedWrites(group, command.epoch, str(command.txn), _keys(command.writes))
+            others = tuple(map(_group, command.participants))
+            keys, txn = _keys(command.writes), str(command.txn)
+            written = LoggedWrites(group, command.epoch, txn, keys, others)
             return (
                 Command(_commit_name(command.ts), str(command.txn)),
                 written,

@@ -137,9 +137,22 @@ class Locks:
             shared = shared or next(self._conflicts(group, epoch.keys.get(key, {}), wanted), "")
         lost = epoch.given_up.pop(fact.txn, {}) | self._left_behind(group, epoch, fact)
         if not lost:
-            return shared, ""
+            return shared, self._unprepared(fact)
         keys = ", ".join(key.hex() for key in lost)
         return shared, f"{fact.txn} writes in {fact.group}, and its lock of {keys} was given up"
+
+    def _unprepared(self, fact: LoggedWrites) -> str:
+        """What ``fact`` commits with locks that nothing keeps until its outcome is known."""
+        parts = (fact.group, *(fact.others or ()))
+        for name, group in self._groups.items() if fact.others is not None else ():
+            if name in parts:
+                continue
+            for epoch in group.epochs.values():
+                held = epoch.held.get(fact.txn) or epoch.given_up.get(fact.txn)
+                if held:
+                    keys = ", ".join(key.hex() for key in held)
+                    return f"{fact.txn} commits, and {name} has its lock of {keys} unprepared"
+        return ""
 
     def _left_behind(self, group: _Group, epoch: _Epoch, fact: LoggedWrites) -> dict[bytes, None]:
         """The keys whose locks earlier primaries had granted, and this one has not."""
