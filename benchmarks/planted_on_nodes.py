@@ -23,8 +23,8 @@ from calibrator import calibrate
 from cli.cells import code_digest, run_on_nodes
 from cli.selftest import anomalies_naming
 from cli.wiring import machine
-from clusters.reference.hunts import overrides
 from clusters.reference.node.bugs import KNOWN
+from clusters.reference.planted_bug_drills import overrides
 from harness.campaigns.campaign_summary import outcome_counts
 from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.ledger import Ledger

@@ -155,6 +155,6 @@ def markers_of(plan: Plan) -> Mapping[str, str]:
     """Return the markers of the system in ``plan`` with their places; empty for one without."""
     if plan.system.name != PLUGINS["system"]:
         return {}
-    from clusters.reference.marked import known_markers
+    from clusters.reference.marker_index import known_markers
 
     return known_markers()

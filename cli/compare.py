@@ -11,7 +11,7 @@ from cli.session import runs_option, say
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst
 from harness.text import inert
-from results.compare.compared_figures import PARTS
+from results.compare.effect_thresholds import PARTS
 from results.store.index import Condition
 from results.store.store import RunStore
 
@@ -78,11 +78,11 @@ def compare(
     Exit codes: 1 for a finding that is new, 2 where it can't be told (a fault takes effect no
     longer, more runs show nothing, too few runs), 3 for a figure that is worse, else 0.
     """
-    from results.compare.compared_figures import Rules, with_effects
     from results.compare.comparison import compare as compared
     from results.compare.comparison_page import encoded, page_path, write_page
     from results.compare.comparison_tables import MEANINGS, lines
-    from results.compare.sides import side_of, two_nights
+    from results.compare.effect_thresholds import Rules, with_effects
+    from results.compare.run_selection import side_of, two_nights
 
     figures, given = with_effects(effects), tuple(map(Condition.parse, conditions))
     new, old = side_of(runs, store, given), side_of(base, store, given)

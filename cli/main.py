@@ -74,8 +74,8 @@ COMMANDS = {
         "cli.conform:conform_command", "Check a store's adapter against what drills rely on."
     ),
     "doctor": _Listed("cli.doctor:doctor", "Say what this machine can do, and what adds the rest."),
-    "shell": _Listed("cli.attach:shell", "Open a shell on a node of a run."),
-    "logs": _Listed("cli.attach:logs", "Print what a node of a run logged."),
+    "shell": _Listed("cli.node_shell:shell", "Open a shell on a node of a run."),
+    "logs": _Listed("cli.node_shell:logs", "Print what a node of a run logged."),
     "sql": _Listed("cli.sql:sql", "Let a node of a run carry out statements."),
     "runs": _Listed("cli.runs:runs", "List, tag, archive and prune the runs of the store."),
     "serve": _Listed("cli.serve:serve", "Show the store in a browser."),

@@ -180,7 +180,7 @@ def reference_plans() -> list[Plan]:
 
 def _reference_texts() -> list[str]:
     from cli.campaign_plans import SWARM_WORKLOADS, swarm_plan
-    from clusters.reference.hunts import MOVING, drills
+    from clusters.reference.planted_bug_drills import MOVING, drills
 
     hunts = [
         load(None, {**overrides, "seed": 1, "name": f"mutant-{name}"})

@@ -233,8 +233,8 @@ class Closing:
         new, then = self._first_runs(self.done.table), self._first_runs(table)
         if not new or not then:
             return None
-        from results.compare.compared_figures import Rules
         from results.compare.comparison import compare
+        from results.compare.effect_thresholds import Rules
 
         try:
             # One seed a cell is a night too: nobody would read a change of a rate out of it.

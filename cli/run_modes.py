@@ -56,7 +56,7 @@ def compare(
     """Make a run in each mode, write one page over them and print it; return the exit code of the
     worst. Raises ``FiredrillError``.
     """
-    from results.report.modes import ModeRun, compared, lines, write_comparison
+    from results.report.mode_comparison import ModeRun, compared, lines, write_comparison
 
     rows, results = [], []
     for mode, given in in_modes(plan, modes).items():

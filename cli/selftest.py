@@ -120,7 +120,7 @@ def selftest(
         if bugs:
             raise UsageError("--bug: planted bugs are one campaign, --mutants is another")
         return campaign(choice, store, seed=first, jobs=jobs)
-    from clusters.reference.marked import known_markers
+    from clusters.reference.marker_index import known_markers
     from clusters.reference.node.bugs import KNOWN
 
     for bug in bugs:
@@ -188,7 +188,7 @@ def anomalies_naming(bug: str, result: CellResult) -> tuple[str, ...]:
 
 def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
     """Return the drill that suits ``bug``, with the bug or without it."""
-    from clusters.reference.hunts import overrides
+    from clusters.reference.planted_bug_drills import overrides
 
     name = bug if on else f"clean-{bug}"
     given = {**overrides(bug), "seed": seed, "name": f"{name}-{seed}"[:48]}

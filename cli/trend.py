@@ -66,7 +66,7 @@ def trend(
     """Show how figures and findings went over all nights: where a figure changed, with the first
     bad run, and since when each finding is known.
     """
-    from results.compare.compared_figures import with_effects
+    from results.compare.effect_thresholds import with_effects
     from results.trend.trend_tables import PAGE, encoded, lines, write_trend
     from results.trend.trends import trend as trend_of
 

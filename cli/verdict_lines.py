@@ -25,7 +25,7 @@ from harness.protocols.verdict import Verdict
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
-from results.report.cards import plainest_first
+from results.report.finding_cards import plainest_first
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10

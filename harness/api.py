@@ -116,13 +116,13 @@ from harness.protocols.hardware import (
 from harness.protocols.models import OBSERVED, Meaning, breaking
 from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.replica_states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.protocols.roles import Role, RoleKind
 from harness.protocols.statement_language import (
     AlteredByStatements,
     StatementAnswer,
     TakesStatements,
 )
-from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.protocols.workload import Share, Workload, WorkloadSetting
 from harness.tasks import Late, together, within

@@ -11,9 +11,9 @@ import msgspec
 from harness.errors import MissingCapability, PlanError
 from harness.plan.plan import options as convert
 from harness.protocols.cluster import Roles
+from harness.protocols.crash_points import CrashesAtPoints, CrashPoint, Operation
 from harness.protocols.fault_kinds import CRASH, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
-from harness.protocols.points import CrashesAtPoints, CrashPoint, Operation
 from harness.tasks import together
 from nemesis.node_faults import Kill, NodeFault
 

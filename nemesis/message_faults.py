@@ -12,6 +12,14 @@ from msgspec import Meta
 from harness.errors import MissingCapability, PlanError
 from harness.plan.plan import options as convert
 from harness.protocols.cluster import Link, Roles
+from harness.protocols.crash_points import (
+    DATAGRAMS,
+    Action,
+    Choice,
+    ChoosesMessages,
+    MessageClass,
+    Way,
+)
 from harness.protocols.fault_kinds import (
     DOUBLE_MESSAGES,
     DROP_MESSAGES,
@@ -21,14 +29,6 @@ from harness.protocols.fault_kinds import (
 )
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.protocols.moments import Moment
-from harness.protocols.points import (
-    DATAGRAMS,
-    Action,
-    Choice,
-    ChoosesMessages,
-    MessageClass,
-    Way,
-)
 from nemesis import grudges, targets
 
 _APART = (Action.DOUBLE, Action.REORDER)  # frames of a stream come once, in their order

@@ -27,7 +27,7 @@ from harness.history.records import Complete, Invoke, MicroOp
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import READ_WRITE, Tx, read_all
 from harness.protocols.workload import Workload, WorkloadSetting
-from workloads.choices import (
+from workloads.key_selection import (
     ORDINARY,
     KeySpace,
     ReadKinds,

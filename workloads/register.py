@@ -22,7 +22,7 @@ from harness.history.records import Complete, Invoke, MicroOp, OpType
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import StoreError, Tx
 from harness.protocols.workload import Workload, WorkloadSetting
-from workloads.choices import Turns, replaced
+from workloads.key_selection import Turns, replaced
 
 READ = "r"
 WRITE = "w"

@@ -18,10 +18,10 @@ from collections import deque
 import attrs
 import numpy as np
 
+from checkers.cycles.anomaly_kinds import G_NONADJACENT, G_SINGLE, REALTIME, Class, allowed
 from checkers.cycles.components import cyclic
 from checkers.cycles.cyclic_core import HELPER, Core
 from checkers.cycles.graph import Edges, Kind
-from checkers.cycles.kinds import G_NONADJACENT, G_SINGLE, REALTIME, Class, allowed
 from checkers.cycles.simple import Simple, Steps
 from checkers.cycles.walks import (
     closed_by_one_rw,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from checkers.cycles.anomaly_kinds import CLASSES, G_NONADJACENT, G_SINGLE, REVERSES, Class, allowed
 from checkers.cycles.components import cyclic
 from checkers.cycles.cycle_search import SIMPLE_MAX, Step, shortest_cycle
 from checkers.cycles.cyclic_core import HELPER, Core, Details, core_of
 from checkers.cycles.graph import Edges, Kind, dependencies_of, graph_of, tails_of
-from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, REVERSES, Class, allowed
 from checkers.cycles.stretches import leads_back
 from checkers.cycles.walks import (
     closed_by_one_rw,

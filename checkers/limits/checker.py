@@ -42,7 +42,7 @@ from checkers.limits.served import (
     named,
     served,
 )
-from checkers.promises import controller, liveness
+from checkers.promises import controller_overload, liveness
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.plan.plan import ServiceLimits
@@ -157,12 +157,12 @@ class _Starved:
 def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
     if "controller" not in tables:
         return _Starved()
-    reasons = controller.CHECKER.judge(tables, setting, lookup).reasons
+    reasons = controller_overload.CHECKER.judge(tables, setting, lookup).reasons
     if not reasons:
         return _Starved()
     rows = tables["controller"]
     at, length, late = (ints(rows, name) for name in ("at_ns", "length_ns", "late_ns"))
-    rows_late = late >= controller.LATE_NS
+    rows_late = late >= controller_overload.LATE_NS
     # What a driver process tells late stands a row later.
     starts, ends = at - length - late, at + length
     found = zip(starts[rows_late].tolist(), ends[rows_late].tolist(), strict=True)

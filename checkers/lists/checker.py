@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.cycles.anomaly_kinds import CLASSES, REVERSES
 from checkers.cycles.graph import dependencies_of, tails_of
 from checkers.cycles.kernel import CYCLES, STEPS
-from checkers.cycles.kinds import CLASSES, REVERSES
 from checkers.cycles.stretches import readers_before
 from checkers.engine.arrays import ints
 from checkers.engine.transactions import NOBODY

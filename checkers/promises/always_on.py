@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from checkers.limits import checker as limits
 from checkers.promises import (
-    controller,
+    controller_overload,
     fault_coverage,
     liveness,
     rolling_restart,
@@ -24,7 +24,7 @@ CHECKERS: tuple[Checker, ...] = (
     limits.CHECKER,
     rolling_restart.CHECKER,
     fault_coverage.CHECKER,
-    controller.CHECKER,
+    controller_overload.CHECKER,
 )
 
 

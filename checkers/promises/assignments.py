@@ -20,8 +20,9 @@ import attrs
 import msgspec
 import pyarrow as pa
 
-from checkers.promises import kept_copies
-from checkers.promises.assignment_transitions import (
+from checkers.promises import assignment_chain
+from checkers.promises.fault_free_windows import Calm, calm_of
+from checkers.promises.legal_transitions import (
     SUPERSEDING,
     Assigned,
     Forced,
@@ -30,7 +31,6 @@ from checkers.promises.assignment_transitions import (
     still_asked,
     transition,
 )
-from checkers.promises.quiet import Calm, calm_of
 from checkers.promises.rebalance_targets import Targets
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
@@ -97,10 +97,10 @@ class Assignments:
             stale_terms(rows),
             redundant_replicas(steps, states, calm),
             missing_replicas(steps, states, calm),
-            kept_copies.erased_copies(_written(steps), states, tables["events"], calm),
-            kept_copies.same_members(states, tables["events"]),
-            kept_copies.outside_forced(_forced(steps, resets), states, calm),
-            kept_copies.wrong_chains(_of_chains(steps, resets), rows),
+            assignment_chain.erased_copies(_written(steps), states, tables["events"], calm),
+            assignment_chain.same_members(states, tables["events"]),
+            assignment_chain.outside_forced(_forced(steps, resets), states, calm),
+            assignment_chain.wrong_chains(_of_chains(steps, resets), rows),
         ]
         if not isinstance(variant, msgspec.UnsetType):
             there = logical_topologies(topology)

@@ -24,7 +24,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.promises.quiet import Calm, calm_of
+from checkers.promises.fault_free_windows import Calm, calm_of
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind

@@ -32,7 +32,7 @@ from checkers.engine.arrays import OK, Ints, ints
 from checkers.explain.attribution import FOREVER_NS
 from checkers.limits.gaps import silences
 from checkers.limits.served import Served, Stretch, served
-from checkers.promises import controller, liveness
+from checkers.promises import controller_overload, liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
@@ -148,7 +148,9 @@ class RollingRestarts:
                 doubts.append(f"{restart.name} was broken off, and is judged by none of its limits")
             for breach in _of_resets(measured):
                 found.setdefault(breach.name, []).append((restart, breach))
-        starved = controller.CHECKER.judge(tables, setting, lookup).reasons if found else ()
+        starved = (
+            controller_overload.CHECKER.judge(tables, setting, lookup).reasons if found else ()
+        )
         if starved and (slow := [name for name in found if name != RESTART_RESET]):
             doubts.append(f"undecided: {', '.join(sorted(slow))} was seen, but {starved[0]}")
             found = {name: rows for name, rows in found.items() if name == RESTART_RESET}

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, codes, ints
 from checkers.promises.statistics import STEPS, steps_by_f
-from harness.driving.flight import CLIENT_BUG
+from harness.driving.in_flight import CLIENT_BUG
 from harness.exit_codes import Outcome
 from harness.history.records import FaultState
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables

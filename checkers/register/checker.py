@@ -14,6 +14,7 @@ from checkers.engine.arrays import Bools, group_starts
 from checkers.explain.attribution import explain_operations
 from checkers.explain.words import KeyNames
 from checkers.register.by_generation import UNSEEN, by_generation
+from checkers.register.gibbons_korach import judge_by_zones
 from checkers.register.linearization_search import (
     CONFIGURATIONS_EACH,
     Contradiction,
@@ -32,7 +33,6 @@ from checkers.register.ops import (
     register_ops,
     searched_keys,
 )
-from checkers.register.value_zones import judge_by_zones
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from clusters.ignite3 import local, partition_hash, rest, settings
-from clusters.ignite3.admission import REST, Admission
 from clusters.ignite3.artifacts import Artifacts, driver_digest
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import (
@@ -26,8 +25,7 @@ from clusters.ignite3.client import (
     dial,
 )
 from clusters.ignite3.error_table import CONFLICTS, CONNECTION_LOST, DRIVER_GONE, ERRORS
-from clusters.ignite3.holders import roles_of
-from clusters.ignite3.journal import Journal
+from clusters.ignite3.log_events import Journal
 from clusters.ignite3.options import (
     TABLE,
     ZONE,
@@ -38,6 +36,8 @@ from clusters.ignite3.options import (
     serves_again_s,
     statements,
 )
+from clusters.ignite3.readmission import REST, Admission
+from clusters.ignite3.role_holders import roles_of
 from clusters.ignite3.waiting import POLL_S, Ends
 from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError

@@ -14,9 +14,9 @@ from random import Random
 from msgspec.structs import replace
 
 from harness.plan.plan import Plan
+from harness.protocols.crash_points import DATAGRAMS, MessageClass, Operation, Way, When
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment
-from harness.protocols.points import DATAGRAMS, MessageClass, Operation, Way, When
 
 CRASHES = ("crash",)
 MESSAGES = ("double-messages", "drop-messages", "hold-messages", "reorder-messages")

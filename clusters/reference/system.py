@@ -26,6 +26,7 @@ from clusters.reference.client import (
     encode_key,
     one_table,
 )
+from clusters.reference.cluster_readiness import missing, planned_roles, renumbered, roles_of
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
@@ -72,7 +73,6 @@ from clusters.reference.node.wire.reports import (
     SqlReport,
     StateReport,
 )
-from clusters.reference.wholeness import missing, planned_roles, renumbered, roles_of
 from clusters.reference.zones import (
     JOINED,
     KEYS,
@@ -108,8 +108,8 @@ from harness.protocols.cluster_membership import AttributeValue
 from harness.protocols.fail_or_info import ErrorMeaning
 from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.replica_states import LogMark, RecoveredState, ReplicaState
 from harness.protocols.statement_language import StatementAnswer
-from harness.protocols.states import LogMark, RecoveredState, ReplicaState
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
@@ -493,7 +493,7 @@ class ReferenceSystem:
     async def states(
         self, cluster: Cluster, node: str, *, whole: bool
     ) -> tuple[ReplicaState, ...] | None:
-        """See ``harness.protocols.states.TellsStates``."""
+        """See ``harness.protocols.replica_states.TellsStates``."""
         limit_s = WHOLE_LIMIT_S if whole else ADMIN_LIMIT_S
         report = await self._ask(cluster, node, AskStates(whole), limit_s)
         if not isinstance(report, StateReport):

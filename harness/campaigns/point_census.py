@@ -12,7 +12,7 @@ from harness.campaigns.cell import CellResult
 from harness.clock import substream
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.protocols.points import CrashPoint, MessageClass, Operation, When
+from harness.protocols.crash_points import CrashPoint, MessageClass, Operation, When
 from harness.run.directory import RunDirectory
 
 POINTS_FILE = "points.json"  # beside a simulated node's log, in the run that counted them

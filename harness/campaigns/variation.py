@@ -14,6 +14,7 @@ import attrs
 from msgspec.structs import replace
 
 from harness.plan.plan import MAX_SEED, Plan
+from harness.protocols.crash_points import DATAGRAMS, MessageClass, Operation, Way, When
 from harness.protocols.fault_kinds import (
     CRASH,
     DOUBLE_MESSAGES,
@@ -26,7 +27,6 @@ from harness.protocols.fault_kinds import (
 )
 from harness.protocols.faults import ITS_NODE, PlannedFault
 from harness.protocols.moments import Moment
-from harness.protocols.points import DATAGRAMS, MessageClass, Operation, Way, When
 
 MOST_FAULTS = 14  # of one plan: more hide each other
 STEPS = (1, 2, 4, 8)  # from a plan to its child: near ones, and some that are far

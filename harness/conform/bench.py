@@ -15,8 +15,8 @@ import attrs
 import msgspec
 
 from harness.clock import RunClock
-from harness.driving.flight import CLIENT_BUG, Ending, Flight, Ops, attempt, failed
-from harness.driving.slots import Slot
+from harness.driving.in_flight import CLIENT_BUG, Ending, Flight, Ops, attempt, failed
+from harness.driving.process_slots import Slot
 from harness.errors import FiredrillError, HarnessError
 from harness.history.records import Invoke, MicroOp, OpType, Phase, StoreEvent, Value
 from harness.protocols.client import READ_WRITE, Client, Tx

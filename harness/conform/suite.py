@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import attrs
 
-from harness.conform import breaking, declared, hops, talking
+from harness.conform import client_conformance, declared, fault_conformance, forwarded_commits
 from harness.conform.bench import Bench, CheckFailure, Mark, NotTried, Result, on_time
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.tasks import Late, within
@@ -43,63 +43,77 @@ BEFORE = (
     Check(
         name="set-up deadline",
         relies="set_up ends at its deadline",
-        run=talking.set_up_deadline,
+        run=client_conformance.set_up_deadline,
     ),
 )
 
 # On a cluster that is set up.
 UP = (
-    Check(name="serves", relies="a cluster that is set up serves everywhere", run=talking.serves),
+    Check(
+        name="serves",
+        relies="a cluster that is set up serves everywhere",
+        run=client_conformance.serves,
+    ),
     Check(
         name="transactions",
         relies="a transaction sees its own writes, nobody sees others' open ones",
-        run=talking.transactions,
+        run=client_conformance.transactions,
     ),
-    Check(name="identity", relies="names and timestamps tell commits apart", run=talking.identity),
-    Check(name="kinds", relies="every promised kind can be had", run=talking.kinds),
-    Check(name="roles", relies="targets can be resolved", run=breaking.roles),
-    Check(name="contention", relies="definite errors are definite", run=talking.contention),
+    Check(
+        name="identity",
+        relies="names and timestamps tell commits apart",
+        run=client_conformance.identity,
+    ),
+    Check(name="kinds", relies="every promised kind can be had", run=client_conformance.kinds),
+    Check(name="roles", relies="targets can be resolved", run=fault_conformance.roles),
+    Check(
+        name="contention", relies="definite errors are definite", run=client_conformance.contention
+    ),
     Check(
         name="lost answer",
         relies="an unanswered commit is uncertain, and never tried again",
-        run=talking.lost_answer,
+        run=client_conformance.lost_answer,
     ),
     Check(
         name="lost connection",
         relies="a transaction ends with its connection",
-        run=talking.lost_connection,
+        run=client_conformance.lost_connection,
     ),
     Check(
         name="lost further on",
         relies="an answer lost between two nodes is as uncertain as one lost to a client",
-        run=hops.lost_further_on,
+        run=forwarded_commits.lost_further_on,
         limit_s=240.0,
     ),
-    Check(name="deadlines", relies="a cancelled call ends", run=talking.deadlines),
-    Check(name="refused", relies="a dead node is an error of the store", run=breaking.refused),
-    Check(name="kill bites", relies="a killed node answers nobody", run=breaking.kill),
-    Check(name="pause bites", relies="a paused node acknowledges nothing", run=breaking.pause),
+    Check(name="deadlines", relies="a cancelled call ends", run=client_conformance.deadlines),
+    Check(
+        name="refused", relies="a dead node is an error of the store", run=fault_conformance.refused
+    ),
+    Check(name="kill bites", relies="a killed node answers nobody", run=fault_conformance.kill),
+    Check(
+        name="pause bites", relies="a paused node acknowledges nothing", run=fault_conformance.pause
+    ),
     Check(
         name="partition bites",
         relies="the store's traffic takes the links that are cut",
-        run=breaking.partition,
+        run=fault_conformance.partition,
         limit_s=240.0,
     ),
     Check(
         name="under faults",
         relies="definite errors are definite, acknowledgements hold, nothing is done twice",
-        run=breaking.under_faults,
+        run=fault_conformance.under_faults,
         limit_s=240.0,
     ),
     Check(
         name="recover",
         relies="recover makes the cluster whole",
-        run=breaking.recover,
+        run=fault_conformance.recover,
     ),
     Check(
         name="recover deadline",
         relies="recover says so where the cluster is not whole",
-        run=talking.recover_deadline,
+        run=client_conformance.recover_deadline,
         limit_s=180.0,
     ),
     Check(name="events", relies="events are told once, on the run's clock", run=declared.events),

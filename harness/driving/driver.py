@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from harness.clock import Alarm, RunClock
-from harness.driving.flight import INTERRUPTED, Deadlines, Ending, Flight, attempt
-from harness.driving.slots import CLOSE_LIMIT_S, Slot, Slots
+from harness.driving.in_flight import INTERRUPTED, Deadlines, Ending, Flight, attempt
+from harness.driving.process_slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.errors import HarnessBug, UsageError
 from harness.generators import Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, Note, OpType, Record

@@ -70,7 +70,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     voters of one partition are out at the same time, it has no majority, without which alone it may
     be reset; ``keepers`` are the nodes that can vote in any partition, where not all can.
     ``rebalance`` names the transitions by which its assignments change
-    (``checkers.promises.assignment_transitions``), ``affinities`` where they lead to.
+    (``checkers.promises.legal_transitions``), ``affinities`` where they lead to.
     ``conflicts``: the error codes of a transaction that aborted because of a conflict with another.
     ``logs`` are the patterns to search for in the nodes' logs; a system that declares any promises
     that its nodes stay up, unless a fault ends them.

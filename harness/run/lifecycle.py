@@ -37,9 +37,9 @@ from harness.protocols.cluster_membership import Membership
 from harness.protocols.conflicts import is_conflict
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
+from harness.protocols.replica_states import TellsStates
+from harness.protocols.resource_usage import TellsUsage
 from harness.protocols.statement_language import TakesStatements
-from harness.protocols.states import TellsStates
-from harness.protocols.usage import TellsUsage
 from harness.protocols.workload import Workload
 from harness.run import rebalance_wait
 from harness.run.addresses import forget_addresses, write_addresses

@@ -18,7 +18,7 @@ from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.parquet import read_summed, write_side_table
 from harness.protocols.cluster import Cluster
-from harness.protocols.usage import NodeUsage, TellsUsage
+from harness.protocols.resource_usage import NodeUsage, TellsUsage
 from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
 from harness.tasks import together
 

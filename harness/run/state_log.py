@@ -20,7 +20,7 @@ from harness.errors import HarnessError
 from harness.history.parquet import SideTable, read_summed, write_side_table
 from harness.history.schema import with_later
 from harness.protocols.cluster import Cluster
-from harness.protocols.states import ReplicaState, TellsStates
+from harness.protocols.replica_states import ReplicaState, TellsStates
 from harness.run.directory import RunDirectory
 from harness.tasks import together
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.text import inert
-from results.compare.compared_figures import FIGURES, PARTS
+from results.compare.effect_thresholds import FIGURES, PARTS
 from results.store.fingerprint import NO_FAULT
 from results.store.run_entry import RunEntry
 from results.store.run_figures import Host

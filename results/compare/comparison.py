@@ -21,7 +21,7 @@ import pandas as pd
 
 from harness.exit_codes import Outcome, worst
 from results.compare.comparable_cells import frame, host_of_side, hosts_differ
-from results.compare.compared_figures import Rules
+from results.compare.effect_thresholds import Rules
 from results.compare.figures import FigureChange, figure_changes, resolvable
 from results.compare.significance import holm, share_changed, share_fell
 from results.store.run_entry import RecordedFinding, RunEntry
@@ -129,7 +129,7 @@ def compare(
     new: Sequence[RunEntry], base: Sequence[RunEntry], *, rules: Rules | None = None
 ) -> Comparison:
     """Compare the runs ``new`` with the runs ``base``, in any order. A run without ``figures`` (one
-    of an older version, see ``results.compare.sides``) counts for findings alone.
+    of an older version, see ``results.compare.run_selection``) counts for findings alone.
     """
     rules = rules or Rules()
     table = frame(new, base, rules.across)

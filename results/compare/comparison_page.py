@@ -12,7 +12,7 @@ from harness.history.files import disk_failure, write_atomically
 from harness.text import inert_json
 from results.compare.comparison import Comparison
 from results.compare.comparison_tables import MEANINGS, tables
-from results.compare.sides import Side
+from results.compare.run_selection import Side
 from results.report.html import MARKS, rendered
 from results.store.store import RunStore, slug
 

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 import pandas as pd
 
-from results.compare.compared_figures import Figure, Rules, Scale
+from results.compare.effect_thresholds import Figure, Rules, Scale
 from results.compare.significance import (
     Group,
     holm,

@@ -15,7 +15,7 @@ from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import FaultWindow, Takeover
 from results.drawing.node_roles import briefly
 from results.report import harness_actions
-from results.report.cards import seconds
+from results.report.finding_cards import seconds
 from results.report.run_data import RunData
 from results.report.tabulate import DASH, cell
 

@@ -14,7 +14,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from results.report.cards import seconds
+from results.report.finding_cards import seconds
 from results.report.run_data import RunData
 
 OWN_MAX = 40  # rows of what the harness noted itself

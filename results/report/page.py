@@ -28,17 +28,17 @@ from results.drawing import plots, resources, series
 from results.drawing.assignments_over_time import Placement, placement_over_time
 from results.drawing.node_roles import RolesOverTime, roles_over_time
 from results.report import (
-    cards,
     event_context,
     fault_recovery,
     fault_rows,
+    finding_cards,
     harness_actions,
     plot_data,
     sections,
     tabulate,
 )
-from results.report.cards import Card, Event
 from results.report.fault_rows import FaultRow
+from results.report.finding_cards import Card, Event
 from results.report.harness_actions import HarnessActions
 from results.report.html import MARKS
 from results.report.run_data import NodeFiles, RunData
@@ -122,7 +122,9 @@ def page(material: RunData) -> Page:
     verdict, manifest = material.verdict, material.manifest
     outcome = verdict.outcome if verdict else None
     picture, notes, figures = _picture(material)
-    events, _ = cards.event_rows(event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
+    events, _ = finding_cards.event_rows(
+        event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX
+    )
     kinds = Counter(material.events["kind"].to_pylist())
     lines = material.plan_text.splitlines()
     recoveries = fault_recovery.recoveries(material)
@@ -142,8 +144,8 @@ def page(material: RunData) -> Page:
         model=verdict.model if verdict else "",
         ruled_out=verdict.not_ if verdict else (),
         ruled_out_too=verdict.also_not if verdict else (),
-        cards=cards.cards(material),
-        cards_more=max(0, _named_anomalies(verdict) - cards.CARDS_MAX),
+        cards=finding_cards.cards(material),
+        cards_more=max(0, _named_anomalies(verdict) - finding_cards.CARDS_MAX),
         picture=picture,
         picture_notes=notes,
         plot_data=figures,
@@ -178,7 +180,7 @@ def banner(verdict: Verdict) -> tuple[str, ...]:
     """Explain the outcome: the anomalies in short, then everything else."""
     others = verdict.other_reasons
     found = chain(
-        (inert(told, HEADLINE_CHARS) for told in cards.headlines(verdict.anomalies)),
+        (inert(told, HEADLINE_CHARS) for told in finding_cards.headlines(verdict.anomalies)),
         (inert(reason, REASON_CHARS) for reason in others),
     )
     more = len(verdict.anomalies) + len(others) - REASONS_MAX

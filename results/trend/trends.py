@@ -2,7 +2,7 @@
 from when it was first seen to the last.
 
 A night is a UTC day; of several runs of a cell in one the middle counts. A change is called where
-it is as large as the smallest effect that matters (``results.compare.compared_figures``): for the
+it is as large as the smallest effect that matters (``results.compare.effect_thresholds``): for the
 worse, for the better, or for neither where the host changed with it.
 """
 
@@ -18,7 +18,7 @@ import pandas as pd
 
 from harness.exit_codes import Outcome
 from results.compare.comparable_cells import SIMULATED, cell_key, host_of_side, hosts_differ, labels
-from results.compare.compared_figures import FIGURES, Figure, Scale
+from results.compare.effect_thresholds import FIGURES, Figure, Scale
 from results.compare.figures import LEAST_VALUE
 from results.store.run_entry import RunEntry
 from results.trend.change_points import MIN_SEGMENT, Change, Shape, changes

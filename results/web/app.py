@@ -24,7 +24,7 @@ from harness.exit_codes import Outcome
 from harness.history.files import read_small
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
-from results.compare.compared_figures import PARTS
+from results.compare.effect_thresholds import PARTS
 from results.report.html import MARKS, environment, own_text
 from results.store.index import Condition, Query
 from results.store.run_entry import RunEntry

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from harness.errors import FiredrillError, UsageError
-from results.compare.sides import conditions_of, two_nights
+from results.compare.run_selection import conditions_of, two_nights
 from results.store.index import Condition, Query, RunIndex
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
@@ -101,8 +101,8 @@ def conditions_in(text: str) -> tuple[Condition, ...]:
 def entries_of(
     text: str, catalog: Catalog, index: RunIndex, conditions: Sequence[Condition]
 ) -> list[RunEntry]:
-    """Return the runs of the store that ``text`` names, as ``results.compare.sides`` has it, but
-    for paths: no page reads what lies outside of the store. Raises ``UsageError``.
+    """Return the runs of the store that ``text`` names, as ``results.compare.run_selection`` has
+    it, but for paths: no page reads what lies outside of the store. Raises ``UsageError``.
     """
     text = text.strip()
     own: tuple[Condition, ...] = ()
@@ -126,8 +126,8 @@ def compared(
     catalog: Catalog, index: RunIndex, new: str, base: str, where: str, across: frozenset[str]
 ) -> Comparison:
     """Return the comparison that a page asks for. Raises ``UsageError``."""
-    from results.compare.compared_figures import Rules
     from results.compare.comparison import compare  # pandas takes a second to import
+    from results.compare.effect_thresholds import Rules
 
     given = conditions_in(where)
     sides = [entries_of(text, catalog, index, given) for text in (new, base)]

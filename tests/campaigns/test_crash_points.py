@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.campaigns.cell import CellResult
 from harness.campaigns.point_census import NodePoint, every_point, point_totals, sampled
 from harness.exit_codes import Outcome
-from harness.protocols.points import CrashPoint, MessageClass, Operation, When
+from harness.protocols.crash_points import CrashPoint, MessageClass, Operation, When
 
 COUNTS = {"n1": {"sync": 3, "send votes": 2}, "n2": {"sync": 100}}
 PLAN = """

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from change_tables import fault, names, ns, setting, state, tables, topology, wrote
 
-from checkers.promises.assignment_transitions import Assigned, still_asked, transition
 from checkers.promises.assignments import CHECKER
+from checkers.promises.legal_transitions import Assigned, still_asked, transition
 from checkers.promises.rebalance_targets import rendezvous
-from clusters.reference.node.placement.assignments import holders
+from clusters.reference.node.placement.rendezvous import holders
 from harness.exit_codes import Outcome
 from harness.protocols.checker import Part
 from harness.protocols.generations import Reset

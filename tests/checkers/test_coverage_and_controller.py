@@ -13,7 +13,7 @@ from checker_histories import STRICT, Fault, a, fail, ok, r, write_run
 
 from checkers.engine.analyze import analyze
 from checkers.engine.source import Source
-from checkers.promises import controller
+from checkers.promises import controller_overload
 from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.protocols.checker import Setting
@@ -96,7 +96,7 @@ def judged(table: pa.Table) -> Any:
     setting = Setting(
         model="serializable", declaration=STRICT, phases=(("drive", 10 * S), ("heal", 100 * S))
     )
-    return controller.CHECKER.judge({"controller": table}, setting, Source.of_tables)  # type: ignore[arg-type]
+    return controller_overload.CHECKER.judge({"controller": table}, setting, Source.of_tables)  # type: ignore[arg-type]
 
 
 def test_a_controller_that_kept_up_is_told_and_changes_nothing() -> None:

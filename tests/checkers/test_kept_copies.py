@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 from change_tables import Row, fault, ns, setting, state
 
-from checkers.promises.assignment_transitions import Assigned
-from checkers.promises.kept_copies import (
+from checkers.promises.assignment_chain import (
     erased_copies,
     outside_forced,
     same_members,
     wrong_chains,
 )
-from checkers.promises.quiet import calm_of
+from checkers.promises.fault_free_windows import calm_of
+from checkers.promises.legal_transitions import Assigned
 from harness.history.records import EventKind
 from harness.history.schema import EVENTS, FAULTS
 from harness.protocols.changes import LINKS_APART

@@ -21,7 +21,7 @@ from harness.exit_codes import Outcome
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
 from results.compare.measure import keep_figures
-from results.compare.sides import side_of
+from results.compare.run_selection import side_of
 from results.store.run_tags import change_tags
 from results.store.store import RunStore
 

@@ -20,6 +20,7 @@ from harness.conform.suite import SUITE
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import System
 from harness.protocols.coverage import RecordsCoverage
+from harness.protocols.crash_points import ChoosesMessages, CrashesAtPoints
 from harness.protocols.faults import (
     AimsAtSpares,
     ChecksSystem,
@@ -29,9 +30,8 @@ from harness.protocols.faults import (
 )
 from harness.protocols.hardware import Hardware, Wipes
 from harness.protocols.moments import WatchesMoments
-from harness.protocols.points import ChoosesMessages, CrashesAtPoints
-from harness.protocols.states import TellsStates
-from harness.protocols.usage import TellsUsage
+from harness.protocols.replica_states import TellsStates
+from harness.protocols.resource_usage import TellsUsage
 
 # Of providers and of faults.
 NOT_AN_ADAPTERS = (

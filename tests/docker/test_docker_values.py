@@ -19,7 +19,7 @@ from clusters.providers.remote import delays, install, links, packet_rules, prog
 from clusters.providers.remote.requirements import Interpreter
 from harness.errors import PlanError, UsageError
 from harness.protocols.cluster import LinkShape, PortSpec, PythonTree
-from harness.protocols.usage import NodeUsage
+from harness.protocols.resource_usage import NodeUsage
 
 ADDRESSES = {"n1": "198.18.7.10", "n2": "198.18.7.11", "n3": "198.18.7.12"}
 STAT = "24 (a) b) {state} 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 {ticks} 100 5"

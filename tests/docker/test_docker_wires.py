@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from clusters.providers.docker.container import Node
-from clusters.providers.docker.wires import Wires
+from clusters.providers.docker.docker_links import Wires
 from clusters.providers.remote.node_threads import Lane
 from clusters.providers.remote.ssh_session import Session
 from harness.protocols.cluster import LinkShape

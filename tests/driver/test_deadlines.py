@@ -8,8 +8,8 @@ from typing import Any
 
 from driver_store import JumpingLoop
 
-from harness.driving.flight import Deadlines, Flight
-from harness.driving.slots import Slot
+from harness.driving.in_flight import Deadlines, Flight
+from harness.driving.process_slots import Slot
 from harness.history.records import Invoke
 
 

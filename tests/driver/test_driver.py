@@ -24,7 +24,7 @@ from driver_store import (
 
 from harness.clock import NS_PER_S, RunClock
 from harness.driving.driver import MAX_STUCK, ROLLBACK_LIMIT_S, Driver
-from harness.driving.slots import BACKOFF_FIRST_S
+from harness.driving.process_slots import BACKOFF_FIRST_S
 from harness.errors import HarnessBug, HarnessError
 from harness.generators import (
     Context,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.driving.slots import Slot, Slots
+from harness.driving.process_slots import Slot, Slots
 from harness.errors import HarnessBug
 from harness.protocols.cluster import Cluster
 from harness.protocols.cluster_membership import Membership

@@ -19,7 +19,7 @@ from harness.history.evidence import sum_logs
 from harness.history.files import sha256
 from harness.history.parquet import write_side_table
 from harness.protocols.cluster import Cluster
-from harness.protocols.states import RecoveredState, ReplicaState, TellsStates
+from harness.protocols.replica_states import RecoveredState, ReplicaState, TellsStates
 from harness.run import controller_health, state_log
 from harness.run.controller_health import read_controller_health
 from harness.run.directory import RunDirectory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters.providers.sim import seams
+from clusters.providers.sim import forbidden_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 # The two places where the seam touches the machine, and a program of its own beside every run.
@@ -18,12 +18,12 @@ ALLOWED = (
 )
 WATCHED = ("harness", "workloads", "nemesis", "clusters/reference", "clusters/providers/sim")
 BANNED = {
-    "time": seams.CLOCKS,
-    "os": seams.ENTROPY,
-    "uuid": seams.IDENTIFIERS,
+    "time": forbidden_calls.CLOCKS,
+    "os": forbidden_calls.ENTROPY,
+    "uuid": forbidden_calls.IDENTIFIERS,
     "datetime.datetime": {"now", "utcnow", "today"},
     "datetime.date": {"today"},
-    "random": seams.DRAWS | {"SystemRandom"},
+    "random": forbidden_calls.DRAWS | {"SystemRandom"},
 }
 BANNED_MODULES = {"secrets"}
 

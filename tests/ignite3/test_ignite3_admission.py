@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 import pytest
 
-from clusters.ignite3 import admission
-from clusters.ignite3.admission import Admission
+from clusters.ignite3 import readmission
+from clusters.ignite3.readmission import Admission
 from harness.errors import HarnessError
 from harness.protocols.cluster import Address, Cluster, NodeStatus
 
@@ -99,8 +99,8 @@ def serving(stories: dict[str, Story]) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "THROWN_OUT_S", 0.0)
-    monkeypatch.setattr(admission, "THROWN_OUT_STARTING_S", 0.0)
+    monkeypatch.setattr(readmission, "THROWN_OUT_S", 0.0)
+    monkeypatch.setattr(readmission, "THROWN_OUT_STARTING_S", 0.0)
 
 
 def readmitted(stories: dict[str, Story], nodes: tuple[str, ...] = ALL) -> Recorder:
@@ -138,7 +138,7 @@ def test_a_node_that_came_in_between_two_looks_is_left_alone(
     async def joins(_: float) -> None:
         stories.update({node: Story() for node in ALL})
 
-    monkeypatch.setattr("clusters.ignite3.admission.asyncio.sleep", joins)
+    monkeypatch.setattr("clusters.ignite3.readmission.asyncio.sleep", joins)
 
     assert readmitted(stories).verbs == []
 

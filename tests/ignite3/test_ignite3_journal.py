@@ -10,10 +10,10 @@ import ignite3_lines as lines
 import pytest
 from ignite3_lines import line, log
 
-from clusters.ignite3 import journal, logbook
-from clusters.ignite3.holders import roles_of
-from clusters.ignite3.journal import Journal
+from clusters.ignite3 import log_events, node_log
+from clusters.ignite3.log_events import Journal
 from clusters.ignite3.logline import parse_line
+from clusters.ignite3.role_holders import roles_of
 from harness.clock import RunClock
 from harness.errors import HarnessError
 from harness.history.records import EventKind, StoreEvent
@@ -145,7 +145,7 @@ def test_what_a_killed_node_said_last_is_in_what_was_collected(
     assert run(look(whole)) == [EventKind.LEADER_ELECTED]
 
     end = log("the end of a line", line(lines.BEGAN), line(lines.ELECTED, at="15:42:21:900"))
-    monkeypatch.setattr(journal, "NODE_LOG_BYTES", len(end))
+    monkeypatch.setattr(log_events, "NODE_LOG_BYTES", len(end))
     assert run(look(end)) == [EventKind.LEADER_ELECTED]
 
 
@@ -215,7 +215,7 @@ def test_a_look_just_before_is_enough_unless_it_has_to_be_now() -> None:
 
 
 def test_a_log_longer_than_a_piece_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logbook, "PIECE_BYTES", 400)
+    monkeypatch.setattr(node_log, "PIECE_BYTES", 400)
     content = log(line(lines.BEGAN), "x" * 1000, line(lines.ELECTED), line(lines.LEASE))
 
     found = run(read(Journal(), Logs(n2=content)))

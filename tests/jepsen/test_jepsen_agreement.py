@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jepsen_files import edn_lines, generated, json_lines, small
 
-from harness.importers.jepsen import quick
+from harness.importers.jepsen import quick_parser
 from harness.importers.jepsen.edn import Notation
-from harness.importers.jepsen.exact import EdnForms, Forms, JsonForms
+from harness.importers.jepsen.exact_parser import EdnForms, Forms, JsonForms
 from harness.importers.jepsen.operation_forms import Names, Refused, normalize
 
 INTS = st.integers(-3, 12) | st.sampled_from([2**63 - 1, -(2**63), 2**63, 10**30])
@@ -121,7 +121,7 @@ def test_operations_in_edn(
         parts = [part for f in fields for part in (f":{f}", rendered(operation[f], blank))]
         lines.append("{" + blank.join(parts) + "}")
 
-    require_agreement("\n".join(lines) + "\n", quick.edn_lines, EdnForms())
+    require_agreement("\n".join(lines) + "\n", quick_parser.edn_lines, EdnForms())
 
 
 @settings(max_examples=400, deadline=None)
@@ -129,7 +129,7 @@ def test_operations_in_edn(
 def test_operations_in_json(operations: list[dict[str, Any]]) -> None:
     text = "".join(json.dumps(operation) + "\n" for operation in operations)
 
-    require_agreement(text, quick.json_lines, JsonForms())
+    require_agreement(text, quick_parser.json_lines, JsonForms())
 
 
 @settings(max_examples=1000, deadline=None)
@@ -143,7 +143,7 @@ def test_operations_in_json(operations: list[dict[str, Any]]) -> None:
 def test_any_tokens_of_edn(tokens: list[str], whole: bool) -> None:
     text = " ".join(tokens)
 
-    require_agreement(text + "}\n" if whole else text, quick.edn_lines, EdnForms())
+    require_agreement(text + "}\n" if whole else text, quick_parser.edn_lines, EdnForms())
 
 
 @settings(max_examples=1000, deadline=None)
@@ -153,10 +153,10 @@ def test_any_tokens_of_edn(tokens: list[str], whole: bool) -> None:
 @example(tokens=['{"type":"ok","f":"txn","value":null,"process":0,"error":"a:b","type":"ok"}'])
 @example(tokens=['{"type":"ok","f":"txn","value":null,"process":0,"error":"\\u0007\\u202e"}'])
 def test_any_tokens_of_json(tokens: list[str]) -> None:
-    require_agreement("".join(tokens), quick.json_lines, JsonForms())
+    require_agreement("".join(tokens), quick_parser.json_lines, JsonForms())
 
 
 @pytest.mark.parametrize("operations", [small(), generated(100)])
 def test_the_usual_layouts_are_read_quickly(operations: list[dict[str, Any]]) -> None:
-    require_agreement(edn_lines(operations), quick.edn_lines, EdnForms(), must_read=True)
-    require_agreement(json_lines(operations), quick.json_lines, JsonForms(), must_read=True)
+    require_agreement(edn_lines(operations), quick_parser.edn_lines, EdnForms(), must_read=True)
+    require_agreement(json_lines(operations), quick_parser.json_lines, JsonForms(), must_read=True)

@@ -13,7 +13,7 @@ import pytest
 from jepsen_files import Op, edn_lines, generated, json_lines, register, small, timed, txn, write
 
 from harness.errors import MalformedHistory, UsageError
-from harness.importers.jepsen import parts
+from harness.importers.jepsen import parallel_reader
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.importers.jepsen.pairing import Pairing
 
@@ -46,7 +46,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 def told(path: Path, cores: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All that the history in ``path`` comes to, or how it is refused."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
-    monkeypatch.setattr(parts, "LEAST_BYTES", 128)
+    monkeypatch.setattr(parallel_reader, "LEAST_BYTES", 128)
     try:
         history = read_jepsen(path)
     except (MalformedHistory, UsageError) as error:
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_is_done_without(
 ) -> None:
     path = write(tmp_path, json_lines(generated(40)))
     whole = told(path, 1, monkeypatch)
-    monkeypatch.setattr(parts, "_read", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(parallel_reader, "_read", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 
     assert told(path, 3, monkeypatch) == whole
     assert taken.count == 0

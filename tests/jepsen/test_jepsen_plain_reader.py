@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.importers.jepsen import edn, reader
-from harness.importers.jepsen.exact import EdnForms
+from harness.importers.jepsen.exact_parser import EdnForms
 
 BLANKS = " \t\r\n\f,"
 CLOSERS = {"[": "]", "(": ")", "{": "}", "#{": "}"}

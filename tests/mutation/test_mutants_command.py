@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli import mutants
-from clusters.reference.hunts import overrides
+from clusters.reference.planted_bug_drills import overrides
 from harness.campaigns.cell import result_of
 from harness.campaigns.ledger import RESULTS_FILE
 from harness.errors import HarnessError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 
-from clusters.reference.marked import NODE_SOURCE, known_markers
+from clusters.reference.marker_index import NODE_SOURCE, known_markers
 from clusters.reference.node.markers import Counts, count_into, reached
 
 

@@ -10,6 +10,7 @@ from reference_kit import loopback_cluster
 
 from clusters.reference import client
 from clusters.reference.client import encode_key
+from clusters.reference.cluster_readiness import missing, roles_of
 from clusters.reference.node import events
 from clusters.reference.node.config import Config, ConfigError, loads
 from clusters.reference.node.placement.partitioning import partition_of
@@ -20,7 +21,6 @@ from clusters.reference.node.wire.reports import (
     PrimaryStatus,
 )
 from clusters.reference.system import REQUIREMENTS, build, source_hash
-from clusters.reference.wholeness import missing, roles_of
 from harness.errors import PlanError
 from harness.history.records import EventKind, OpType
 from harness.protocols.cluster import Roles

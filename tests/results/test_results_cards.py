@@ -12,7 +12,7 @@ from harness.exit_codes import Outcome
 from harness.protocols.cycle_words import explain
 from harness.protocols.finding import Dependency, Explanation, Finding
 from harness.protocols.verdict import Anomaly, Verdict, reason_of
-from results.report.cards import clauses, headlines, plainest_first
+from results.report.finding_cards import clauses, headlines, plainest_first
 from results.report.page import banner
 from results.report.steps import parting
 from results.report.steps import shortened as _elements

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
-from results.compare.compared_figures import FIGURES, Rules, with_effects
 from results.compare.comparison import Comparison, compare
-from results.compare.sides import two_nights
+from results.compare.effect_thresholds import FIGURES, Rules, with_effects
+from results.compare.run_selection import two_nights
 from results.compare.significance import Group, holm, rank_sum, sign_flip
 from results.store.fingerprint import fingerprint
 from results.store.run_entry import RecordedFinding, RunEntry

@@ -16,7 +16,7 @@ from results.drawing.axis import PLACES, SECONDS, duration, scale_of
 from results.drawing.lanes import Stage, Tick, Window
 from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text
-from results.report.cards import _places
+from results.report.finding_cards import _places
 from results.report.steps import Telling, parting
 
 HOSTILE = '"><script>alert(1)</script>\x1b\u202e&'

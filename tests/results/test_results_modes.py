@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import build, valid, violation, write_verdict
 
 from harness.protocols.verdict import Verdict
-from results.report.modes import Comparison, ModeRun, compared, lines, write_comparison
+from results.report.mode_comparison import Comparison, ModeRun, compared, lines, write_comparison
 from results.report.tabulate import DASH
 
 LOSS = {"write": "lost", "fault": 1, "kind": "kill", "role": "primary", "phase": "inject"}

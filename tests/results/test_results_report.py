@@ -432,7 +432,7 @@ def test_many_anomalies_stay_below_the_limit_and_the_page_says_what_is_not_drawn
     assert run.report.stat().st_size < LIMIT_BYTES
     assert page.text.count("a cycle of many") == 40 * 5 + pages.REASONS_MAX, "and in the header"
     assert len(page.named("svg")) > 40
-    monkeypatch.setattr("results.report.cards.DRAWN_MAX_BYTES", 50_000)
+    monkeypatch.setattr("results.report.finding_cards.DRAWN_MAX_BYTES", 50_000)
     shorter = report(run, verdict)
     assert len(shorter.named("svg")) < 20
     assert "the drawings above fill the page" in shorter.text

@@ -13,7 +13,7 @@ from cli import selftest
 from cli.canary import run_canary
 from cli.cells import simulate
 from cli.selftest import BugResult, Summary, anomalies_naming, plan_of, summed
-from clusters.reference import hunts
+from clusters.reference import planted_bug_drills
 from clusters.reference.node import bugs
 from harness.campaigns.cell import Cell, CellResult
 from harness.exit_codes import Outcome
@@ -60,7 +60,7 @@ def test_every_bug_has_a_drill_that_can_be_planned(bug: str) -> None:
 
 
 def test_drills_are_written_for_bugs_that_there_are() -> None:
-    assert set(hunts.OWN) <= set(bugs.KNOWN)
+    assert set(planted_bug_drills.OWN) <= set(bugs.KNOWN)
 
 
 def simulated(plan: Plan, into: Path, *, keep: bool = False) -> CellResult:

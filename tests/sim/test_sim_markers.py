@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters.reference.marked import known_markers
+from clusters.reference.marker_index import known_markers
 from harness.campaigns.marker_counts import load_must_reach
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")

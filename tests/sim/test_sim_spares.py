@@ -9,8 +9,8 @@ from sim_lab import drill
 
 from checkers.engine.analyze import analyze
 from cli.wiring import build_system, schedule_of
+from clusters.reference.cluster_readiness import missing, roles_of
 from clusters.reference.node.wire.reports import GroupStatus, NodeReport
-from clusters.reference.wholeness import missing, roles_of
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.history.load import load as load_run

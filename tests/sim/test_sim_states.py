@@ -14,7 +14,7 @@ from clusters.providers.sim.machine import wall_ns
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
 from harness.protocols.cluster import Cluster
-from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
+from harness.protocols.replica_states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.run.directory import RunDirectory
 from harness.run.state_log import StateLog, read_states
 

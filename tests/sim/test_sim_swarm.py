@@ -21,9 +21,9 @@ from clusters.reference.swarm import (
 from harness.campaigns.cell import Cell
 from harness.errors import PlanError
 from harness.plan.plan import Plan, dumps, loads
+from harness.protocols.crash_points import MessageClass
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment
-from harness.protocols.points import MessageClass
 
 SEEDS = range(5000, 5300)
 

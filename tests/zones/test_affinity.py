@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from clusters.reference.node.placement.assignments import holders
+from clusters.reference.node.placement.rendezvous import holders
 from clusters.reference.node.zones.affinity import FUNCTIONS, UnknownAffinity, assigned
 
 NODES = [f"node{number}" for number in range(16)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusters.reference.node.availability import intents
-from clusters.reference.node.availability.intents import Intent
+from clusters.reference.node.availability import reset_intents
 from clusters.reference.node.availability.majority import Standing, standing
+from clusters.reference.node.availability.reset_intents import Intent
 from clusters.reference.node.availability.survivors import chosen, holders
 from clusters.reference.node.raft import Configuration, HardState, Mark
 from clusters.reference.node.rebalance.keys import (
@@ -29,66 +29,66 @@ def starts(names: str, life: str = "1") -> dict[str, str]:
 
 
 def test_a_leave_starts_the_timer_and_a_later_one_starts_it_anew() -> None:
-    state = intents.created(5, ("a", "b", "c"), span(1), lacking=False)
-    assert intents.due_at(state, 2) is None
+    state = reset_intents.created(5, ("a", "b", "c"), span(1), lacking=False)
+    assert reset_intents.due_at(state, 2) is None
 
-    state = intents.topology_changed(state, 6, starts("ab"), span(2))
+    state = reset_intents.topology_changed(state, 6, starts("ab"), span(2))
     assert state.intent == Intent(6, span(2), ("a", "b"))
-    assert intents.due_at(state, 2) == span(4)
+    assert reset_intents.due_at(state, 2) == span(4)
 
-    state = intents.topology_changed(state, 7, starts("a"), span(3))
-    assert intents.due_at(state, 2) == span(5)
+    state = reset_intents.topology_changed(state, 7, starts("a"), span(3))
+    assert reset_intents.due_at(state, 2) == span(5)
     # Another timeout counts from the same start.
-    assert intents.due_at(state, 60) == span(63)
+    assert reset_intents.due_at(state, 60) == span(63)
 
     # A join moves nothing, nor does what was handled already; a leap arms it again.
-    again = intents.topology_changed(state, 8, starts("ab"), span(4))
+    again = reset_intents.topology_changed(state, 8, starts("ab"), span(4))
     assert again.intent == state.intent
-    assert intents.topology_changed(again, 8, starts(""), span(5)) == again
-    leap = intents.topology_changed(again, 9, starts("ac"), span(6))
+    assert reset_intents.topology_changed(again, 8, starts(""), span(5)) == again
+    leap = reset_intents.topology_changed(again, 9, starts("ac"), span(6))
     assert leap.intent == Intent(9, span(6), ("a", "c"))
-    assert intents.due_at(intents.done(leap), 2) is None
+    assert reset_intents.due_at(reset_intents.done(leap), 2) is None
 
 
 def test_who_was_not_back_since_a_restart_of_the_whole_cluster_has_not_left() -> None:
-    state = intents.created(5, "abcd", span(1), lacking=False)
+    state = reset_intents.created(5, "abcd", span(1), lacking=False)
 
-    state = intents.restarted(state, ("a", "d"), starts("abcd"))
+    state = reset_intents.restarted(state, ("a", "d"), starts("abcd"))
 
     again = starts("ad", "2")
-    assert intents.topology_changed(state, 6, again, span(2)).intent is None
-    assert intents.topology_changed(state, 6, starts("a", "2"), span(2)).intent is not None
+    assert reset_intents.topology_changed(state, 6, again, span(2)).intent is None
+    assert reset_intents.topology_changed(state, 6, starts("a", "2"), span(2)).intent is not None
 
 
 def test_a_start_of_before_that_is_missed_after_the_restart_is_no_leave() -> None:
-    state = intents.created(5, "abcd", span(1), lacking=False)
-    state = intents.restarted(state, ("a",), starts("abcd"))
+    state = reset_intents.created(5, "abcd", span(1), lacking=False)
+    state = reset_intents.restarted(state, ("a",), starts("abcd"))
 
     # The leader has written who is back, and misses the leases of the others only then.
-    state = intents.topology_changed(state, 6, starts("bcd") | starts("a", "2"), span(2))
-    state = intents.topology_changed(state, 7, starts("ad", "2"), span(3))
+    state = reset_intents.topology_changed(state, 6, starts("bcd") | starts("a", "2"), span(2))
+    state = reset_intents.topology_changed(state, 7, starts("ad", "2"), span(3))
     assert (state.names, state.intent) == (("a", "d"), None)
 
     # A node that is back and leaves starts the timer, and those that are not back count as there.
-    state = intents.topology_changed(state, 8, starts("a", "2"), span(4))
+    state = reset_intents.topology_changed(state, 8, starts("a", "2"), span(4))
     assert state.intent == Intent(8, span(4), ("a", "b", "c"))
-    state = intents.topology_changed(state, 9, starts("abc", "2"), span(5))
+    state = reset_intents.topology_changed(state, 9, starts("abc", "2"), span(5))
     assert (state.names, state.awaited) == (("a", "b", "c"), ())
 
 
 def test_a_leave_that_a_restart_of_the_whole_cluster_overtook_counts() -> None:
-    state = intents.created(5, "abcd", span(1), lacking=False)
+    state = reset_intents.created(5, "abcd", span(1), lacking=False)
 
-    state = intents.restarted(state, ("a",), starts("abc"))
+    state = reset_intents.restarted(state, ("a",), starts("abc"))
 
-    state = intents.topology_changed(state, 7, starts("a", "2"), span(3))
+    state = reset_intents.topology_changed(state, 7, starts("a", "2"), span(3))
     assert state.intent == Intent(7, span(3), ("a", "b", "c"))
 
 
 def test_a_zone_that_lacks_a_majority_when_it_is_altered_is_looked_at_once() -> None:
-    state = intents.created(5, ("a",), span(1), lacking=True)
+    state = reset_intents.created(5, ("a",), span(1), lacking=True)
 
-    assert intents.due_at(state, 3) == span(4)
+    assert reset_intents.due_at(state, 3) == span(4)
 
 
 def test_a_majority_is_counted_over_stable() -> None:

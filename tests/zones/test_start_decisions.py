@@ -14,7 +14,7 @@ import pytest
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.availability import manager, resets, unwind_driver
 from clusters.reference.node.availability.driver import ResetDriver
-from clusters.reference.node.availability.intents import Intent, ZoneResets
+from clusters.reference.node.availability.reset_intents import Intent, ZoneResets
 from clusters.reference.node.availability.resets import ASKED_TIMES, Resets
 from clusters.reference.node.availability.start_decisions import StartDecisions
 from clusters.reference.node.metastorage.metastorage import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from clusters.reference.node.availability.unwind import Start, found
+from clusters.reference.node.availability.chain_unwind import Start, found
 from clusters.reference.node.rebalance.keys import Chain, Link
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import CLASSES, CommandClass, class_of

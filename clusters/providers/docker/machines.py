@@ -33,7 +33,7 @@ from clusters.providers.docker.daemon import DaemonError, doing
 from clusters.providers.remote import install
 from harness.clock import NS_PER_S
 from harness.errors import HarnessError
-from harness.protocols.usage import NodeUsage
+from harness.protocols.resource_usage import NodeUsage
 
 SUBNET_TRIES = 32
 STREAMED_MAX_BYTES = (

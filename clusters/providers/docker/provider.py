@@ -17,8 +17,8 @@ from clusters.providers.docker import contents, daemon_tasks, images, labels, su
 from clusters.providers.docker.cleanup import Requests
 from clusters.providers.docker.container import CONTROL_PORT, Limits, Node, docker_name
 from clusters.providers.docker.daemon import connect
+from clusters.providers.docker.docker_links import Wires
 from clusters.providers.docker.machines import Machines
-from clusters.providers.docker.wires import Wires
 from clusters.providers.remote import fault_lease, install, program, requirements, ssh_session
 from clusters.providers.remote.node_threads import Lane, together
 from clusters.providers.remote.ssh_session import Endpoint, Session
@@ -37,7 +37,7 @@ from harness.protocols.cluster import (
     PortSpec,
     Program,
 )
-from harness.protocols.usage import NodeUsage
+from harness.protocols.resource_usage import NodeUsage
 from harness.run.directory import directory_mark
 
 NAME = "docker"
@@ -316,7 +316,9 @@ class DockerProvider:
         )
 
     async def usage(self, node: str) -> NodeUsage | None:
-        """See ``harness.protocols.usage.TellsUsage``: as the daemon reads its control groups."""
+        """See ``harness.protocols.resource_usage.TellsUsage``: as the daemon reads its control
+        groups.
+        """
         return await self._measuring.call(
             f"measuring {node}", USAGE_LIMIT_S, self._ours.usage, node
         )

@@ -53,7 +53,7 @@ from harness.protocols.cluster import (
     PortSpec,
     Program,
 )
-from harness.protocols.usage import NodeUsage
+from harness.protocols.resource_usage import NodeUsage
 from harness.tasks import together
 
 # From SIGTERM to SIGKILL: time to flush, not to finish work.
@@ -295,7 +295,7 @@ class ProcessProvider:
         return await self._network().measure(links)
 
     async def usage(self, node: str) -> NodeUsage | None:
-        """See ``harness.protocols.usage.TellsUsage``."""
+        """See ``harness.protocols.resource_usage.TellsUsage``."""
         child = self._children.get(node)
         return None if child is None else procfs.usage(child.identity)
 

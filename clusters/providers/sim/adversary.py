@@ -20,8 +20,7 @@ from clusters.providers.sim.message_classes import Part, joined, parts_of
 from clusters.providers.sim.network import AIMED_S, SimConnection, later, true_loop
 from harness.clock import substream
 from harness.protocols.cluster import Link
-from harness.protocols.moments import Happening
-from harness.protocols.points import (
+from harness.protocols.crash_points import (
     Action,
     Choice,
     ChoiceLook,
@@ -29,6 +28,7 @@ from harness.protocols.points import (
     Operation,
     When,
 )
+from harness.protocols.moments import Happening
 
 LATE_S = (0.0, 0.5)  # how much later a copy, or a message that others overtake, comes
 # Until what a program does at once is done, and past what an aimed kill takes back.
@@ -89,7 +89,7 @@ class Adversary:
     async def crash_at(
         self, nodes: tuple[str, ...], point: CrashPoint, claim: Callable[[str], bool]
     ) -> str:
-        """See ``harness.protocols.points.CrashesAtPoints``."""
+        """See ``harness.protocols.crash_points.CrashesAtPoints``."""
         hit: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         trap = _Trap(nodes=nodes, point=point, claim=claim, hit=hit, left=point.nth)
         self._traps.append(trap)
@@ -236,17 +236,17 @@ class Adversary:
         return stream.uniform(*LATE_S)
 
     def choose(self, choice: Choice) -> None:
-        """See ``harness.protocols.points.ChoosesMessages``."""
+        """See ``harness.protocols.crash_points.ChoosesMessages``."""
         self._chosen.setdefault(choice, _Chosen(choice))
 
     def unchoose(self, choice: Choice) -> None:
-        """See ``harness.protocols.points.ChoosesMessages``."""
+        """See ``harness.protocols.crash_points.ChoosesMessages``."""
         chosen = self._chosen.pop(choice, None)
         if chosen is not None:
             _let_go(chosen)
 
     def look(self, choice: Choice) -> ChoiceLook:
-        """See ``harness.protocols.points.ChoosesMessages``."""
+        """See ``harness.protocols.crash_points.ChoosesMessages``."""
         chosen = self._chosen.get(choice)
         tried = Part(kind=choice.messages, partition=choice.partition)
         if chosen is None:

@@ -15,8 +15,8 @@ from typing import Protocol
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.trace import Row, Trace, Verb
 from clusters.reference.node.runtime import DiskError
+from harness.protocols.crash_points import Operation, When
 from harness.protocols.hardware import DiskLook, DiskTrouble
-from harness.protocols.points import Operation, When
 
 CALL_S = (0.00002, 0.0001)  # a call that needs no sync
 SYNC_S = (0.0003, 0.003)  # a sync: a good drive, now and then a busy one

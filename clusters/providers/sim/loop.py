@@ -20,7 +20,7 @@ from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 
-from clusters.providers.sim.seams import sealed
+from clusters.providers.sim.forbidden_calls import sealed
 from harness.errors import HarnessBug
 
 T = TypeVar("T")

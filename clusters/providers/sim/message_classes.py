@@ -43,7 +43,7 @@ from clusters.reference.node.wire.messages import (
     Version,
     encode,
 )
-from harness.protocols.points import DATAGRAMS, MessageClass
+from harness.protocols.crash_points import DATAGRAMS, MessageClass
 
 # ``Ack`` and ``Failed`` answer several questions: which one stands in no message.
 _CLASSES: dict[type, MessageClass] = {

@@ -58,9 +58,9 @@ from harness.protocols.cluster import (
     Roles,
 )
 from harness.protocols.coverage import CoverageSink
+from harness.protocols.crash_points import Choice, ChoiceLook, CrashPoint
 from harness.protocols.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
 from harness.protocols.moments import Happening, Moment, Observer
-from harness.protocols.points import Choice, ChoiceLook, CrashPoint
 from harness.tasks import together
 
 CONTROLLER = "controller"
@@ -363,19 +363,19 @@ class SimProvider:
     async def crash_at(
         self, nodes: tuple[str, ...], point: CrashPoint, claim: Callable[[str], bool]
     ) -> str:
-        """See ``harness.protocols.points.CrashesAtPoints``."""
+        """See ``harness.protocols.crash_points.CrashesAtPoints``."""
         return await self._adversary.crash_at(nodes, point, claim)
 
     async def choose(self, choice: Choice) -> None:
-        """See ``harness.protocols.points.ChoosesMessages``."""
+        """See ``harness.protocols.crash_points.ChoosesMessages``."""
         self._adversary.choose(choice)
 
     async def unchoose(self, choice: Choice) -> None:
-        """See ``harness.protocols.points.ChoosesMessages``."""
+        """See ``harness.protocols.crash_points.ChoosesMessages``."""
         self._adversary.unchoose(choice)
 
     async def try_choice(self, choice: Choice) -> ChoiceLook:
-        """See ``harness.protocols.points.ChoosesMessages``."""
+        """See ``harness.protocols.crash_points.ChoosesMessages``."""
         return self._adversary.look(choice)
 
     def moments(self) -> frozenset[Moment]:

@@ -22,7 +22,6 @@ from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     Metastorage,
 )
-from clusters.reference.node.placement.assignments import Zone, zone_of
 from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
     DRIFT,
@@ -35,6 +34,7 @@ from clusters.reference.node.placement.lease_expiry import (
     origin_of,
 )
 from clusters.reference.node.placement.partitioning import partition_of
+from clusters.reference.node.placement.rendezvous import Zone, zone_of
 from clusters.reference.node.raft.types import (
     Entry,
 )

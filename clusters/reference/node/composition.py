@@ -14,9 +14,9 @@ from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metasto
 from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
 from clusters.reference.node.metastorage.metastorage_service import MetastorageService
 from clusters.reference.node.node_report import Reporter
-from clusters.reference.node.placement.assignments import Assignment, Zone
 from clusters.reference.node.placement.lease_expiry import LeaseTable, origin_of
 from clusters.reference.node.placement.lease_manager import LeaseManager, unfenced
+from clusters.reference.node.placement.rendezvous import Assignment, Zone
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.replicas.replica import Replica
 from clusters.reference.node.rpc.heartbeats import Heartbeats
@@ -34,7 +34,7 @@ from clusters.reference.node.topology.bootstrap import Bootstrap, ZoneBootstrap
 from clusters.reference.node.topology.reconfigurer import Reconfigurer
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.tx.routes import FixedRoutes
-from clusters.reference.node.zoned import ZonedParts
+from clusters.reference.node.zone_components import ZonedParts
 
 
 class Components:

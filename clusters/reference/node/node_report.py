@@ -14,8 +14,8 @@ from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.metastorage.metastorage import Metastorage
-from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_expiry import LeaseTable
+from clusters.reference.node.placement.rendezvous import Assignment
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.rpc.link import Links

@@ -11,8 +11,8 @@ from clusters.reference.node.config import Config, check
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
-from clusters.reference.node.placement.assignments import ZONE, assignments
 from clusters.reference.node.placement.lease_expiry import PRIMARY, RENEW_S
+from clusters.reference.node.placement.rendezvous import ZONE, assignments
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.concurrency import all_of, together
 from clusters.reference.node.runtime.disks import VolatileDisk

@@ -34,7 +34,7 @@ from harness.history.tables import BATCH_ROWS
 from harness.importers.jepsen import imported_tables, nemesis
 from harness.importers.jepsen.operation_forms import Names
 from harness.importers.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
-from harness.importers.jepsen.parts import later_parts
+from harness.importers.jepsen.parallel_reader import later_parts
 from harness.importers.jepsen.reader import Clock, opened
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise

@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 import attrs
 
 from harness.errors import MalformedHistory
-from harness.importers.jepsen import quick
+from harness.importers.jepsen import quick_parser
 from harness.importers.jepsen.edn import Notation
-from harness.importers.jepsen.exact import EdnForms, Filler, Forms, JsonForms
+from harness.importers.jepsen.exact_parser import EdnForms, Filler, Forms, JsonForms
+from harness.importers.jepsen.file_signatures import GZIP, format_of
 from harness.importers.jepsen.import_limits import (
     BLOCK_BYTES,
     FREE_EXPANSION_BYTES,
@@ -33,7 +34,6 @@ from harness.importers.jepsen.import_limits import (
     MAX_OPERATION_BYTES,
     MAX_OPERATION_TEXT_BYTES,
 )
-from harness.importers.jepsen.magic import GZIP, format_of
 from harness.importers.jepsen.operation_forms import Names, Operation, Refused, Remark, normalize
 
 # Operations, and the line of each in the file, from 1.
@@ -259,16 +259,16 @@ def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
     match = _BEGINNING.match(beginning, _first_form(beginning))
     first, second, third = match.groups() if match else (b"", b"", b"")
     if first == b"#":
-        return quick.edn_lines, EdnForms()
+        return quick_parser.edn_lines, EdnForms()
     listed = first in (b"[", b"(")
     inner = third if listed else second
     if not (listed or first == b"{") or (listed and second not in (b"{", b"#", b"]", b")", b";")):
         return None
     if first == b"(":
-        return quick.edn_lines, EdnForms()
+        return quick_parser.edn_lines, EdnForms()
     if inner == b'"' or (first == b"[" and second == b"]"):
-        return quick.json_lines, JsonForms()
-    return quick.edn_lines, EdnForms()
+        return quick_parser.json_lines, JsonForms()
+    return quick_parser.edn_lines, EdnForms()
 
 
 def _first_form(beginning: bytes) -> int:

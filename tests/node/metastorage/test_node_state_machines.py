@@ -17,7 +17,8 @@ from clusters.reference.node.metastorage.metastorage import (
     Operation,
     encode_invoke,
 )
-from clusters.reference.node.placement.assignments import (
+from clusters.reference.node.placement.partitioning import partition_of
+from clusters.reference.node.placement.rendezvous import (
     Assignment,
     Zone,
     assignments,
@@ -25,7 +26,6 @@ from clusters.reference.node.placement.assignments import (
     holders,
     reassigned,
 )
-from clusters.reference.node.placement.partitioning import partition_of
 from clusters.reference.node.raft.types import Entry
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")

@@ -18,7 +18,7 @@ from clusters.reference.node.metastorage.metastorage import (
     Operation,
     encode_invoke,
 )
-from clusters.reference.node.placement.assignments import ASSIGNMENTS, Assignment, encode
+from clusters.reference.node.placement.rendezvous import ASSIGNMENTS, Assignment, encode
 from clusters.reference.node.raft import Configuration, HardState
 from clusters.reference.node.replicas.manager import group_of
 from clusters.reference.node.runtime import Runtime

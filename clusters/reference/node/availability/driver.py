@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 
 from clusters.reference.node import events
-from clusters.reference.node.availability import intents, manager
-from clusters.reference.node.availability.intents import ZoneResets
+from clusters.reference.node.availability import manager, reset_intents
+from clusters.reference.node.availability.reset_intents import ZoneResets
 from clusters.reference.node.availability.resets import AGAIN_S, Resets
 from clusters.reference.node.availability.unwind_driver import UnwindDriver
 from clusters.reference.node.catalog import catalog as catalogs
@@ -87,7 +87,7 @@ class ResetDriver:
         if LOGICAL in change.entries:
             self._resets.topology_changed()
             self._changed.set()
-        watched = (catalogs.KEY, "topology/", intents.INTENT)
+        watched = (catalogs.KEY, "topology/", reset_intents.INTENT)
         if any(key.startswith(watched) for key in change.entries):
             self._news.set()
 
@@ -159,9 +159,11 @@ class ResetDriver:
         if not all(await side_by_side(acts, MAX_AT_ONCE)):
             return False
         # Not over a timer that was started anew meanwhile.
-        held = intents.read(self._view, zone.id)
+        held = reset_intents.read(self._view, zone.id)
         if held is not None and held.intent == intent:
-            return await self._propose(manager.replaced(self._view, zone.id, intents.done(held)))
+            return await self._propose(
+                manager.replaced(self._view, zone.id, reset_intents.done(held))
+            )
         return True
 
     async def _run_starts(self) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from clusters.reference.node.availability import intents
-from clusters.reference.node.availability.intents import INTENT, ZoneResets
+from clusters.reference.node.availability import reset_intents
 from clusters.reference.node.availability.majority import Standing, standing
+from clusters.reference.node.availability.reset_intents import INTENT, ZoneResets
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.options import Zone
@@ -31,12 +31,12 @@ def step(view: View, catalog: Catalog, topology: Topology, physical: int) -> tup
         if int(key.removeprefix(INTENT)) not in there:
             invokes.append(Invoke((unchanged(key, view.get(key)),), (Operation(key, None),)))
     for zone in (there[number] for number in sorted(there)):
-        before = intents.read(view, zone.id)
+        before = reset_intents.read(view, zone.id)
         if before is None:
             lacking = any(lost(view, catalog, zone, names))
-            after = intents.created(topology.revision, names, physical, lacking=lacking)
+            after = reset_intents.created(topology.revision, names, physical, lacking=lacking)
         else:
-            after = intents.topology_changed(before, topology.revision, starts, physical)
+            after = reset_intents.topology_changed(before, topology.revision, starts, physical)
         if after != before:
             invokes.append(replaced(view, zone.id, after))
         if zone.highly_available:
@@ -54,8 +54,8 @@ def restart(view: View, names: Collection[str]) -> tuple[Invoke, ...]:
     starts = {member.name: member.origin for member in logical(view)}
     for key in view.prefixed(INTENT):
         zone = int(key.removeprefix(INTENT))
-        before = intents.read(view, zone)
-        after = None if before is None else intents.restarted(before, names, starts)
+        before = reset_intents.read(view, zone)
+        after = None if before is None else reset_intents.restarted(before, names, starts)
         if after is not None and after != before:
             invokes.append(replaced(view, zone, after))
     return tuple(invokes)
@@ -64,9 +64,9 @@ def restart(view: View, names: Collection[str]) -> tuple[Invoke, ...]:
 def next_due(view: View, catalog: Catalog) -> int | None:
     """The physical time at which the timer of any zone fires next."""
     due = (
-        intents.due_at(state, zone.reset_timeout_s)
+        reset_intents.due_at(state, zone.reset_timeout_s)
         for zone in catalog.zones.values()
-        if _resets(zone) and (state := intents.read(view, zone.id)) is not None
+        if _resets(zone) and (state := reset_intents.read(view, zone.id)) is not None
     )
     return min((at for at in due if at is not None), default=None)
 
@@ -75,8 +75,8 @@ def due(view: View, catalog: Catalog, physical: int) -> Iterator[tuple[Zone, Zon
     """The zones whose timer has fired, and its state."""
     for name in sorted(catalog.zones):
         zone = catalog.zones[name]
-        state = intents.read(view, zone.id) if _resets(zone) else None
-        at = None if state is None else intents.due_at(state, zone.reset_timeout_s)
+        state = reset_intents.read(view, zone.id) if _resets(zone) else None
+        at = None if state is None else reset_intents.due_at(state, zone.reset_timeout_s)
         if state is not None and at is not None and at <= physical:
             yield zone, state
 
@@ -107,7 +107,7 @@ def states(view: View, catalog: Catalog, zone: Zone) -> Iterator[PartitionState]
 def replaced(view: View, zone: int, after: ZoneResets) -> Invoke:
     """The invoke that puts ``after`` in place of what ``view`` has, unless that has changed."""
     key = f"{INTENT}{zone}"
-    return Invoke((unchanged(key, view.get(key)),), (Operation(key, intents.encode(after)),))
+    return Invoke((unchanged(key, view.get(key)),), (Operation(key, reset_intents.encode(after)),))
 
 
 def _resets(zone: Zone) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 
 from clusters.reference.node import events
-from clusters.reference.node.availability import unwind
+from clusters.reference.node.availability import chain_unwind
 from clusters.reference.node.bugs import planted, switch_on
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
@@ -151,13 +151,13 @@ class StartDecisions:
             answer = await self._ask(node, AskStart(number), ASK_TIMEOUT_S)
             if isinstance(answer, StartReply):
                 replies[node] = answer
-            return unwind.living(state, replies, self._node) is not None
+            return chain_unwind.living(state, replies, self._node) is not None
 
         sets = (state.stable, state.pending)
         nodes = sorted({node for held in sets if held is not None for node in held.nodes})
         others = [node for node in nodes if node != self._node and node in lives]
         await all_of([one(node) for node in others], enough=bool)
-        living = unwind.living(state, replies, self._node)
+        living = chain_unwind.living(state, replies, self._node)
         if living is None or number not in self._waiting:
             return
         reached("start of a copy as usual")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusters.reference.node import events
-from clusters.reference.node.availability import survivors, unwind
+from clusters.reference.node.availability import chain_unwind, survivors
+from clusters.reference.node.availability.chain_unwind import Start
 from clusters.reference.node.availability.resets import Propose, fence
-from clusters.reference.node.availability.unwind import Start
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import Condition, Operation, View, unchanged
 from clusters.reference.node.placement.lease_expiry import LeaseTable
@@ -75,9 +75,9 @@ class UnwindDriver:
         answers = await all_of(one(node) for node in nodes)
         replies = {n: a for n, a in zip(nodes, answers, strict=True) if isinstance(a, StartReply)}
         # Where one lives the others that are there start as usual, each by itself.
-        if unwind.living(state, replies) is not None:
+        if chain_unwind.living(state, replies) is not None:
             return
-        start = unwind.found(chain, replies)
+        start = chain_unwind.found(chain, replies)
         if start is None or not start.majority:
             reached("chain unwind waits for nodes")
             return

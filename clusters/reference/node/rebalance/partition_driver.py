@@ -28,9 +28,9 @@ from clusters.reference.node.metastorage.metastorage import (
     View,
     unchanged,
 )
-from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_expiry import PRIMARY, Grant
 from clusters.reference.node.placement.lease_expiry import encode as encode_grant
+from clusters.reference.node.placement.rendezvous import Assignment
 from clusters.reference.node.raft import (
     ChangeBusy,
     ChangeFailed,

@@ -11,8 +11,8 @@ from clusters.reference.node.config import Tuning
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_expiry import LeaseTable
+from clusters.reference.node.placement.rendezvous import Assignment
 from clusters.reference.node.replicas.replica import (
     PartitionMachine,
     PartitionReplication,

@@ -14,7 +14,7 @@ import msgspec
 
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage, encode_invoke
-from clusters.reference.node.placement.assignments import (
+from clusters.reference.node.placement.rendezvous import (
     ZONE,
     Zone,
     first_assignments,

@@ -14,7 +14,7 @@ from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, encode_invoke
-from clusters.reference.node.placement.assignments import Assignment, reassigned
+from clusters.reference.node.placement.rendezvous import Assignment, reassigned
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.storage.identity import name_of, replaced
 from clusters.reference.node.topology.voters import MetastorageVoters

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from clusters.reference.node.placement.assignments import holders
+from clusters.reference.node.placement.rendezvous import holders
 
 
 class Affinity(Protocol):

@@ -27,8 +27,8 @@ from clusters.reference.node.metastorage.metastorage import (
     Metastorage,
 )
 from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
-from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_expiry import LeaseTable
+from clusters.reference.node.placement.rendezvous import Assignment
 from clusters.reference.node.rebalance import keys
 from clusters.reference.node.rebalance.driver import NUMBERS, RebalanceDriver, numbers
 from clusters.reference.node.rebalance.keys import PartitionId

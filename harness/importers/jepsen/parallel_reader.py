@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from harness.importers.jepsen.exact import Filler
+from harness.importers.jepsen.exact_parser import Filler
 from harness.importers.jepsen.operation_forms import Names
 from harness.importers.jepsen.pairing import (
     Pairing,

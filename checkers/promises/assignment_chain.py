@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.promises.assignment_transitions import Assigned, Nodes
-from checkers.promises.quiet import Calm
+from checkers.promises.fault_free_windows import Calm
+from checkers.promises.legal_transitions import Assigned, Nodes
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.changes import LINKS_APART, AssignmentKind

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import msgspec
 
-from harness.driving.slots import Slot
+from harness.driving.process_slots import Slot
 from harness.history.records import Invoke, MicroOp, OpType, Phase
 from harness.plugins import where
 from harness.protocols.client import Client, StoreError, Tx

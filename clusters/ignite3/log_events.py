@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from clusters.ignite3 import logbook
-from clusters.ignite3.holders import Holders
-from clusters.ignite3.logbook import Log, Reading
+from clusters.ignite3 import node_log
 from clusters.ignite3.logline import LogEvent
+from clusters.ignite3.node_log import Log, Reading
+from clusters.ignite3.role_holders import Holders
 from harness.clock import RunClock
 from harness.errors import FiredrillError
 from harness.history.records import EventKind, StoreEvent
@@ -88,11 +88,11 @@ class Journal:
             asked_ns = int(loop.time() * 1e9)
             try:
                 async with asyncio.timeout(READ_LIMIT_S):
-                    piece = await provider.read_log(node, log.offset, logbook.PIECE_BYTES)
+                    piece = await provider.read_log(node, log.offset, node_log.PIECE_BYTES)
             # The next read asks from the same byte again: nothing is lost.
             except (TimeoutError, FiredrillError):
                 return
-            more = len(piece.content) >= logbook.PIECE_BYTES
+            more = len(piece.content) >= node_log.PIECE_BYTES
             self._take(log, piece, asked_ns, int(loop.time() * 1e9))
 
     def _take(self, log: Log, piece: LogPiece, asked_ns: int, answered_ns: int) -> None:
