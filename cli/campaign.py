@@ -280,7 +280,7 @@ class Runner:
         runs_on = pool()
         announcer = Announcer(
             title=lambda result: f"{named[result.key]}, seed {result.seed}",
-            progress=lambda count: self._progress(count, cells, what, runs_on.workers),
+            progress=lambda count: self.progress(count, cells, what, runs_on.workers),
         )
         done, finished = announcer.run(runs_on, in_turn(cells), self.ledger, end_s=self.end_s)
         if finished and len(done) < len(cells):
@@ -291,10 +291,12 @@ class Runner:
         # One at a time: clusters on one machine would slow each other down.
         return pool_of(partial(run_on_nodes, runs_dir=self.store.root), jobs=1)
 
-    def _progress(self, count: int, cells: Sequence[Cell], what: str, workers: int) -> str:
+    def progress(self, count: int, cells: Sequence[Cell], what: str, workers: int) -> str:
+        """Describe how far it is with ``cells`` after ``count`` of them, on so many ``workers``."""
         left = cells[count:]
         took = [r.wall_s for cell in cells[:count] if (r := self.ledger.known.get(cell.key))]
         left_s = len(left) * (sum(took) / len(took) if took else SIMULATED_S) / workers
+        left_s = min(left_s, self.end_s - time.monotonic())  # no cell begins after that
         ends = f", about {quantities.words(max(1.0, round(left_s)))} left" if left else ""
         return f"{count} of {len(cells)} {what}{ends}"
 

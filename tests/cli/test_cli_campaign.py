@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,8 +16,14 @@ import msgspec
 import pytest
 from small_campaign import BUGGY, PLAN
 
+from cli.campaign import Runner
+from cli.campaign_plans import DEFAULTS, FIXED
 from cli.main import execute
+from harness.campaigns.cell import Cell
+from harness.campaigns.ledger import Ledger
 from harness.campaigns.matrix import AXES, CampaignFile, places, read
+from harness.plan.plan import load
+from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 CAMPAIGN = """
@@ -76,6 +83,22 @@ def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path
     assert plain(table(one)) == plain(table(whole))
     page = (one / "campaigns/night/campaign.html").read_text()
     assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
+
+
+@pytest.mark.parametrize(("budget_s", "left"), [(math.inf, "8.33 min"), (60.0, "1 min")])
+def test_the_time_that_is_left_is_at_most_the_budget(
+    budget_s: float, left: str, tmp_path: Path
+) -> None:
+    cells = [Cell(plan=load(None, {"seed": 1}, usual=DEFAULTS | FIXED), limit_s=1.0)] * 101
+    runner = Runner(
+        cells={},
+        ledger=Ledger(),
+        store=RunStore(tmp_path),
+        jobs=1,
+        end_s=time.monotonic() + budget_s,
+    )
+
+    assert runner.progress(1, cells, "cells", 1) == f"1 of 101 cells, about {left} left"
 
 
 def test_results_that_cannot_be_merged_are_counted_and_the_first_is_named(
