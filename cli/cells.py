@@ -18,7 +18,7 @@ import msgspec
 
 import harness
 from harness import plugins
-from harness.campaigns.cell import Cell, CellResult, failed, result_of
+from harness.campaigns.cell import Cell, CellResult, RunStats, failed, result_of
 from harness.campaigns.coverage_log import CoverageLog
 from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
@@ -126,7 +126,6 @@ def simulate(
 
 def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
     from checkers.engine.analyze import analyze
-    from harness.campaigns.run_stats import run_stats
     from harness.protocols.verdict import write_verdict
 
     try:
@@ -134,15 +133,20 @@ def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
     except FiredrillError as error:
         return failed(cell, str(error), run=str(run.root), wall_s=time.monotonic() - began_s)
     write_verdict(run, verdict)  # a replay and a shrinking start from it
+    figures = {"digest": digest(run), "stats": _stats(run, verdict)}
+    return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))
+
+
+def _stats(run: RunDirectory, verdict: Verdict) -> RunStats:
+    from harness.campaigns.run_stats import run_stats
+
     found = verdict.statistics
-    stats = msgspec.structs.replace(
+    return msgspec.structs.replace(
         run_stats(run),
         rebalances=found.get("rebalance", {}),
         resets=sum(found.get("resets", {}).get("by_partition", {}).values()),
         lost_by_resets=found.get("lost_writes", {}).get("lost_by_reset", 0),
     )
-    figures = {"digest": digest(run), "stats": stats}
-    return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))
 
 
 def run_on_nodes(
@@ -169,7 +173,11 @@ def run_on_nodes(
         raise
     except FiredrillError as error:
         return failed(cell, str(error), wall_s=time.monotonic() - began_s)
-    return _result(cell, run, verdict, began_s)
+    stats = RunStats()
+    with contextlib.suppress(FiredrillError):  # of a run that broke off there may be none
+        # Its time is the clock's: what is simulated in how much of a core is counted apart.
+        stats = msgspec.structs.replace(_stats(run, verdict), simulated_s=0.0)
+    return _result(cell, run, verdict, began_s, stats=stats)
 
 
 def _result(

@@ -39,7 +39,7 @@ def totals(results: Sequence[CellResult], wall_s: float, unit: str = "seed") -> 
         return
     shown = ", ".join(f"{outcome.value} {n}" for outcome, n in outcome_counts(results).items())
     yield f"{len(results)} {unit}s: {shown}"
-    # Runs on real nodes are not counted so: zeros would say that nothing was done.
+    # What has no figures is not counted so: zeros would say that nothing was done.
     whole = [result.stats for result in results if result.judged and result.stats != RunStats()]
     if whole:
         yield from _operations(whole, unit)

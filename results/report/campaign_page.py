@@ -79,7 +79,7 @@ def _cell(row: CellRow, report: str, shrunk: str) -> dict[str, str]:
         "label": row.label,
         "quarantine": row.quarantine,
         "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",
-        "took": f"{row.wall_s:.1f} s",
+        "took": f"{row.wall_s:.1f} s" if row.outcome else "",
         "run": Path(row.run).name,
         "report": report,
         "shrunk": shrunk,

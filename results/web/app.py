@@ -479,6 +479,6 @@ def _cell(row: CellRow) -> dict[str, object]:
         "label": row.label,
         "quarantine": row.quarantine,
         "ok": "" if row.ok_share is None else f"{row.ok_share:.0%}",
-        "took": f"{row.wall_s:.1f} s",
+        "took": f"{row.wall_s:.1f} s" if row.outcome else "",
         "run": name if is_run_id(name) else "",
     }

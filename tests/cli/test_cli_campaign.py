@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,24 @@ def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path
     assert plain(table(one)) == plain(table(whole))
     page = (one / "campaigns/night/campaign.html").read_text()
     assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
+
+
+def test_a_cell_on_real_nodes_has_figures_too(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(
+        'name = "night"\nplan = "base.toml"\n[matrix]\nprovider = ["process"]\n'
+        'faults = ["kill"]\n"check.executor" = ["local"]\n'
+    )
+
+    assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "a")]) == 0
+
+    (cell,) = table(tmp_path / "a")["cells"]
+    assert cell["operations"] > 0
+    assert 0 < cell["ok_share"] <= 1
+    out = capsys.readouterr().out
+    assert re.search(r"^kill +\d+ +\d+ +\d+$", out, re.MULTILINE)
+    assert "simulated with" not in out
 
 
 @pytest.mark.parametrize(("budget_s", "left"), [(math.inf, "8.33 min"), (60.0, "1 min")])
