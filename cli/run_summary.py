@@ -31,6 +31,7 @@ _TOLD_AS = {
     "faults": "kinds",
     "tags": "tags",
     "ok": "ok",
+    "conflicts": "conflicts",
     "fail": "fail",
     "info": "info",
     "longest_gap_s": "longest_gap_s",

@@ -101,10 +101,10 @@ def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.T
     if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
         took = series.overall(series.by_type(table)[OpType.OK])
         if took:
-            parts.append(f"{FIRST} {_time(took[0.5])}, {LAST} {_time(took[0.99])}")
+            parts.append(f"{FIRST} {_time(took[0.5])}, {LAST} {_time(took[0.99])} of all ok")
         if verdict.availability.drive is not None:
             gap_ns = verdict.availability.drive.longest_gap_ns
-            parts.append(f"longest gap {_time(gap_ns / 1e9)}")
+            parts.append(f"longest gap of the store {_time(gap_ns / 1e9)}")
     parts.append(_broken(run))
     return f"{_plan(run, manifest)}: {'; '.join(parts)}"
 
@@ -170,15 +170,23 @@ def _time(seconds: float) -> str:
 
 
 def _limits(verdict: Verdict) -> Iterator[str]:
-    """Say what was measured for each limit of the plan, kept or broken."""
+    """Say what was measured for each limit of the plan, and whether that is broken. The figures
+    have the limit's scope, which is no other line's: a gap may be one partition's.
+    """
     found = verdict.statistics.get(LIMITS)
     told = [
-        f"{inert(str(name)).removeprefix('promise.')} {figure['measured']:g} of {figure['limit']:g}"
+        f"{inert(str(name)).removeprefix('promise.')} {_plain(figure['measured'])} of at most "
+        f"{_plain(figure['limit'])}{', BROKEN' if figure.get('broken') else ''}"
         for name, figure in (found.items() if isinstance(found, Mapping) else ())
         if isinstance(figure, Mapping) and _numbers(figure)
     ]
     if told:
-        yield f"limits: {', '.join(told)}"
+        yield f"limits: {'; '.join(told)}"
+
+
+def _plain(value: float) -> str:
+    # Four digits, and no exponent.
+    return f"{float(f'{value:.4g}'):.10g}"
 
 
 def _numbers(figure: Mapping[str, object]) -> bool:

@@ -183,7 +183,12 @@ def _why_not(look: NodeStatus, dead: str | None) -> str:
         return f"{look.node} runs as the boot that was seen dead ({dead})"
     if look.frozen:
         return f"{look.node} is frozen"
-    return f"{look.node} is paused (pid {look.pid})" if look.paused else ""
+    return f"{look.node} {_paused(look)}" if look.paused else ""
+
+
+def _paused(look: NodeStatus) -> str:
+    # A simulated program has no process.
+    return "is paused" if look.pid is None else f"is paused (pid {look.pid})"
 
 
 async def _silent(scene: Scene, nodes: tuple[str, ...]) -> list[str]:
@@ -238,7 +243,7 @@ class Pause:
 
     def effective(self, look: NodeStatus) -> Proof:
         """Whether the program is stopped by a signal."""
-        paused = f"is paused (pid {look.pid})" if look.paused else "is not paused"
+        paused = _paused(look) if look.paused else "is not paused"
         return Proof(holds=look.paused, text=f"{look.node} {paused}")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from checkers.engine.arrays import TYPES, codes, ints
+from checkers.engine.arrays import TYPES, ints
 from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.conflicts import conflicts
 
 
 def count_steps(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -32,9 +33,14 @@ def steps_by_f(tables: Tables) -> dict[str, dict[str, int]]:
     return dict(sorted(totals.items()))
 
 
+CONFLICT = "conflict"
+ENDS = (TYPES[0], CONFLICT, *TYPES[1:])
+"""How a transaction may have ended: a conflict is no ``fail`` of the service."""
+
+
 @attrs.frozen
 class Statistics:
-    """Transactions and micro-operations by f, type, kind, node and error code."""
+    """Transactions by how they ended, kind, node and error code; micro-operations by f and type."""
 
     name: str = "statistics"
     kernels: tuple[Kernel, ...] = (STEPS,)
@@ -42,28 +48,26 @@ class Statistics:
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """The counts; latencies are the report's."""
         transactions = tables["transactions"]
-        type_ = codes(transactions, "type", TYPES)
+        gave_way = conflicts(setting.declaration, transactions)
+        ends = pc.if_else(gave_way, CONFLICT, transactions["type"].cast(pa.string()))
+        ended = transactions.select(["kind", "node", "error"]).append_column("end", ends)
+        counted = pc.value_counts(ends.combine_chunks()).to_pylist()
         statistics: dict[str, Any] = {
-            "transactions": {name: int((type_ == i).sum()) for i, name in enumerate(TYPES)},
+            "transactions": dict.fromkeys(ENDS, 0)
+            | {row["values"]: row["counts"] for row in counted},
             "f": steps_by_f(tables),
-            "kind": _by(transactions, "kind"),
-            "node": _by(transactions, "node"),
-            "error": _errors(transactions),
+            "kind": _by(ended, "kind"),
+            "node": _by(ended, "node"),
+            "error": _by(ended.filter(pc.is_valid(ended["error"])), "error"),
         }
         return Part(statistics=statistics)
 
 
-def _by(transactions: pa.Table, column: str) -> dict[str, dict[str, int]]:
+def _by(ended: pa.Table, column: str) -> dict[str, dict[str, int]]:
     totals: dict[str, dict[str, int]] = {}
-    counted = transactions.group_by([column, "type"]).aggregate([([], "count_all")])
-    for row in counted.to_pylist():
-        totals.setdefault(row[column], dict.fromkeys(TYPES, 0))[row["type"]] = row["count_all"]
+    for row in ended.group_by([column, "end"]).aggregate([([], "count_all")]).to_pylist():
+        totals.setdefault(row[column], dict.fromkeys(ENDS, 0))[row["end"]] = row["count_all"]
     return dict(sorted(totals.items()))
-
-
-def _errors(transactions: pa.Table) -> dict[str, dict[str, int]]:
-    wrong = transactions.filter(pa.array(np.asarray(transactions.column("error").is_valid())))
-    return _by(wrong, "error")
 
 
 CHECKER = Statistics()

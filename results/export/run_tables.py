@@ -60,6 +60,7 @@ RUNS = pa.schema(
         ("nodes", WHOLE),
         ("duration_s", REAL),
         ("ok", WHOLE),
+        ("conflicts", WHOLE),
         ("fail", WHOLE),
         ("info", WHOLE),
         ("longest_gap_s", REAL),

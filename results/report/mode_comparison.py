@@ -17,6 +17,7 @@ from harness.history.load import load
 from harness.history.records import OpType
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.generations import resets_of
+from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import FaultWindow, Verdict
 from harness.run.directory import RunDirectory
 from results.drawing import series
@@ -134,7 +135,11 @@ def _served(one: ModeRun) -> dict[str, str]:
     total = sum(counts.values())
     found = {"acknowledged": f"{counts.get('ok', 0):,}"}
     if total:
-        for name, type_ in (("failed", "fail"), ("outcome unknown", "info")):
+        for name, type_ in (
+            (REFUSED, "conflict"),
+            ("failed", "fail"),
+            ("outcome unknown", "info"),
+        ):
             found[f"{name} (%)"] = f"{PERCENT * counts.get(type_, 0) / total:.2f}"
     drive = one.verdict.availability.drive
     if drive is not None:

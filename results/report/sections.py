@@ -40,8 +40,8 @@ class CoverageRow:
 
 @attrs.frozen(kw_only=True)
 class Coverage:
-    """The cells of fault by role; ``empty`` names those without a hit, ``more`` counts the kinds
-    that are not shown.
+    """The cells of fault by role, a row for each kind that hit any; ``empty`` names the roles that
+    these missed, ``never`` the other kinds, ``more`` counts the rows that are not shown.
     """
 
     roles: tuple[str, ...]
@@ -49,6 +49,7 @@ class Coverage:
     more: int
     summary: str
     empty: str
+    never: str
 
 
 @attrs.frozen(kw_only=True)
@@ -66,26 +67,31 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
     if verdict is None or not verdict.coverage.cells:
         return None
     told = verdict.coverage
-    rows = tuple(
+    every = [
         CoverageRow(kind=kind, counts=tuple(row.get(role, 0) for role in COVERED))
-        for kind, row in islice(told.cells.items(), CELLS_MAX)
-    )
-    never = [row.kind for row in rows if not any(row.counts)]
+        for kind, row in told.cells.items()
+    ]
+    hit = [row for row in every if any(row.counts)]
+    rows, never = tuple(hit[:CELLS_MAX]), [row.kind for row in every if not any(row.counts)]
     partly = [
         f"{row.kind} of {'an' if role[0] in 'aeiou' else 'a'} {role}"
         for row in rows
         for role, count in zip(COVERED, row.counts, strict=True)
-        if not count and row.kind not in never
+        if not count
     ]
-    named = "; ".join([f"{kind} of any of these roles" for kind in never] + partly)
     return Coverage(
         roles=COVERED,
         rows=rows,
-        more=len(told.cells) - len(rows),
+        more=len(hit) - len(rows),
         summary=f"{told.hit or 0} of {told.of or 0} cells hit by a fault that was "
         "proven effective. A fault counts in every role that its targets held.",
-        empty=named,
+        empty="; ".join(partly),
+        never=f"{', '.join(never[:CELLS_MAX])}{_and_more(len(never) - CELLS_MAX)}",
     )
+
+
+def _and_more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def logs(verdict: Verdict | None) -> tuple[tuple[LogRow, ...], int]:

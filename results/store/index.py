@@ -53,6 +53,7 @@ _COLUMNS = {
     "nodes": "INTEGER",
     "duration_s": "REAL",
     "ok": "INTEGER",
+    "conflicts": "INTEGER",
     "fail": "INTEGER",
     "info": "INTEGER",
     "longest_gap_s": "REAL",

@@ -58,7 +58,8 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``state`` is ``running``, ``sealed``, ``prefix``, or empty without a history; ``outcome`` is
     unset where it was not judged. ``faults`` are the kinds that were planned, in order, once each;
-    ``ok``, ``fail`` and ``info`` count transactions. ``release``, ``commit`` and ``branch`` are the
+    ``ok``, ``conflicts``, ``fail`` and ``info`` count transactions; a verdict of an older version
+    counts conflicts as ``fail``. ``release``, ``commit`` and ``branch`` are the
     tags of these names, the release otherwise that of the system. ``mix`` are the kinds that the
     schedule was drawn from, where it was drawn; ``setting`` stands for the load and the way that
     faults are drawn: runs with another one are not compared. ``refused`` says why a directory
@@ -86,6 +87,7 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     duration_s: float | None = None
     ok: int | None = None
+    conflicts: int | None = None
     fail: int | None = None
     info: int | None = None
     longest_gap_s: float | None = None
@@ -140,6 +142,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         nodes=_nodes_of(run) if plain else None,
         duration_s=_length(_at(plan, "drive", "duration_s")),
         ok=_count(verdict, "ok"),
+        conflicts=_count(verdict, "conflict"),
         fail=_count(verdict, "fail"),
         info=_count(verdict, "info"),
         longest_gap_s=_longest_gap_s(verdict),

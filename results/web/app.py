@@ -22,6 +22,7 @@ from harness.campaigns.cell_table import CellRow
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
 from harness.history.files import read_small
+from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
 from results.compare.effect_thresholds import PARTS
@@ -431,15 +432,22 @@ def _facts(entry: RunEntry) -> list[tuple[str, str]]:
         ("faults", ", ".join(entry.faults)),
         (
             "transactions",
-            ""
-            if entry.ok is None
-            else f"{entry.ok:,} ok, {entry.fail:,} fail, {entry.info:,} info",
+            _transactions(entry),
         ),
         ("longest gap", "" if entry.longest_gap_s is None else f"{entry.longest_gap_s:.3f} s"),
         ("commit", f"{entry.commit} {entry.branch}".strip()),
         ("tags", ", ".join(entry.tags)),
     ]
     return [(name, text) for name, text in pairs if text]
+
+
+def _transactions(entry: RunEntry) -> str:
+    counts = (
+        *((entry.ok, "ok"), (entry.conflicts, REFUSED)),
+        *((entry.fail, "fail"), (entry.info, "info")),
+    )
+    # A verdict of an older version tells no conflicts apart.
+    return ", ".join(f"{count:,} {name}" for count, name in counts if count is not None)
 
 
 def _examples(verdict: Verdict) -> list[tuple[str, int, list[str]]]:

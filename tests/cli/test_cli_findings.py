@@ -41,7 +41,7 @@ def test_a_valid_run_says_what_was_driven_before_its_outcome(
     assert driven == (
         "list-append, seed 3, 3 nodes (sim), 13 s: 1,520 ok, 1,476 refused by "
         "conflict, 14 fail, 0 info (CONNECT-FAILED 12, CONNECTION-LOST 2); p50 17.4 ms, p99 88.9 "
-        "ms; longest gap 49.5 ms; 1 fault, 1 with proven effect"
+        "ms of all ok; longest gap of the store 49.5 ms; 1 fault, 1 with proven effect"
     )
     assert last.startswith("VALID: ")
 
@@ -70,7 +70,7 @@ def test_the_figures_of_limits_stay_on_the_terminal(tmp_path: Path) -> None:
     promised = msgspec.structs.replace(verdict, statistics={"limits": figures})
 
     assert verdict_lines.findings_of(run, promised)[-1] == (
-        "limits: p99_ms 88.9 of 250, kill.longest_gap_s 0.14 of 4"
+        "limits: p99_ms 88.9 of at most 250; kill.longest_gap_s 0.14 of at most 4"
     )
 
 

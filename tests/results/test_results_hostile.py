@@ -155,7 +155,7 @@ def test_a_browser_finds_nothing_to_run_in_a_page_about_hostile_strings(
     assert said == ""
     assert "<title>violation: run</title>" in content
     for told in (
-        "Not tried",
+        "Kinds that hit none of these roles",
         "What their logs say",
         "node-exit",
         "\\x1b[2J\\u202e\\x00",

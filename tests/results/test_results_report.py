@@ -32,6 +32,7 @@ from harness.history.records import (
 from harness.history.seal import recover, seal
 from harness.protocols.finding import Dependency, Finding
 from harness.protocols.promise import Promise
+from harness.protocols.roles import COVERED
 from harness.protocols.verdict import Anomaly, Coverage, LogLines, Takeover, Verdict
 from harness.run.directory import RunDirectory
 from results.report import fault_rows, sections
@@ -491,7 +492,7 @@ def test_what_a_page_has_no_room_for_is_counted(tmp_path: Path) -> None:
     kinds = [f"kind-{number:03}" for number in range(sections.CELLS_MAX + 2)]
     told = msgspec.structs.replace(
         valid(),
-        coverage=Coverage(hit=0, of=0, cells={kind: {"primary": 1} for kind in kinds}),
+        coverage=Coverage(hit=0, of=0, cells={kind: {COVERED[0]: 1} for kind in kinds}),
         node_logs={f"n{number}": lines for number in range(sections.LOG_ROWS_MAX + 4)},
     )
 
