@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.engine import output
-from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
+from checkers.engine.output import ENTERING, Joined, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
 from checkers.engine.spark_options import ON_THIS_MACHINE, SparkOptions
 from checkers.explain.attribution_table import by_examples, table
@@ -176,16 +176,12 @@ def judge(
     checkers = (*checkers, *((RESETS,) if setting.resets else ()))
     kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
     given = _by_key(executor, spark)(kernels, source, setting)
-    tables = {
-        "transactions": source.transactions,
-        "faults": faults,
-        "events": events,
-        **beside,
-        **given.tables,
-    }
-    last = apply(of(kernels, Exchange.ONE_PLACE), tables, setting)
+    small = {"faults": faults, "events": events, **beside, **given.tables}
+    # Read where a checker asks: the memory of most does not grow with the history.
+    loading = {"transactions": lambda: source.transactions}
+    last = apply(of(kernels, Exchange.ONE_PLACE), Joined(small, {}, loading), setting)
     broken = {**last.broken, **given.broken, **crashed}
-    tables |= last.tables
+    tables = Joined(last.tables, small, loading)
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
     return _combined(parts, setting)
 

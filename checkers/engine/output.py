@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from pathlib import Path
@@ -20,6 +20,7 @@ from checkers.engine.source import Source
 from checkers.engine.split import named
 from checkers.engine.stretches import (
     BACK_TABLE,
+    IN_ORDER,
     STRETCH,
     Laid,
     in_order,
@@ -47,6 +48,29 @@ NOTE: ContextVar[Callable[[str], None]] = ContextVar("NOTE", default=lambda _tex
 PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("PROGRESS", default=lambda _text: None)
 
 
+@attrs.frozen
+class Joined(Mapping[str, pa.Table]):
+    """Tables of ``first``, then of ``second``. Those that ``loading`` names are read when they are
+    asked for, and kept: of a long history few checkers ask for all transactions.
+    """
+
+    first: Tables
+    second: Tables
+    loading: Mapping[str, Callable[[], pa.Table]] = attrs.field(factory=dict)
+
+    def __getitem__(self, name: str) -> pa.Table:
+        for tables in (self.first, self.second):
+            if name in tables:
+                return tables[name]
+        return self.loading[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.first, *self.second, *self.loading)))
+
+    def __len__(self) -> int:
+        return len({*self.first, *self.second, *self.loading})
+
+
 @attrs.frozen(kw_only=True)
 class KernelOutput:
     """Tables by name, and for each kernel that broke, the reason."""
@@ -65,7 +89,7 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
     for kernel in kernels:
         ENTERING.get()(kernel.name)
         try:
-            given |= kernel.run({**tables, **given}, setting)
+            given |= kernel.run(Joined(given, tables), setting)
         except Exception as error:  # a broken plugin must not end the analysis
             broken[kernel.name] = describe(error)
     return KernelOutput(tables=given, broken=broken)
@@ -197,7 +221,7 @@ def on_all(
     history as ``there``.
     """
     kernels, there = tuple(kernels), there or source
-    first = tuple(k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions))
+    first = _needed(of(kernels, Exchange.EARLY), source)
     given = KernelOutput(tables={})
     if first:
         work = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
@@ -212,10 +236,10 @@ def on_all(
     found = tasks(by_split, source.splits)
     tables, broken = {**early, **found.tables}, given.broken | found.broken
     if taking:
-        whole = not in_order(source.transactions)
+        whole = not in_order(source.pieces(IN_ORDER))
         back = tables.pop(BACK_TABLE)
         names = [name for kernel in taking for name in kernel.takes if name in tables]
-        stretches = laid.stretches(back, source.transactions.num_rows, whole)
+        stretches = laid.stretches(back, source.count, whole)
         last = OfStretches(
             kernels=taking,
             source=there,
@@ -229,6 +253,18 @@ def on_all(
         judged = tasks(last, len(stretches)) if stretches else attrs.evolve(last, source=source)(0)
         tables, broken = {**tables, **judged.tables}, broken | judged.broken
     return KernelOutput(tables=tables, broken=broken)
+
+
+def _needed(kernels: tuple[Kernel, ...], source: Source) -> tuple[Kernel, ...]:
+    """Return those that have something to search for in any part of the transactions."""
+    needed: set[str] = set()
+    left = kernels
+    for piece in source.pieces() if kernels else ():
+        needed |= {kernel.name for kernel in left if kernel.needed(piece)}
+        left = tuple(kernel for kernel in left if kernel.name not in needed)
+        if not left:
+            break
+    return tuple(kernel for kernel in kernels if kernel.name in needed)
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
@@ -267,7 +303,7 @@ def run_by_key(
 def _side_by_side(work: Work, count: int) -> KernelOutput:
     """Do the work on threads: most of it is numpy's and Arrow's, which hold no lock."""
     # Of several kernels, the one that a process died of could not be told.
-    able = count > 1 and len(work.kernels) == 1 and work.source.transactions.num_rows >= LONG
+    able = count > 1 and len(work.kernels) == 1 and work.source.count >= LONG
     if not able:
         return merge(work(number) for number in range(count))
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1, count)) as threads:

@@ -71,6 +71,29 @@ class Source:
         # In one piece: taking a few rows of a column of many pieces joins them each time.
         return _dense(_read(file, columns=wanted).combine_chunks(), file.name)
 
+    @cached_property
+    def count(self) -> int:
+        """The number of transactions."""
+        if self._loaded is not None or self._transactions_file is None:
+            return int(self.transactions.num_rows)
+        return int(pq.read_metadata(regular(self._transactions_file)).num_rows)
+
+    def pieces(self, columns: tuple[str, ...] = KEY_COLUMNS) -> Iterator[pa.Table]:
+        """Yield ``columns`` of the transactions in their order, a part at a time and at least one:
+        of a history in files no more is in memory. Raises as ``transactions`` does.
+        """
+        if self._loaded is not None or self._transactions_file is None or not self.count:
+            yield self.transactions.select(columns)
+            return
+        wanted, begin = list(dict.fromkeys(("txn", *columns))), 0
+        names = [name for name in _KEY_NAMES if name in wanted]
+        with pq.ParquetFile(regular(self._transactions_file), read_dictionary=names) as source:
+            for batch in source.iter_batches(PIECE_ROWS, columns=wanted):
+                piece = pa.Table.from_batches([batch])
+                _dense(piece, self._transactions_file.name, begin)
+                begin += piece.num_rows
+                yield piece.select(columns)
+
     @property
     def splits(self) -> int:
         """The number of splits."""
@@ -123,8 +146,24 @@ class Source:
         for step in sorted(steps, key=lambda row: (row["txn"], row["pos"])):
             value = step["value"] if step["elements"] is None else tuple(step["elements"])
             ops[step["txn"]].append(MicroOp(step["f"], step["key"], value))
-        # Transactions are dense: row t is transaction t.
-        return {t: _operation(self.transactions.slice(t, 1), tuple(own)) for t, own in ops.items()}
+        rows = self._rows(list(ops))
+        return {t: _operation(rows[t], tuple(own)) for t, own in ops.items()}
+
+    def _rows(self, txns: list[int]) -> dict[int, pa.Table]:
+        """Return the row of each of ``txns``, ascending; row t is transaction t."""
+        if self._loaded is not None or self._transactions_file is None:
+            return {txn: self.transactions.slice(txn, 1) for txn in txns}
+        found: dict[int, pa.Table] = {}
+        with pq.ParquetFile(regular(self._transactions_file)) as source:
+            begin, left = 0, list(txns)
+            for group in range(source.num_row_groups):
+                end = begin + source.metadata.row_group(group).num_rows
+                here = [txn for txn in left if txn < end]
+                if here:
+                    table = source.read_row_group(group)
+                    found |= {txn: table.slice(txn - begin, 1) for txn in here}
+                left, begin = left[len(here) :], end
+        return found
 
     def _steps_of(self, split: int, txns: list[int]) -> pa.Table:
         among = pc.field("txn").isin(txns)
@@ -164,6 +203,8 @@ class Source:
         return str(self._transactions_file.absolute()), tuple(names)
 
 
+# Rows of transactions in memory at a time, where one after the other is enough: some 10 MB.
+PIECE_ROWS = 131_072
 # Columns of few names with many repetitions, read as dictionaries: otherwise a history of ten
 # million makes a hundred million small strings.
 _NAMES = ("kind", "type", "node", "error", "phase", "f")
@@ -181,9 +222,9 @@ def _read(file: Path, columns: list[str] | None = None) -> pa.Table:
     return table
 
 
-def _dense(table: pa.Table, name: str) -> pa.Table:
+def _dense(table: pa.Table, name: str, begin: int = 0) -> pa.Table:
     txn = table.column("txn").to_numpy()
-    if not np.array_equal(txn, np.arange(len(txn))):
+    if not np.array_equal(txn, np.arange(begin, begin + len(txn))):
         raise MalformedHistory(name, "column txn", "must be 0, 1, 2 ... in order")
     return table
 

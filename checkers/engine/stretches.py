@@ -9,7 +9,7 @@ where, is a few hundred bytes a split and stretch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -183,11 +183,24 @@ def _within(table: pa.Table, low: int, high: int, columns: tuple[str, ...]) -> p
     return table
 
 
-def in_order(transactions: pa.Table) -> bool:
-    """Tell whether real time and processes lead from lower numbers to higher ones alone."""
-    start, finish = (ints(transactions, name) for name in ("invoke_ns", "complete_ns"))
-    sound = (finish >= start) | (codes(transactions, "type", TYPES) != OK)
-    return bool(np.all(start[1:] >= start[:-1]) and sound.all())
+IN_ORDER = ("type", "invoke_ns", "complete_ns")
+
+
+def in_order(pieces: Iterable[pa.Table]) -> bool:
+    """Tell whether real time and processes lead from lower numbers to higher ones alone, from
+    ``IN_ORDER`` of all transactions.
+    """
+    last: int | None = None
+    for piece in pieces:
+        start, finish = (ints(piece, name) for name in ("invoke_ns", "complete_ns"))
+        sound = (finish >= start) | (codes(piece, "type", TYPES) != OK)
+        if not (np.all(start[1:] >= start[:-1]) and sound.all()):
+            return False
+        if len(start):
+            if last is not None and start[0] < last:
+                return False
+            last = int(start[-1])
+    return True
 
 
 def observed_within(tables: Tables, low: int, high: int) -> dict[str, pa.Table]:

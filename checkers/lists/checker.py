@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.cycles.anomaly_kinds import CLASSES, REVERSES
-from checkers.cycles.graph import dependencies_of, tails_of
+from checkers.cycles.graph import Edges, Tails, dependencies_of, tails_of
 from checkers.cycles.kernel import CYCLES, STEPS
 from checkers.cycles.stretches import readers_before
-from checkers.engine.arrays import ints
-from checkers.engine.transactions import NOBODY
+from checkers.engine.arrays import INFO, ints
+from checkers.engine.transactions import NOBODY, Transactions
 from checkers.explain.attribution import explain_operations
 from checkers.explain.words import KeyNames, of_finding
 from checkers.lists.by_generation import by_generation, with_keys
@@ -58,18 +58,39 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     found = [findings(ops, versions, seen), internal(ops, own), lost_updates(ops, versions, own)]
     stale, of_snapshots = snapshots(ops, versions, tables, setting)
     between, beyond = edges(ops, versions), tails(ops, versions)
-    known = len(dependencies_of(between, ops.txns.committed).source)
-    known += readers_before(tails_of(beyond, ops.txns.committed, 0))
+    counting, ends = (
+        dependencies_of(between, ops.txns.committed),
+        tails_of(beyond, ops.txns.committed, 0),
+    )
+    known = len(counting.source) + readers_before(ends)
     return {
         "lists.findings": pa.concat_tables([*found, stale]),
-        "lists.edges": between,
-        "lists.tails": beyond,
+        **_leading_on(between, counting, beyond, ends, ops.txns),
         "lists.counts": pa.table({"dependencies": [known]}),
         **of_snapshots,
         # Of whole keys: whether a reset permits a loss is asked once it is known.
         **lost_writes(whole, tables, setting),
         **generations.tables,
         **elsewhere,
+    }
+
+
+def _leading_on(
+    edges: pa.Table, counting: Edges, tails: pa.Table, ends: Tails, txns: Transactions
+) -> dict[str, pa.Table]:
+    """Return ``lists.edges`` and ``lists.tails``: the rows that count and do not lead into a
+    transaction that no step leads on from.
+
+    Such is each of unknown outcome that no read proves: nothing follows it in time, its own reads
+    don't count, and no read shows its appends. Later readers precede it for as long as its key
+    lives, so that the history would have no place to cut.
+    """
+    ends_there = (txns.type == INFO) & ~txns.committed
+    rows = counting.row[~ends_there[counting.target]]
+    last = ends.row[~(ends.appends & ends_there[ends.txn])]
+    return {
+        "lists.edges": edges if len(rows) == edges.num_rows else edges.take(pa.array(rows)),
+        "lists.tails": tails if len(last) == tails.num_rows else tails.take(pa.array(last)),
     }
 
 

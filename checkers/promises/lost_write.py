@@ -60,8 +60,7 @@ class LostWrite:
             name: pc.sum(counts.column(name)).as_py() for name in ("acknowledged", "unverified")
         }
         lost = tables["lost-write.lost"].sort_by([("key", "ascending"), ("value", "ascending")])
-        begun = tables["transactions"]["invoke_ns"].take(lost["writer"])
-        lost = attribute(lost.append_column(_SINCE, begun), tables["faults"])
+        lost = attribute(lost.append_column(_SINCE, lost["invoke_ns"]), tables["faults"])
         permissions = permitted(lost, tables, setting)
         found = causes(_where_reset(lost, permissions), tables["faults"], tables["events"])
         statistics["lost"] = lost.num_rows

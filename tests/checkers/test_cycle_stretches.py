@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checker_generator import generate
-from checker_histories import Txn, a, ok, r, setting, source
+from checker_histories import Txn, a, info, ok, r, setting, source
 
 from checkers.cycles.graph import tails_of
 from checkers.cycles.stretches import leads_back, readers_before
@@ -188,12 +189,18 @@ def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> 
     assert WINDOW < 100_000
 
 
+def whole(columns: dict[str, list[object]]) -> Iterator[pa.Table]:
+    """The rows one by one, as pieces of a long table."""
+    table = pa.table(columns)
+    yield from (table.slice(at, 1) for at in range(table.num_rows))
+
+
 def test_a_history_that_is_not_in_the_order_of_time_is_not_cut() -> None:
     columns = {"invoke_ns": [1, 2, 3], "complete_ns": [4, 5, 6], "type": ["ok", "ok", "info"]}
-    assert in_order(pa.table(columns))
-    assert not in_order(pa.table(columns | {"invoke_ns": [1, 3, 2]}))
-    assert not in_order(pa.table(columns | {"complete_ns": [4, 1, 6]}))
-    assert in_order(pa.table(columns | {"complete_ns": [4, 5, 1]}))
+    assert in_order(whole(columns))
+    assert not in_order(whole(columns | {"invoke_ns": [1, 3, 2]}))
+    assert not in_order(whole(columns | {"complete_ns": [4, 1, 6]}))
+    assert in_order(whole(columns | {"complete_ns": [4, 5, 1]}))
 
 
 def test_a_reader_precedes_appenders_but_not_itself() -> None:
@@ -209,3 +216,19 @@ def test_readers_of_a_last_version_lead_back_to_earlier_appenders_beyond_it() ->
     tails = pa.table(rows, schema=TAILS)
     source_, target = leads_back({"lists.edges": EDGES.empty_table(), "lists.tails": tails})
     assert (source_.tolist(), target.tolist()) == ([5], [3])
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_an_append_of_unknown_fate_that_no_read_shows_leaves_places_to_cut(proven: bool) -> None:
+    # Every later reader of its key precedes it, up to the end of the history.
+    crashed = info(a(1, 99), a(2, 99), start=0, finish=5, process=50)
+    txns = [crashed]
+    for n in range(1, 40):
+        txns.append(ok(a(1, n), start=10 * n, finish=10 * n + 5))
+        txns.append(ok(r(1, *range(1, n + 1)), start=10 * n + 6, finish=10 * n + 8))
+    if proven:
+        txns.append(ok(r(2, 99), start=500, finish=505))
+    anomalies, searched = judged(txns, 4)
+    assert anomalies == judged(txns, 10**6)[0]
+    # One that is proven took effect, and each read that lacks its append is of before it.
+    assert bool(searched) == proven

@@ -18,6 +18,7 @@ from reset_generator import generated
 from reset_histories import HA, events_of, tables_of
 
 from checkers.bank.checker import CHECKER as BANK
+from checkers.engine.analyze import judge
 from checkers.engine.output import on_split, run_by_key
 from checkers.engine.source import Source
 from checkers.engine.split import named, split_of_steps
@@ -26,12 +27,14 @@ from checkers.lists.checker import CHECKER as LISTS
 from checkers.lists.checker import INFERENCE
 from checkers.lists.given_up import CUT_OFF
 from checkers.promises.liveness import CHECKER as LIVENESS
+from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from checkers.promises.statistics import CHECKER as STATISTICS
 from checkers.register.checker import CHECKER as REGISTER
 from harness.history import schema
 from harness.history.load import load
 from harness.protocols.checker import Checker, Exchange, Kernel, Setting
 from harness.protocols.generations import resets_of
+from harness.protocols.verdict import encode
 
 BROKEN = [ok(a(1, 1)), ok(a(1, 1)), ok(r(2, 7)), ok(a(3, 1)), ok(r(3, 1)), ok(r(1, 1))]
 
@@ -170,3 +173,46 @@ def test_a_split_without_rows_has_no_transactions() -> None:
     assert (there.transactions.num_rows, there.micro_ops.num_rows) == (0, 0)
     found = named({"found": pa.table({"txn": [-1]})}, {"found": ("txn",)}, there.number)
     assert found["found"]["txn"].to_pylist() == [-1]
+
+
+def test_no_checker_of_lists_has_all_transactions_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verdict_of(history: Source) -> bytes:
+        found = judge(
+            history,
+            setting=setting(),
+            checkers=(LISTS, LOST_WRITE),
+            faults=schema.FAULTS.empty_table(),
+            events=schema.EVENTS.empty_table(),
+        )
+        return encode(found.verdict)
+
+    seen = 0
+    for seed in range(12):
+        history = source(generate(seed), splits=2)
+        expected = verdict_of(history)
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        with history.on_disk(directory) as on_disk:
+            files = load_of(directory)
+            again = Source.of_files(*files)
+            with monkeypatch.context() as patched:
+                patched.setattr(Source, "transactions", property(refused))
+                assert verdict_of(again) == expected, seed
+            assert on_disk.splits == again.splits
+        seen += b'"anomalies":{}' not in expected
+    assert seen > 6
+
+
+def refused(_history: Source) -> pa.Table:
+    raise AssertionError("all transactions were asked for")
+
+
+def load_of(directory: Path) -> tuple[Path, tuple[Path, ...]]:
+    """The files that ``Source.on_disk`` wrote, with what a split tells of its transactions."""
+    transactions = pq.read_table(directory / "transactions.parquet")
+    splits = sorted(directory.glob("micro_ops-*.parquet"))
+    for path in splits:
+        pq.write_table(schema.of_split(pq.read_table(path), transactions), path)
+    return directory / "transactions.parquet", tuple(splits)
