@@ -31,6 +31,8 @@ MEMORY = "2g"
 START_LIMIT_S = 120.0
 # The number of characters of the JVM's last output that an error repeats.
 LAST_WORDS_MAX = 4_000
+# Of what it wrote since the last look.
+LOG_MAX_BYTES = 4 << 20
 
 _LOOK_S = 0.02
 _MAIN = "org.apache.spark.api.python.PythonGatewayServer"
@@ -145,6 +147,22 @@ def last_words(directory: Path) -> str:
         return (directory / _ERRORS).read_text(errors="replace")[-LAST_WORDS_MAX:]
     except OSError:
         return ""
+
+
+def lines_since(place: int) -> tuple[list[str], int]:
+    """Return the whole lines that the JVM of this process wrote to its standard error from the byte
+    ``place`` on, and the place behind them.
+    """
+    if not _running:
+        return [], place
+    try:
+        with (_running[0].directory / _ERRORS).open("rb") as log:
+            log.seek(place)
+            content = log.read(LOG_MAX_BYTES)
+    except OSError:
+        return [], place
+    whole = content[: content.rfind(b"\n") + 1]
+    return whole.decode(errors="replace").splitlines(), place + len(whole)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ Spark is imported and its JVM started when the first analysis asks for it, and e
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -31,7 +32,9 @@ from typing import TYPE_CHECKING
 import attrs
 import pyarrow as pa
 
+from checkers.engine import gateway
 from checkers.engine.output import (
+    NOTE,
     PROGRESS,
     KernelOutput,
     OfSplits,
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
 PROGRESS_EVERY_S = 2.0
+
+_LOST = re.compile(r"Lost (executor \S+ on [^\s:]+)")
 
 # Kernel and output by name, why the kernel broke, and rows as an IPC stream.
 Envelope = tuple[str, str, str, bytes]
@@ -104,9 +109,21 @@ class _Cluster:
     def __init__(self, spark: SparkContext) -> None:
         self._spark = spark
         self._made: RDD[Made] | None = None
+        _, self._read = gateway.lines_since(0)
 
     def on_tasks(self, work: Work, count: int) -> KernelOutput:
-        """Run ``work``; what it lays down stays in the cluster until a later work takes it."""
+        """Run ``work``; what it lays down stays in the cluster until a later work takes it. Tells
+        of each executor that was lost meanwhile.
+        """
+        try:
+            return self._on_tasks(work, count)
+        finally:
+            lines, self._read = gateway.lines_since(self._read)
+            for line in lines:
+                if found := _LOST.search(line):
+                    NOTE.get()(f"Spark lost {found[1]}; what it had done is done again")
+
+    def _on_tasks(self, work: Work, count: int) -> KernelOutput:
         from pyspark import StorageLevel
 
         if isinstance(work, OfStretches):

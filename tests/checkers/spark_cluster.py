@@ -139,7 +139,7 @@ def _wait_for(log: Path, words: str, times: int, processes: list[subprocess.Pope
 
 
 def executors_of(worker: subprocess.Popen[bytes]) -> list[int]:
-    """The processes that a worker started, executors first."""
+    """The executors that a worker runs."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and _parent(int(entry)) == worker.pid:

@@ -4,17 +4,21 @@ gives the verdict of one process, byte for byte.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from checker_generator import generate
 from checker_histories import Txn, ok, r, setting, source
-from spark_cluster import Cluster, require_parts, standalone
+from spark_cluster import Cluster, executors_of, require_parts, standalone
 from test_cycle_stretches import overlapping
 
+from checkers.engine import spark
 from checkers.engine.analyze import judge
+from checkers.engine.output import NOTE, KernelOutput, OfStretches, Work
 from checkers.engine.source import Source
 from checkers.engine.spark_options import SparkOptions
 from checkers.engine.spark_session import session
@@ -76,3 +80,34 @@ def test_its_verdicts_are_those_of_one_process(
         assert verdict_of(history, "spark", options) == in_process, seed
         violations += b"violation" in in_process
     assert violations > HISTORIES // 3
+
+
+def test_an_executor_that_is_killed_in_the_middle_changes_no_byte_and_is_told(
+    cluster: Cluster, options: SparkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(cluster.hidden))
+    history = source(overlapping(4, size=4000), splits=4)
+    in_process = verdict_of(history, "local")
+    assert b"violation" in in_process
+    killed: list[int] = []
+    judged = spark._Cluster._on_tasks
+
+    def killing(self: spark._Cluster, work: Work, count: int) -> KernelOutput:
+        # Once the edges are made: some of them are lost with it.
+        if isinstance(work, OfStretches) and not killed:
+            killed.extend(executors_of(cluster.workers[0]))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        return judged(self, work, count)
+
+    monkeypatch.setattr(spark._Cluster, "_on_tasks", killing)
+    notes: list[str] = []
+    token = NOTE.set(notes.append)
+    try:
+        on_cluster = verdict_of(history, "spark", options)
+    finally:
+        NOTE.reset(token)
+
+    assert killed
+    assert on_cluster == in_process
+    assert any(note.startswith("Spark lost executor") for note in notes), notes
