@@ -10,7 +10,7 @@ element of every list with the longest list of its key. ``--lag`` lets half of t
 read, a consistent state that is that many transactions old: one component as large as the history.
 ``--copies`` puts that many such histories one after another. ``--clients`` that overlap: of some
 hundred there is no place to cut a history. ``--hot`` gives half of all appends to one key, which is
-read a hundred times. On Spark the session is started before the clock is, and a second judgement
+read twenty times. On Spark the session is started before the clock is, and a second judgement
 follows the first.
 """
 
@@ -47,7 +47,7 @@ from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, encode
 
 KEYS, APPENDS_A_KEY, CLIENTS, SPLITS = 10, 32, 20, 4
-HOT, HOT_READS = 10**8, 100
+HOT, HOT_READS = 10**8, 20
 Columns = dict[str, Any]
 
 

@@ -64,6 +64,12 @@ from results.store.store import RunStore
     help="Where verdict, tables and report go instead of into the run.",
 )
 @click.option("--no-report", is_flag=True, help="Leave the report as it is.")
+@click.option(
+    "--explain-cost",
+    is_flag=True,
+    help="Tell what each stage of the analysis read and took, and what ten times the history would "
+    "take.",
+)
 @limits_options
 @click.pass_obj
 def check(
@@ -79,6 +85,7 @@ def check(
     as_json: bool,
     output: Path | None,
     no_report: bool,
+    explain_cost: bool,
     limits: LimitsAsked,
     spark: SparkOptions | None,
 ) -> int:
@@ -119,6 +126,7 @@ def check(
             kept=not only_judged,
             limits=limits,
             spark=spark,
+            explain_cost=explain_cost,
         )
         # Before it is printed: the exit code holds even where stdout refuses the findings.
         session.found(judged.outcome)

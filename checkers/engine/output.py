@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import cells
+from checkers.engine.costs import COST_TABLE, COSTS, EXPLAIN, Meter, stage_cost
 from checkers.engine.source import Source
 from checkers.engine.split import named
 from checkers.engine.stretches import (
@@ -164,10 +166,13 @@ class OfSplits:
     taking: tuple[Kernel, ...] = ()
 
     def __call__(self, split: int) -> KernelOutput:
+        meter = Meter()
         given = on_split(self.kernels, self.source, split, self.setting, self.early)
-        if not self.taking:
-            return given
-        return attrs.evolve(given, tables=self.laid.lay(self.taking, split, given.tables))
+        tables = given.tables
+        if self.taking:
+            tables = self.laid.lay(self.taking, split, tables)
+        meter.rows, meter.read_bytes = self.source.size_of(split)
+        return attrs.evolve(given, tables={**tables, COST_TABLE: meter.table()})
 
 
 @attrs.frozen(kw_only=True)
@@ -186,6 +191,7 @@ class OfStretches:
 
     def __call__(self, number: int) -> KernelOutput:
         low, high = self.stretches[number]
+        meter = Meter()
         tables = {
             "transactions": self.source.between(low, high),
             **observed_within(self.early, low, high),
@@ -197,9 +203,12 @@ class OfStretches:
                 # Where neither it nor ``empty`` is there, its kernel broke: this one does as well.
                 if table is not None:
                     tables[name] = table
+                    meter.rows += table.num_rows
+                    meter.read_bytes += table.nbytes
         given = apply(self.kernels, tables, self.setting)
         columns = {name: of for k in self.kernels for name, of in (k.numbers or {}).items()}
-        return attrs.evolve(given, tables=named(given.tables, columns, np.arange(low, high)))
+        told = named(given.tables, columns, np.arange(low, high))
+        return attrs.evolve(given, tables={**told, COST_TABLE: meter.table()})
 
 
 Work = OfSplits | OfStretches
@@ -225,7 +234,7 @@ def on_all(
     given = KernelOutput(tables={})
     if first:
         work = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
-        given = tasks(work, source.splits)
+        given = _stage(tasks, work, source.splits, "EARLY")
     early = dict(given.tables)
     if OBSERVED_TABLE in early:
         early[OBSERVED_TABLE] = proven(early[OBSERVED_TABLE])
@@ -233,7 +242,7 @@ def on_all(
     by_split = OfSplits(
         kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
     )
-    found = tasks(by_split, source.splits)
+    found = _stage(tasks, by_split, source.splits, "KEY")
     tables, broken = {**early, **found.tables}, given.broken | found.broken
     if taking:
         whole = not in_order(source.pieces(IN_ORDER))
@@ -250,9 +259,28 @@ def on_all(
             stretches=tuple(stretches) or ((0, 0),),
         )
         # Of no stretch there are empty tables, which need no task.
-        judged = tasks(last, len(stretches)) if stretches else attrs.evolve(last, source=source)(0)
+        if stretches:
+            judged = _stage(tasks, last, len(stretches), "STRETCH")
+        else:
+            judged = _without_costs(attrs.evolve(last, source=source)(0))
         tables, broken = {**tables, **judged.tables}, broken | judged.broken
     return KernelOutput(tables=tables, broken=broken)
+
+
+def _stage(tasks: OnTasks, work: Work, count: int, name: str) -> KernelOutput:
+    """Have the work done, and tell what it cost."""
+    begun_s = time.perf_counter()
+    given = tasks(work, count)
+    costs = given.tables.get(COST_TABLE, COSTS.empty_table())
+    # There are as many splits however long a history is; a stretch is as long as any other.
+    grows = isinstance(work, OfSplits)
+    EXPLAIN.get()(stage_cost(name, costs, time.perf_counter() - begun_s, grows=grows))
+    return _without_costs(given)
+
+
+def _without_costs(given: KernelOutput) -> KernelOutput:
+    tables = {name: table for name, table in given.tables.items() if name != COST_TABLE}
+    return attrs.evolve(given, tables=tables)
 
 
 def _needed(kernels: tuple[Kernel, ...], source: Source) -> tuple[Kernel, ...]:

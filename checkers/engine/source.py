@@ -99,6 +99,13 @@ class Source:
         """The number of splits."""
         return len(self._files) or len(self._tables)
 
+    def size_of(self, split: int) -> tuple[int, int]:
+        """Return the rows and the bytes of ``split``, as they are stored."""
+        if not self._files:
+            return self._tables[split].num_rows, self._tables[split].nbytes
+        file = regular(self._files[split])
+        return int(pq.read_metadata(file).num_rows), file.stat().st_size
+
     def micro_ops(self, split: int) -> pa.Table:
         """Return every micro-operation of the keys of ``split``."""
         return _read(self._files[split]) if self._files else self._tables[split]

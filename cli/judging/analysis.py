@@ -63,13 +63,14 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The judge's options. ``executor`` and ``search_limit`` ``None`` take the plan's, ``model``
-    ``None`` the one that the run's system declares.
+    ``None`` the one that the run's system declares. ``explain_cost``: tell what each stage took.
     """
 
     executor: str | None = None
     model: str | None = None
     search_limit: int | None = None
     spark: SparkOptions = SparkOptions()
+    explain_cost: bool = False
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,6 +76,10 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         return
     ENTERING.set(lambda name: tell(Reply(at=name)))
     NOTE.set(note)
+    if request.judge is not None and request.judge.explain_cost:
+        from checkers.engine.costs import EXPLAIN
+
+        EXPLAIN.set(lambda cost: note(cost.sentence()))
     PROGRESS.set(lambda text: tell(Reply(progress=text)))
     if request.history is not None:
         if request.judge is not None and request.judge.executor == "spark":

@@ -68,6 +68,7 @@ def judge(
     limits: LimitsAsked | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     spark: SparkOptions | None = None,
+    explain_cost: bool = False,
 ) -> Judged:
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
     requested, draw its report.
@@ -77,7 +78,11 @@ def judge(
     returns true.
     """
     asked = Asked(
-        executor=executor, model=model, search_limit=search_limit, spark=spark or SparkOptions()
+        executor=executor,
+        model=model,
+        search_limit=search_limit,
+        spark=spark or SparkOptions(),
+        explain_cost=explain_cost,
     )
     with holding(run):
         found = analyzed(

@@ -346,3 +346,17 @@ def test_the_operations_that_prove_an_anomaly_are_told_by_their_indices_in_the_f
     said = check(path, "--no-report").stdout
 
     assert "    in the file T0 is :index 0 and 1, T1 is :index 2 and 17\n" in said
+
+
+@pytest.mark.parametrize("executor", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_what_each_stage_took_is_told_on_demand(tmp_path: Path, executor: str) -> None:
+    (tmp_path / "history.edn").write_text(edn("[5 7]"))
+
+    plain = check(tmp_path / "history.edn", "--json", "--executor", executor)
+    done = check(tmp_path / "history.edn", "--json", "--executor", executor, "--explain-cost")
+
+    assert done.stdout == plain.stdout
+    assert "cost of" not in plain.stderr
+    told = [line for line in done.stderr.splitlines() if "cost of KEY" in line]
+    assert len(told) == 1, done.stderr
+    assert "ten times the history: about" in told[0]
