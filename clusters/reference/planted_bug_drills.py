@@ -227,6 +227,39 @@ _LONGER_BUT_OLDER = (
     }
 )
 
+# Commits of slow coordinators reach their home once a participant was reset to a copy that had been
+# cut off, and so lacks what was prepared.
+_HOME, _PARTICIPANT = ("n2", "n3", "n4"), ("n5", "n6", "n7")
+_SLOW_COORDINATORS = _zoned(
+    _hit(1.0, "partition", "n5", 2.2),
+    _hit(2.7, "hold-messages", "n8,n9,n10,n11", 1.5)
+    | {"options": {"messages": "commits", "of": 0}},
+    _hit(3.0, "kill", "n6,n7", 7.0),
+    duration_s=15.0,
+    nodes=11,
+) | {
+    "system.system_nodes": 1,
+    "system.system_apart": True,
+    "system.detection_s": 0.5,
+    "system.ddl": [
+        statement
+        for name, nodes in (("home", _HOME), ("participant", _PARTICIPANT))
+        for statement in (
+            f"CREATE ZONE {name} WITH PARTITIONS = 1, REPLICAS = 3, {_only(*nodes)}, "
+            "CONSISTENCY_MODE = HIGH_AVAILABILITY",
+            f"CREATE TABLE {name} WITH PRIMARY_ZONE = {name}",
+        )
+    ],
+    "workload.min_length": 2,
+    "workload.max_length": 3,
+    "workload.read_fraction": 0.2,
+    "workload.key_count": 200,
+    "workload.key_choice": "uniform",
+    "drive.op_deadline_s": 9.0,
+    "drive.rate_per_s": 120.0,
+    "drive.concurrency": 120,
+}
+
 # A majority that is cut off commits until its lease ends, and is joined to a partition without it.
 _REJOINED = _zoned(_hit(1.5, "partition", "n5,n6", 4.0), duration_s=11.0, nodes=6) | _OUT_AT_ONCE
 # Two majorities in turn go, then all, and come back: phase 2 has to tell who wrote last.
@@ -321,6 +354,7 @@ OWN: Mapping[str, Overrides] = {
     "pending-member-stopped": _zoned(_alter(1.0, "REPLICAS = 4", "REPLICAS = 2")),
     "planned-lost": _zoned(*_QUEUED),
     "prepared-forgotten": _WIDE | _mix("kill"),
+    "prepared-outlives-lease": _SLOW_COORDINATORS,
     "prepared-times-out": _WIDE | _mix("kill", "pause"),
     "prepared-not-saved": _WIDE
     | _mix("kill", "disk-slow")
@@ -389,7 +423,10 @@ def overrides(bug: str) -> dict[str, object]:
     """The plan's keys of a drill for ``bug``, dotted; bug and seed are not among them."""
     own = OWN.get(bug, {})
     faults = {} if "nemesis.schedule" in own else _mix(*_USUAL)
-    return {**_BASE, **faults, **own}
+    keys = {**_BASE, **faults, **own}
+    if "system.ddl" in own:
+        del keys["system.partitions"]
+    return keys
 
 
 # Partitions move to other nodes and back under load, and a leader dies meanwhile: no planted bug

@@ -68,6 +68,8 @@ KNOWN = {
     "prepared-forgotten": "a takeover drops what is prepared (tx/partition_state_machine.py)",
     "prepared-not-saved": "snapshots of a partition lack what is prepared "
     "(tx/partition_state_machine.py)",
+    "prepared-outlives-lease": "home commits though a participant may have been reset since it "
+    "prepared (tx/primary.py)",
     "prepared-times-out": "a prepared transaction loses its locks at its deadline (tx/primary.py)",
     "read-lock-skipped": "a read takes no lock (tx/primary.py)",
     "reader-joins-writer": "a shared lock is granted beside an exclusive one (tx/locks.py)",
