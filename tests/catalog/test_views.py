@@ -31,6 +31,7 @@ def state() -> ClusterState:
             ("ACCOUNTS", 0): {"stable": ("a", "b"), "pending": ("b", "c")},
             ("ACCOUNTS", 1): {"stable": ("b",)},
         },
+        standings={("ACCOUNTS", 0): ("MAJORITY", 0), ("ACCOUNTS", 1): ("MINORITY", 2)},
         topology=(Node(name="a", attributes={"SSD": None, "region": "EU"}), Node(name="b")),
         topology_revision=7,
         physical=("a", "b", "c"),
@@ -109,6 +110,10 @@ def test_a_table_group_is_all_tables_of_one_zone() -> None:
                 ("ACCOUNTS", 0, "pending", "b,c"),
                 ("ACCOUNTS", 1, "stable", "b"),
             ),
+        ),
+        (
+            "SELECT * FROM SYSTEM.PARTITION_STATES",
+            (("ACCOUNTS", 0, "MAJORITY", 0, "a,b"), ("ACCOUNTS", 1, "MINORITY", 2, "b")),
         ),
     ],
 )

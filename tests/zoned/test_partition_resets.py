@@ -216,6 +216,30 @@ def test_sc_acknowledges_nothing_without_a_majority_and_says_so_at_once() -> Non
     simulate(story())
 
 
+@pytest.mark.parametrize("mode", ["STRONG_CONSISTENCY", "HIGH_AVAILABILITY"])
+def test_a_partition_without_any_node_is_lost_and_not_reset(mode: str) -> None:
+    async def story() -> None:
+        lab = Lab(9, ("a", "b", "c", "d"))
+        await cluster(lab, "bcd", f"CONSISTENCY_MODE = {mode}", 3)
+        states = "SELECT STATE, GENERATION, NODES_LEFT FROM SYSTEM.PARTITION_STATES"
+        await lab.until_rows(states, {("MAJORITY", 0, "b,c,d")})
+        await append(lab, 1)
+        # At once, or what is left of a highly available one is reset.
+        for node in "bcd":
+            await lab.provider.kill(node)
+        await lab.until_rows(states, {("LOST", 0, "")})
+        await refused(lab, "PARTITION-LOST")
+        await lab.start("b")
+        await lab.until_rows(states, {("MINORITY", 0, "b")})
+        await refused(lab)
+        await lab.start("c", "d")
+        await lab.until_rows(states, {("MAJORITY", 0, "b,c,d")})
+        assert await read(lab) == (1,)
+        assert not [e for node in "bcd" for e in await lab.events(node, PARTITION_RESET)]
+
+    simulate(story())
+
+
 def test_the_use_case_of_the_seed_step_by_step() -> None:
     async def story() -> None:
         lab = Lab(3, ("a", "b", "c", "d"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from clusters.reference.node import events
 from clusters.reference.node.availability.driver import ResetDriver
-from clusters.reference.node.availability.majority import Refusals
+from clusters.reference.node.availability.majority import Refusals, standing
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.service import CatalogService, SqlClient
@@ -273,6 +273,9 @@ class ZonedParts:
         """What system views tell."""
         data_nodes: dict[str, tuple[str, ...]] = {}
         assignments: dict[tuple[str, int], dict[str, tuple[str, ...]]] = {}
+        standings: dict[tuple[str, int], tuple[str, int]] = {}
+        topology = logical.topology(self._view)
+        alive = tuple(node.name for node in topology.nodes)
         for name, table in catalog.tables.items():
             zone = catalog.zones[table.zone]
             held = zone_manager.read(self._view, zone.id)
@@ -287,11 +290,14 @@ class ZonedParts:
                     ("planned", state.planned),
                 )
                 assignments[name, number] = {k: a.nodes for k, a in kinds if a is not None}
-        topology = logical.topology(self._view)
+                if state.stable is not None:
+                    word = standing(state, alive).name
+                    standings[name, number] = word, state.generation
         return ClusterState(
             catalog=catalog,
             data_nodes=data_nodes,
             assignments=assignments,
+            standings=standings,
             topology=topology.nodes,
             topology_revision=topology.revision,
             physical=logical.physical(self._view),

@@ -29,13 +29,15 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """What views tell: the catalog; per table, by full name, its data nodes; per table and
-    partition the nodes of its stable, pending and planned assignments, as far as there are; the
-    nodes of the logical topology and its revision, and the names in the physical one.
+    partition the nodes of its stable, pending and planned assignments, as far as there are, what
+    is left of the stable ones in a word, and its generation; the nodes of the logical topology and
+    its revision, and the names in the physical one.
     """
 
     catalog: Catalog
     data_nodes: dict[str, tuple[str, ...]] = {}
     assignments: dict[tuple[str, int], dict[str, tuple[str, ...]]] = {}
+    standings: dict[tuple[str, int], tuple[str, int]] = {}
     topology: tuple[Node, ...] = ()
     topology_revision: int = 0
     physical: tuple[str, ...] = ()
@@ -149,6 +151,20 @@ def _assignments(state: ClusterState) -> list[Row]:
     ]
 
 
+def _partition_states(state: ClusterState) -> list[Row]:
+    there = {node.name for node in state.topology}
+    return [
+        (
+            table,
+            partition,
+            word,
+            generation,
+            ",".join(n for n in state.assignments[table, partition]["stable"] if n in there),
+        )
+        for (table, partition), (word, generation) in sorted(state.standings.items())
+    ]
+
+
 def _logical_topology(state: ClusterState) -> list[Row]:
     return [
         (
@@ -173,6 +189,10 @@ VIEWS: Mapping[str, tuple[tuple[str, ...], Callable[[ClusterState], list[Row]]]]
     "TABLES": (_TABLES, _tables),
     "DATA_NODES": (("TABLE_NAME", "NODE_NAME"), _data_nodes),
     "ASSIGNMENTS": (("TABLE_NAME", "PARTITION_ID", "KIND", "NODES"), _assignments),
+    "PARTITION_STATES": (
+        ("TABLE_NAME", "PARTITION_ID", "STATE", "GENERATION", "NODES_LEFT"),
+        _partition_states,
+    ),
     "LOGICAL_TOPOLOGY": (
         ("NODE_NAME", "ATTRIBUTES", "STORAGE_PROFILES", "REVISION"),
         _logical_topology,
