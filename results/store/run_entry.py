@@ -59,11 +59,11 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``state`` is ``running``, ``sealed``, ``prefix``, or empty without a history; ``outcome`` is
     unset where it was not judged. ``faults`` are the kinds that were planned, in order, once each;
     ``ok``, ``conflicts``, ``fail`` and ``info`` count transactions; a verdict of an older version
-    counts conflicts as ``fail``. ``release``, ``commit`` and ``branch`` are the
-    tags of these names, the release otherwise that of the system. ``mix`` are the kinds that the
-    schedule was drawn from, where it was drawn; ``setting`` stands for the load and the way that
-    faults are drawn: runs with another one are not compared. ``refused`` says why a directory
-    that has a manifest can't be read. What can't be read is ``None``, or empty.
+    counts conflicts as ``fail``. ``release``, ``commit`` and ``branch`` are the tags of these
+    names, the release otherwise the plan's, or what the system said of itself. ``mix`` are the
+    kinds that the schedule was drawn from, where it was drawn; ``setting`` stands for the load and
+    the way that faults are drawn: runs with another one are not compared. ``refused`` says why a
+    directory that has a manifest can't be read. What can't be read is ``None``, or empty.
     """
 
     run: str
@@ -127,7 +127,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         outcome=outcome,
         name=_text(plan.get("name")),
         system=system,
-        release=named.get("release") or _text(_at(plan, "system", "release")),
+        release=named.get("release") or _release_of(plan, manifest, system),
         commit=named.get("commit", ""),
         branch=named.get("branch", ""),
         mode=_text(manifest.declaration.mode) if manifest else "",
@@ -225,6 +225,11 @@ def _setting_of(plan: Mapping[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError):
         return ""  # a stranger's plan may hold anything
     return hashlib.sha256(text).hexdigest()[:SETTING_CHARS]
+
+
+def _release_of(plan: Mapping[str, Any], manifest: Manifest | None, system: str) -> str:
+    told = manifest.versions.get(system) if manifest else None  # also where no plan names it
+    return _text(_at(plan, "system", "release")) or _text(told)
 
 
 def _mix_of(manifest: Manifest | None) -> tuple[str, ...]:

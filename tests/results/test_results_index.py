@@ -16,12 +16,13 @@ import pytest
 from cli.main import execute
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
+from harness.history.manifest import read_manifest, write_manifest
 from harness.protocols.finding import Explanation, Finding, RecordedOperation, ResetCause
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
 from results.store import index as index_module
 from results.store.index import Condition, Query, index_path, opened
-from results.store.run_entry import findings_of
+from results.store.run_entry import entry_of, findings_of
 from results.store.run_tags import change_tags, read_tags
 from results.store.store import RunStore
 
@@ -149,6 +150,24 @@ def test_what_is_read_again_is_what_changed(store: RunStore) -> None:
     with opened(store) as index:
         assert index.refresh(store.runs()) == 0
         assert index.count() == len(store.runs())
+
+
+def test_a_release_is_the_tag_or_the_plans_or_what_the_system_said(store: RunStore) -> None:
+    run = store.runs()[0]
+    manifest, entry = read_manifest(run), entry_of(run)
+    assert entry.release == ""
+
+    versions = manifest.versions | {entry.system: "3.1.0"}
+    write_manifest(run, msgspec.structs.replace(manifest, versions=versions))
+    assert asked(store, "release=3.1.0") == [run.root.name]
+
+    run.plan.write_text(
+        re.sub(r"(?m)^\[system\]$", '[system]\nrelease = "3.0.0"', run.plan.read_text())
+    )
+    assert asked(store, "release=3.0.0") == [run.root.name]
+
+    run.tags.write_text('["release=2.0"]')
+    assert asked(store, "release=2.0") == [run.root.name]
 
 
 @pytest.mark.parametrize("damage", [b"", b"no database", b"SQLite format 3\x00" + b"\xff" * 4096])
