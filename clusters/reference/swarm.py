@@ -255,7 +255,8 @@ def _impossible(drawn: Overrides) -> Iterator[str]:
     if int(str(drawn["system.replicas"])) < 3 or float(str(drawn["drive.duration_s"])) < SHORT_S:
         yield from _DESTROYING
     if drawn["nemesis.overlap"] != 1:
-        yield from (*_ALONE, *_DESTROYING)
+        # Sequences of chosen messages come together as they are, on the links of one leader.
+        yield from (*_ALONE, *_DESTROYING, *MESSAGES)
 
 
 def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Overrides:
