@@ -165,6 +165,10 @@ class OfSplits:
     early: Tables = attrs.field(factory=dict)
     taking: tuple[Kernel, ...] = ()
 
+    def weight(self, split: int) -> int:
+        """Return how much ``split`` holds."""
+        return self.source.size_of(split)[1]
+
     def __call__(self, split: int) -> KernelOutput:
         meter = Meter()
         given = on_split(self.kernels, self.source, split, self.setting, self.early)
@@ -188,6 +192,11 @@ class OfStretches:
     early: Tables
     empty: Tables
     stretches: tuple[tuple[int, int], ...]
+
+    def weight(self, number: int) -> int:
+        """Return how long the stretch is."""
+        low, high = self.stretches[number]
+        return high - low
 
     def __call__(self, number: int) -> KernelOutput:
         low, high = self.stretches[number]
@@ -335,9 +344,11 @@ def _side_by_side(work: Work, count: int) -> KernelOutput:
     if not able:
         return merge(work(number) for number in range(count))
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1, count)) as threads:
-        jobs = [threads.submit(copy_context().run, work, number) for number in range(count)]
+        # The heaviest first: one that holds a hot key must not begin when the others are done.
+        heavy = sorted(range(count), key=work.weight, reverse=True)
+        jobs = {number: threads.submit(copy_context().run, work, number) for number in heavy}
         try:
-            return merge(job.result() for job in jobs)
+            return merge(jobs[number].result() for number in range(count))
         finally:
             # An interruption does not wait for the splits that nobody has begun.
             threads.shutdown(wait=False, cancel_futures=True)
