@@ -6,7 +6,7 @@
 #   scripts/bare bash tests/cli/follow_new.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-[ -x .venv/bin/firedrill ] || scripts/set-up
+[ -x .venv/bin/firedrill ] || scripts/set-up run
 PATH="$PWD/.venv/bin:$PATH"
 
 for kind in workload checker system fault; do

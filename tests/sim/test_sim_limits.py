@@ -1,0 +1,115 @@
+"""The limits of a plan's ``[promise]``, kept and broken, in drills that a user would run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.exit_codes import Outcome
+from harness.protocols.models import LONGEST_GAP, P99, REFUSAL, SERVICE
+from harness.protocols.verdict import Verdict, read_verdict
+from harness.run.directory import RunDirectory
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+RUN_LIMIT_S = 300
+DRILL = """
+name = "limits"
+seed = 1
+
+[cluster]
+nodes = 5
+
+[system]
+name = "reference"
+partitions = 4
+replicas = 3
+system_nodes = 1
+system_apart = true
+reset_timeout_s = 1
+
+[drive]
+duration_s = 26.0
+concurrency = 12
+rate_per_s = 40.0
+op_deadline_s = 1.0
+
+[check]
+executor = "local"
+
+[[nemesis.schedule]]
+at_s = 3.0
+kind = "pause"
+target = "primary of partition 0"
+hold_s = 2.5
+
+[[nemesis.schedule]]
+at_s = 15.0
+kind = "kill"
+target = "majority of partition 1"
+hold_s = 8.0
+"""
+# A machine that others use serves late, not never.
+KEPT = """
+[promise]
+longest_gap_s = 24.0
+p99_ms = 20000.0
+recovered_within_s = 4.0
+indefinite_share = 0.5
+[promise.kill]
+refused_within_s = 3.0
+serves_within_s = 7.0
+"""
+# A sound store breaks neither of the other two for certain: each outcome may be known, and the rate
+# may be back at once. ``tests/checkers/test_service_limits.py`` breaks them.
+BROKEN = """
+[promise]
+longest_gap_s = 0.01
+p99_ms = 0.5
+[promise.kill]
+refused_within_s = 0.00005
+serves_within_s = 0.1
+"""
+OF_BOTH = {LONGEST_GAP, P99}
+OF_MODE = {"sc": REFUSAL, "ha": SERVICE}
+WINDOW = re.compile(r"from \d+\.\d{3} s to \d+\.\d{3} s")
+
+
+def drilled(limits: str, mode: str, directory: Path) -> tuple[int, Verdict]:
+    plan = directory / "limits.toml"
+    plan.write_text(DRILL + limits)
+    command = [
+        *(str(FIREDRILL), "run", str(plan), "--provider", "sim", "--no-report"),
+        *("--set", f"system.mode={mode.upper()}", "--runs-dir", str(directory / "runs")),
+    ]
+    done = subprocess.run(command, capture_output=True, timeout=RUN_LIMIT_S, check=False)
+    verdict = read_verdict(RunDirectory((directory / "runs" / "latest").resolve()))
+    assert verdict is not None, done.stderr.decode()[-2000:]
+    return done.returncode, verdict
+
+
+@pytest.mark.parametrize("mode", ["sc", "ha"])
+def test_limits_that_a_sound_store_keeps_leave_a_drill_valid(mode: str, tmp_path: Path) -> None:
+    code, verdict = drilled(KEPT, mode, tmp_path)
+
+    figures = verdict.statistics["limits"]
+    assert (verdict.outcome, code) == (Outcome.VALID, 0), verdict.reasons
+    assert len(figures) == 5, figures
+    assert not any(figure["broken"] for figure in figures.values())
+
+
+@pytest.mark.parametrize("mode", ["sc", "ha"])
+def test_limits_that_no_store_keeps_make_it_a_violation_that_shows_when(
+    mode: str, tmp_path: Path
+) -> None:
+    code, verdict = drilled(BROKEN, mode, tmp_path)
+
+    assert (verdict.outcome, code) == (Outcome.VIOLATION, 1)
+    assert set(verdict.anomalies) == OF_BOTH | {OF_MODE[mode]}
+    for anomaly in verdict.anomalies.values():
+        for example in anomaly.examples:
+            assert WINDOW.search(example.text), example.text
+            assert example.details["window_start_ns"] < example.details["window_end_ns"]
