@@ -327,7 +327,8 @@ class Closing:
                 for file in (path / ARTIFACTS).glob(f"*{SUFFIX}"):
                     with contextlib.suppress(OSError):
                         file.unlink()
-        refresh_index(self.store)
+        if self.store.root.is_dir():  # else nothing was run yet
+            refresh_index(self.store)
         return removed
 
     def _records(self) -> list[RunRecord]:

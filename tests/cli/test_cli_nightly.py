@@ -237,6 +237,13 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     assert summary["findings"][0]["known_since"] == "2026-11-23"
 
 
+def test_a_first_night_that_ran_nothing_is_unknown_and_complains_of_nothing_else(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(file, "2026-11-21", "--no-run") == 2
+    assert capsys.readouterr().err == ""
+
+
 def test_results_of_other_code_do_not_count_and_say_so(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
