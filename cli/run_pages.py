@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cli.run_summary import listed
 from cli.session import say
 from harness.errors import FiredrillError
+from harness.history.files import is_regular
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
@@ -40,5 +41,5 @@ def _row(run: RunDirectory) -> IndexRow:
         seed="" if told.seed is None else str(told.seed),
         length="" if told.duration_s is None else f"{told.duration_s:g} s",
         faults="" if told.planned_faults is None else str(told.planned_faults),
-        report=f"{told.run}/{run.report.name}" if run.report.is_file() else "",
+        report=f"{told.run}/{run.report.name}" if is_regular(run.report) else "",
     )

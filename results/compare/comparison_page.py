@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.history.files import disk_failure, write_atomically
+from harness.history.files import disk_failure, is_regular, write_atomically
 from harness.text import inert_json
 from results.compare.comparison import Comparison
 from results.compare.comparison_tables import MEANINGS, tables
@@ -69,6 +69,6 @@ def _links(found: Comparison, sides: Iterable[Side], path: Path) -> Mapping[str,
     for side in sides:
         for entry in side.entries:
             report = side.store.root / entry.run / "report.html"
-            if entry.run in named and report.is_file():
+            if entry.run in named and is_regular(report):
                 links[entry.run] = os.path.relpath(report.resolve(), path.resolve().parent)
     return links

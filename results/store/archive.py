@@ -204,7 +204,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _sum(path: Path) -> ArchivedFile:
     digest, size_bytes = hashlib.sha256(), 0
-    with open_regular(path) as stream:
+    with open_or_refuse(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
             digest.update(chunk)
             size_bytes += len(chunk)

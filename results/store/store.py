@@ -322,7 +322,7 @@ def _why(error: OSError | RecursionError) -> str:
 def _holds_a_run(path: Path) -> bool:
     """Whether anything of a run is in the directory; what of it lacks, its readers name."""
     run = RunDirectory(path)
-    return any(part.exists() for part in (run.manifest, run.plan, run.chunks, run.history))
+    return any(map(os.path.lexists, (run.manifest, run.plan, run.chunks, run.history)))
 
 
 def _is_run(path: Path | os.DirEntry[str], name: str) -> bool:

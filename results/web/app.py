@@ -21,7 +21,7 @@ from starlette.routing import Route
 from harness.campaigns.cell_table import CellRow
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
-from harness.history.files import read_small
+from harness.history.files import is_regular, read_small
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
@@ -166,7 +166,7 @@ class Pages:
             more=0 if verdict is None else max(0, len(verdict.reasons) - REASONS_MAX),
             examples=[] if verdict is None else _examples(verdict),
             trouble=trouble or entry.refused,
-            report=run.report.is_file() and not run.report.is_symlink(),
+            report=is_regular(run.report),
             plan=run.plan.is_file() and not run.plan.is_symlink(),
             judged=verdict is not None,
             campaigns=[tag for tag in entry.tags if tag.startswith(("campaign=", "night="))],
