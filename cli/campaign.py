@@ -372,6 +372,9 @@ def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
         say(f"the results in {path} are of other code: they do not count")
     for other in others:
         source = other / CAMPAIGNS / root.name / RESULTS_FILE
+        if not is_regular(source) and is_regular(source.with_name(TABLE)):
+            say(f"--merge: {other} ran no cell of the campaign")
+            continue
         if not is_regular(source):
             source = other / RESULTS_FILE
         if not is_regular(source):

@@ -86,6 +86,20 @@ def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path
     assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
 
 
+def test_a_shard_that_ran_nothing_is_merged_and_another_store_is_refused(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, stranger = tmp_path / "part", tmp_path / "else"
+    stranger.mkdir()
+    assert execute(["campaign", str(file), "--no-run", "--runs-dir", str(empty)]) == 2
+    merge = ["campaign", str(file), "--no-run", "--runs-dir", str(tmp_path / "a"), "--merge"]
+    capsys.readouterr()
+
+    assert execute([*merge, str(empty)]) == 2
+    assert "part ran no cell of the campaign" in capsys.readouterr().err
+    assert execute([*merge, str(stranger)]) == 254
+
+
 def test_a_cell_on_real_nodes_has_figures_too(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
