@@ -40,6 +40,7 @@ _BACK_S = (-0.15, 0.15)  # the next leader goes about as the one before is back
 _NEXT_S = (0.5, 1.2)
 _LOSSY_S = (0.4, 1.5)
 _SOON_S = 0.3
+_LATE_S = 2.0  # by so much a fault of a sequence comes later where no leader is there for it yet
 
 
 def sharpened(
@@ -56,7 +57,7 @@ def sharpened(
     diverging = fault.kind not in _ANY_ORDER and draw.random() < _DIVERGING
     if diverging and replicas >= _REPLICAS:
         sequence = tuple(_divergence(draw, fault, plan))
-        if all(each.at_s + each.hold_s <= end_s for each in sequence):
+        if all(each.at_s + each.hold_s + _LATE_S <= end_s for each in sequence):
             yield from sequence
             return
     partitions = _partitions(plan)
