@@ -141,8 +141,10 @@ def _made(store: RunStore, plans: Sequence[Plan], pool: Pool) -> list[RunEntry]:
     name = store.root.name
     for result in pool.results(in_turn(left), ledger):
         print(f"{name}: seed {result.seed} {result.workload}: {result.outcome.value}", flush=True)
+    # A run that broke off, and was made again, is none of the pool.
+    names = {Path(each.run).name for each in ledger.known.values() if each.judged}
     with opened(store) as index:
-        return index.entries(Query())
+        return [entry for entry in index.entries(Query()) if entry.run in names]
 
 
 def sides(pool: Sequence[RunEntry], number: int) -> tuple[list[RunEntry], list[RunEntry]]:
