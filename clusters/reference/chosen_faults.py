@@ -1,9 +1,9 @@
 """What a seed of a simulated campaign draws for crash points and chosen messages.
 
-Logs of a group differ only where a leader has written what nobody else has, and a mistake in what
-mends them shows only while they differ: for milliseconds, which a random fault seldom meets. So a
-choice of appends is the first fault of a sequence: the leader that can't replicate is deposed, and
-as it comes back, with its long tail, the next leader goes, or loses messages on its part.
+Logs of a group differ only where a leader has written entries that no follower has, and a mistake
+in mending them shows only while they differ: for milliseconds, which a random fault seldom meets.
+So a choice of appends is the first fault of a sequence: the leader that can't replicate is deposed,
+and as it comes back, with its long tail, the next leader goes, or loses messages on its part.
 """
 
 from __future__ import annotations

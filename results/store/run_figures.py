@@ -1,7 +1,7 @@
 """The figures of a judged run that comparisons and trends are made of, kept beside its verdict.
 
 ``analysis/figures.json`` follows from the run's tables and its verdict alone; it is written with
-the verdict, so that nobody has to read a history to list or compare runs.
+the verdict, so that no command has to read a history to list or compare runs.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Change:
 
 
 def deviation(values: Sequence[float] | Floats) -> float:
-    """Return the standard deviation from point to point, whatever the level does meanwhile."""
+    """Return the standard deviation from point to point, which steps of the level do not move."""
     steps = np.diff(np.asarray(values, dtype=np.float64))
     if not steps.size:
         return 0.0

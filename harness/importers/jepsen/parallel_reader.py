@@ -1,7 +1,7 @@
-"""A large file read side by side: what is behind its first part, by processes of their own.
+"""Reads a large file side by side: the parts behind its first one, each in a process of its own.
 
 Each pairs the operations of its part by themselves, and lays the columns into memory that it shares
-with the reader of the file, who takes them in the order of the file. A part that does not follow
+with the reader of the file, which takes them in the order of the file. A part that does not follow
 from those before it, or that another reader could refuse, is not taken: its bytes and all behind
 them are read as if there were no parts, so that refusals are the same with any number of cores.
 """

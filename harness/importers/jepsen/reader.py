@@ -205,7 +205,7 @@ class _Text:
 
     @contextlib.contextmanager
     def reopened(self) -> Iterator[BinaryIO]:
-        """The same file once more, with a place of its own, whatever its name means by now."""
+        """The same file once more, with a place of its own, even if its name was given away."""
         with Path(f"/proc/self/fd/{self._raw.fileno()}").open("rb") as raw:
             yield raw
 
