@@ -14,6 +14,7 @@ from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from traceback import walk_tb
+from types import CodeType
 from typing import Any
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
@@ -72,10 +73,11 @@ def told(group: str, name: str) -> Iterator[None]:
 
 def where(error: BaseException) -> str:
     """The file and the line that raised ``error``, as ``package/module.py:7``: the same on every
-    machine. For frames within libraries the caller's line counts; empty where there is none.
+    machine. For frames within libraries, and for a key that a mapping does not have, the caller's
+    line counts; empty where there is none.
     """
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [at for at in frames if not _is_library(at[0].f_code.co_filename)] or frames
+    own = [at for at in frames if not _is_callers(at[0].f_code)] or frames
     if not own:
         return ""
     frame, line = own[-1]
@@ -151,9 +153,12 @@ def _own() -> Distribution:
 _LIBRARIES = ("pyarrow", "numpy", "pandas", "msgspec", "attr", "attrs", "asyncio", "importlib")
 
 
-def _is_library(file: str) -> bool:
+def _is_callers(code: CodeType) -> bool:
+    """Whether an error that ``code`` raises is its caller's."""
+    file = code.co_filename
     # Generated code (``attrs`` makes methods) and frozen modules have no file to show.
-    return file.startswith("<") or not set(Path(file).parts).isdisjoint(_LIBRARIES)
+    library = file.startswith("<") or not set(Path(file).parts).isdisjoint(_LIBRARIES)
+    return library or code.co_name == "__getitem__"
 
 
 def _known_as(group: str, name: str) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from checker_histories import a, ok, r, setting, source
 
-from checkers.engine import spark, spark_session
+from checkers.engine import gateway, spark, spark_session
 from checkers.engine.analyze import judge
 from checkers.engine.java import JavaChoice
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
@@ -177,6 +177,9 @@ def test_spark_without_java_is_an_error_in_a_sentence(
 ) -> None:
     nothing = JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
     monkeypatch.setattr(spark_session, "find_java", lambda: nothing)
+    # A JVM that another test has started here needs no Java any more.
+    for kept in ("_running", "_starting"):
+        monkeypatch.setattr(gateway, kept, [])
 
     with pytest.raises(HarnessError, match="Spark can't start: no Java 17 or newer"):
         spark.run_by_key(LOST_WRITE.kernels, source(LOSS), setting())

@@ -42,7 +42,19 @@ def test_each_seed_of_each_variant_has_changes_that_can_be_applied() -> None:
     assert set(seen) <= {*CHANGES, *churn.KINDS}
 
 
-def test_a_seed_that_asks_for_no_variant_has_none() -> None:
+def test_a_seed_that_asks_for_no_variant_has_changes_with_churn_alone() -> None:
+    churning = 0
     for plan in swarm_plans(None, {}, (), SEEDS):
+        changes = {fault.kind for fault in plan.nemesis.schedule} & set(CHANGES)
+        churns = "rebalance" in plan.system.options
+        churning += churns
+        assert plan.cluster.spares == (churn.SPARES if churns else 0)
+        assert bool(changes) == churns
+    # A few in a hundred, so that most seeds are of the faults alone.
+    assert 0 < churning < len(SEEDS) / 3
+
+
+def test_a_seed_whose_shape_is_given_does_not_churn() -> None:
+    for plan in swarm_plans(None, {"system.partitions": 4}, (), SEEDS):
         assert plan.cluster.spares == 0
         assert not {fault.kind for fault in plan.nemesis.schedule} & set(CHANGES)
