@@ -25,8 +25,14 @@ def test_a_vote_goes_to_no_member_that_lacks_what_the_voter_has() -> None:
         await bench.write("n1", "p term 4", "p 1 1 a", "p 2 4 b")
         bench.send("n1", "votes p 3 1 0")
 
+    async def again_once_its_leader_has_sent_a_snapshot(bench: Bench) -> None:
+        await bench.write("n1", "snapshot", file="snap")
+        await bench.write("n1", "p term 1 n3", "p cut 8 1 snap 9")
+        bench.send("n1", "votes p 1 0 0")
+
     assert broken(to_equals) == []
     assert broken(with_what_came_since) == []
+    assert broken(again_once_its_leader_has_sent_a_snapshot) == []
     assert broken(after_a_later_leader) == []
     (found,) = details(to_a_longer_log_of_an_earlier_term)
     assert found.detail == (

@@ -41,11 +41,13 @@ class SyncedLog:
         return (term_of(self.marks[-1]) if self.marks else self.base_term), self.last_index
 
     def last_before(self, term: int) -> tuple[int, int]:
-        """Term and index of the last entry of a term before ``term``."""
+        """Term and index of the last entry of a term before ``term``, as far as is known here: not
+        of what is behind a base of ``term`` itself or of a later one.
+        """
         for position in range(len(self.marks) - 1, -1, -1):
             if term_of(self.marks[position]) < term:
                 return term_of(self.marks[position]), self.first + position
-        return self.base_term, self.base_index
+        return (self.base_term, self.base_index) if self.base_term < term else (0, 0)
 
     def mark_at(self, index: int) -> int | None:
         """The mark of the entry; ``None`` where it is cut off or absent."""
