@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import docker
 import pytest
 
 from harness.exit_codes import Outcome
@@ -78,11 +79,11 @@ OF_MODE = {"sc": REFUSAL, "ha": SERVICE}
 WINDOW = re.compile(r"from \d+\.\d{3} s to \d+\.\d{3} s")
 
 
-def drilled(limits: str, mode: str, directory: Path) -> tuple[int, Verdict]:
+def drilled(limits: str, provider: str, mode: str, directory: Path) -> tuple[int, Verdict]:
     plan = directory / "limits.toml"
     plan.write_text(DRILL + limits)
     command = [
-        *(str(FIREDRILL), "run", str(plan), "--provider", "sim", "--no-report"),
+        *(str(FIREDRILL), "run", str(plan), "--provider", provider, "--no-report"),
         *("--set", f"system.mode={mode.upper()}", "--runs-dir", str(directory / "runs")),
     ]
     done = subprocess.run(command, capture_output=True, timeout=RUN_LIMIT_S, check=False)
@@ -93,7 +94,30 @@ def drilled(limits: str, mode: str, directory: Path) -> tuple[int, Verdict]:
 
 @pytest.mark.parametrize("mode", ["sc", "ha"])
 def test_limits_that_a_sound_store_keeps_leave_a_drill_valid(mode: str, tmp_path: Path) -> None:
-    code, verdict = drilled(KEPT, mode, tmp_path)
+    kept("sim", mode, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["sc", "ha"])
+def test_limits_that_no_store_keeps_make_it_a_violation_that_shows_when(
+    mode: str, tmp_path: Path
+) -> None:
+    broken("sim", mode, tmp_path)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_limits_are_kept_in_containers(docker_daemon: docker.APIClient, tmp_path: Path) -> None:
+    kept("docker", "ha", tmp_path)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_limits_are_broken_in_containers(docker_daemon: docker.APIClient, tmp_path: Path) -> None:
+    broken("docker", "sc", tmp_path)
+
+
+def kept(provider: str, mode: str, directory: Path) -> None:
+    code, verdict = drilled(KEPT, provider, mode, directory)
 
     figures = verdict.statistics["limits"]
     assert (verdict.outcome, code) == (Outcome.VALID, 0), verdict.reasons
@@ -101,11 +125,8 @@ def test_limits_that_a_sound_store_keeps_leave_a_drill_valid(mode: str, tmp_path
     assert not any(figure["broken"] for figure in figures.values())
 
 
-@pytest.mark.parametrize("mode", ["sc", "ha"])
-def test_limits_that_no_store_keeps_make_it_a_violation_that_shows_when(
-    mode: str, tmp_path: Path
-) -> None:
-    code, verdict = drilled(BROKEN, mode, tmp_path)
+def broken(provider: str, mode: str, directory: Path) -> None:
+    code, verdict = drilled(BROKEN, provider, mode, directory)
 
     assert (verdict.outcome, code) == (Outcome.VIOLATION, 1)
     assert set(verdict.anomalies) == OF_BOTH | {OF_MODE[mode]}
