@@ -67,6 +67,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "append": drill("4:kill:primary of partition 0:3"),
     "append-restart": drill("4:restart:primary of partition 0:3"),
     "append-paused": drill("4:pause:primary of partition 0:3"),
+    "all-killed": drill("4:kill:all:3"),
+    # Nothing is served until some time after the heal, and a second of that many operations says
+    # whether the rate is back: a recovery that takes a while.
+    "closed": drill("4:kill:all:3", drive__rate_per_s=None, drive__concurrency=10),
     "bank": drill("4:kill:primary of partition 0:3", workload__name="bank"),
     "bank-cut": drill("4:partition:primary of partition 0:3", workload__name="bank"),
     "register": drill("4:host-loss:primary of partition 0:3", workload__name="register"),
@@ -109,7 +113,7 @@ def measuring(setting: Mapping[str, Any]) -> dict[str, float]:
 def plan_of(name: str, seed: int, limits: Mapping[str, float]) -> Plan:
     """The drill of a setting under ``seed`` and ``limits``."""
     given = {**DRILL, **SETTINGS[name], **limits, "seed": seed, "name": f"{name}-{seed}"}
-    return load(None, given)
+    return load(None, {key: value for key, value in given.items() if value is not None})
 
 
 def verdict_of(result: CellResult) -> Verdict:
