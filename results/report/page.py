@@ -479,7 +479,9 @@ def _commands(material: RunData) -> tuple[tuple[str, str], ...]:
     """Return the commands for the run directory's parent: the directory can be moved."""
     name = shlex.quote(material.manifest.run_id)
     again = ("Run the same plan again", f"firedrill run {name}/plan.toml")
-    drive = ("Replay this run: simulated, byte for byte", f"firedrill replay ./{name}")
+    simulated = _table(material.plan, "cluster").get("provider") == "sim"
+    same = "the same, byte for byte" if simulated else "the same faults at the same moments"
+    drive = (f"Replay this run: {same}", f"firedrill replay ./{name}")
     smaller = ("Find the smallest plan that fails so", f"firedrill shrink ./{name}")
     violated = material.verdict is not None and material.verdict.outcome is Outcome.VIOLATION
     return (

@@ -110,6 +110,7 @@ def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
         "TX-CONFLICT",
         "whole drive phase",
         "firedrill run 20261121-104500-drill-1a2b/plan.toml",
+        "Replay this run: the same faults at the same moments",
         "firedrill replay ./20261121-104500-drill-1a2b",
         ", seed 4711 on 2026-11-21 at 10:45 UTC.",
         "seed = 4711",
@@ -119,6 +120,15 @@ def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
     assert "Anomalies" not in page.text
     assert "firedrill shrink" not in page.text
     assert_inert(page)
+
+
+def test_a_simulated_run_is_replayed_byte_for_byte(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    run.plan.write_text(run.plan.read_text().replace('provider = "docker"', 'provider = "sim"'))
+
+    page = report(run, valid())
+
+    assert "Replay this run: the same, byte for byte" in page.text
 
 
 def test_a_violation_shows_the_operations_that_prove_it_and_the_fault(tmp_path: Path) -> None:
