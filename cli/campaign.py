@@ -47,7 +47,7 @@ from harness.campaigns.matrix import (
 )
 from harness.campaigns.pool import Pool, in_turn
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
-from harness.exit_codes import FAILED, Outcome
+from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.files import is_regular, read_small, write_atomically
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
@@ -155,12 +155,15 @@ def conduct(
     with contextlib.suppress(OSError):  # a name for convenience
         store.mend_latest()
     outcome = outcome_of(rows, MAX_UNKNOWN_SHARE)
+    absent = sorted(set(options.others) - set(_present(options.others)))
+    if absent:  # what these ran is not known: a night without them is no green one
+        outcome = worst([outcome, Outcome.UNKNOWN])
     return Conducted(
         root=root,
         table=CampaignTable(name=asked.name, outcome=outcome, cells=tuple(rows)),
         results=tuple(runner.results()),
         runs=runner.runs(),
-        note=_note(rows, options.shard),
+        note=_note(rows, options.shard, absent),
         took_s=time.monotonic() - began_s,
         finished=finished,
     )
@@ -370,7 +373,7 @@ def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
     if not again and not ledger.known and past_results(path):
         say(f"the results in {path} are of other code: they do not count")
-    for other in others:
+    for other in _present(others):
         source = other / CAMPAIGNS / root.name / RESULTS_FILE
         if not is_regular(source) and is_regular(source.with_name(TABLE)):
             say(f"--merge: {other} ran no cell of the campaign")
@@ -393,6 +396,11 @@ def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
             if key not in ledger.known:
                 ledger.add(_here(result, source))
     return ledger
+
+
+def _present(others: Sequence[Path]) -> list[Path]:
+    """Return those of ``others`` that are there: a machine that died left none."""
+    return [other for other in others if other.is_dir()]
 
 
 def _here(result: CellResult, source: Path) -> CellResult:
@@ -456,11 +464,11 @@ def _parts(text: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _note(rows: Sequence[CellRow], part: str | None) -> str:
+def _note(rows: Sequence[CellRow], part: str | None, absent: Sequence[Path] = ()) -> str:
     """Say what the outcome does not cover."""
     missing = sum(row.outcome is None for row in rows)
     spared = sum(bool(row.quarantine) for row in rows)
-    parts = []
+    parts = [f"--merge: {other} is not there: its cells count as not run" for other in absent]
     if missing:
         only = f" (this is shard {part})" if part else ""
         parts.append(f"{missing} of {len(rows)} cells were not run{only}")

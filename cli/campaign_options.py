@@ -53,9 +53,10 @@ def campaign_options(command: C) -> C:
         "--merge",
         "others",
         multiple=True,
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Take in the results of this campaign in another store; repeatable.",
+        help="Take in the results of this campaign in another store; repeatable. Without one that "
+        "is not there, the campaign is unknown at best.",
     )
     @click.option("--no-run", is_flag=True, help="Run nothing: the results of what is known.")
     @click.option(

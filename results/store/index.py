@@ -33,7 +33,7 @@ from results.store.store import RunStore
 
 INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
 MARK_CHARS = 16
-VERSION = 9  # of the tables, and of what a row holds
+VERSION = 10  # of the tables, and of what a row holds
 BUSY_S = 30.0  # for another command that refreshes the same index
 BATCH = 500  # rows of one commit: an interrupted refresh goes on where it was
 _COLUMNS = {

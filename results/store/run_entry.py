@@ -20,7 +20,7 @@ from harness.history.manifest import read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_DURATION_S, MAX_SEED
 from harness.protocols.finding import Finding
-from harness.protocols.models import meaning_of
+from harness.protocols.models import RESET_IN_SC, RESET_WITH_MAJORITY, meaning_of
 from harness.protocols.roles import classes, parsed
 from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
 from harness.run.directory import Manifest, RunDirectory, require_plain
@@ -33,6 +33,7 @@ from results.store.run_tags import read_tags, split_tag
 
 SETTING_CHARS = 8
 RESET = "forced reset"  # in the place of a fault
+FORBIDDEN_RESETS = (RESET_IN_SC, RESET_WITH_MAJORITY)
 KINDS_MAX = 100  # of a mix that a stranger's run gives
 TEXT_CHARS = 200  # of a name that a stranger's run gives
 
@@ -255,7 +256,11 @@ def _longest_gap_s(verdict: Verdict | None) -> float | None:
 
 
 def findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, ...]:
-    """Return the findings of a run by their causes; none without a verdict."""
+    """Return the findings of a run by their causes; none without a verdict.
+
+    What a forced reset did that is itself a finding is that finding: one defect of a store is one
+    finding, in runs where the reset lost something and where it did not.
+    """
     if verdict is None:
         return ()
     resets_ns = [
@@ -265,11 +270,24 @@ def findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, 
         if example.explained_by is not None
         for reset in example.explained_by.resets
     ]
-    return tuple(
+    findings = [
         finding
         for name, anomaly in sorted(verdict.anomalies.items())
         for finding in _by_cause(name, anomaly, system, verdict.model, resets_ns)
-    )
+    ]
+    root = next((name for name in FORBIDDEN_RESETS if name in verdict.anomalies), None)
+    followed = [f for f in findings if root and f.fault == RESET and f.anomaly != root]
+    return tuple(_with_effects(f, followed, root) for f in findings if f not in followed)
+
+
+def _with_effects(
+    finding: RecordedFinding, followed: Sequence[RecordedFinding], root: str | None
+) -> RecordedFinding:
+    """Return ``finding``; that of the ``root`` with what followed from it beside its example."""
+    if not followed or finding.anomaly != root:
+        return finding
+    effects = ", ".join(f"{effect.anomaly} ({effect.count})" for effect in followed)
+    return msgspec.structs.replace(finding, example=_text(f"{effects} by it; {finding.example}"))
 
 
 def _by_reset(example: Finding, resets_ns: Sequence[int]) -> bool:
@@ -292,7 +310,7 @@ def _by_cause(
     causes: dict[tuple[str, str], str] = {}
     for example in anomaly.examples:
         told = example.explained_by
-        if _by_reset(example, resets_ns):
+        if name in FORBIDDEN_RESETS or _by_reset(example, resets_ns):
             # Whichever fault came before it: what a reset discards is one finding.
             fault, role = RESET, ""
         else:

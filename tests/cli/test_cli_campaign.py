@@ -60,7 +60,9 @@ def results(store: Path) -> list[str]:
     return (store / "campaigns/night/campaign.jsonl").read_text().splitlines()
 
 
-def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path: Path) -> None:
+def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
     running = subprocess.Popen(
         [FIREDRILL, "campaign", file, "--runs-dir", whole, "--jobs", "1"],
@@ -82,6 +84,11 @@ def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(file: Path, tmp_path
     merged = ["campaign", str(file), "--runs-dir", str(one), "--merge", str(two), "--no-run"]
     assert execute(merged) == 0
     assert plain(table(one)) == plain(table(whole))
+    lost = [*merged, "--merge", str(tmp_path / "lost")]
+    capsys.readouterr()
+    assert execute(lost) == 2
+    said = capsys.readouterr()
+    assert f"--merge: {tmp_path}/lost is not there" in said.out + said.err
     page = (one / "campaigns/night/campaign.html").read_text()
     assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
 

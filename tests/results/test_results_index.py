@@ -358,3 +358,33 @@ def test_what_a_forced_reset_did_is_one_finding_whichever_fault_came_before() ->
     early, other = fingerprints("kill", 90), fingerprints("restart", 90)
     assert early["lost-write"] == other["lost-write"]
     assert early["incompatible-order"] != other["incompatible-order"]
+
+
+def test_what_a_forbidden_reset_lost_is_no_finding_of_its_own() -> None:
+    reset = ResetCause(node="n2", at_ns=50, started_ns=None, fault=0, text="")
+    cause = Explanation(text="", kind="kill", roles=("follower of partition 0",), reset=reset)
+    lost = Finding(text="lost", txns=(1,), keys=(1,), explained_by=cause)
+    told = Finding(text="reset of partition 3 in SC", txns=(), keys=())
+    by_clock = Explanation(text="", kind="clock-jump", roles=("follower of partition 0",))
+    stale = Finding(text="stale", txns=(2,), keys=(2,), explained_by=by_clock)
+
+    def findings(**examples: Finding) -> dict[str, tuple[str, str]]:
+        anomalies = {
+            name.replace("_", "-"): Anomaly(count=2, examples=(example,))
+            for name, example in examples.items()
+        }
+        verdict = Verdict(
+            outcome=Outcome.VIOLATION, model="strict-serializable", anomalies=anomalies
+        )
+        found = findings_of(verdict, "ignite3")
+        return {each.anomaly: (each.fingerprint, each.example) for each in found}
+
+    alone = findings(reset_in_sc=told)
+    with_loss = findings(reset_in_sc=told, reset_with_majority=told, lost_write=lost)
+    with_another = findings(reset_in_sc=told, stale_read=stale)
+
+    assert set(alone) == set(with_loss) == {"reset-in-sc"}
+    assert alone["reset-in-sc"][0] == with_loss["reset-in-sc"][0]
+    assert "lost-write (2), reset-with-majority (2) by it" in with_loss["reset-in-sc"][1]
+    assert set(with_another) == {"reset-in-sc", "stale-read"}
+    assert "lost-write" in findings(lost_write=lost)
