@@ -113,6 +113,24 @@ def test_a_member_with_a_higher_term_follows_the_later_generation() -> None:
     assert (reply.generation, reply.refused, reply.match_index) == (1, False, 3)
 
 
+def test_what_was_committed_in_an_earlier_generation_is_no_commit_of_the_later_one() -> None:
+    # A majority had committed entry 3 of term 2; the reset goes on with another entry 3.
+    raft = member("n2", 1, 1, 2, term=2, commit=3)
+
+    raft.step(append(previous=(6, 3), term=3, lineage=(FIRST,)))
+    raft.step(append(previous=(2, 1), term=3, lineage=(FIRST,)))
+
+    replies = [reply for reply in finish(raft)[0] if isinstance(reply, AppendReply)]
+    assert [(reply.refused, reply.commit) for reply in replies] == [(True, 0), (False, 0)]
+    # The log of the generation, once it is here: then its commits count.
+    begun = Entry(3, 4, encode(Configuration(("n1",), lineage=(FIRST,))), config=True)
+    raft = member("n2", 1, 1, 1, term=2, commit=3)
+    raft.step(append(begun, previous=(3, 1), term=3, lineage=(FIRST,)))
+    (reply,) = finish(raft)[0]
+    assert isinstance(reply, AppendReply)
+    assert (reply.refused, reply.match_index, reply.commit) == (False, 4, 3)
+
+
 def test_a_member_learns_of_a_generation_by_its_log_alone() -> None:
     raft = member("n2", 1, 1, 1)
 

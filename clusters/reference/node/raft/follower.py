@@ -98,6 +98,9 @@ class Follower:
     def _answer(
         self, message: Append | Chunk, term: int, *, refused: bool, index: int, hint: int
     ) -> None:
+        # Until the log is the leader's from its generation's begin on, what was committed here is
+        # of another one: a reset goes on with what its survivor has, and that may differ before it.
+        same = self._log.configuration.generation == message.generation
         reply = AppendReply(
             sender=self._node,
             term=term,
@@ -105,7 +108,7 @@ class Follower:
             match_index=index,
             hint_index=hint,
             context=message.context,
-            commit=self._log.commit,
+            commit=self._log.commit if same else 0,
             generation=message.generation,
         )
         # It promises that the entries survive a crash here, so it waits for the disk.

@@ -101,7 +101,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
     """Accepted: everything up to ``match_index`` is durable here. Refused: the entry before those
     sent, repeated as ``match_index``, is not here; ``hint_index`` is where to try next. ``commit``
-    is the follower's commit index.
+    is the follower's commit index; 0 as long as its log is not of the leader's generation.
     """
 
     sender: str
