@@ -408,11 +408,17 @@ def test_a_follower_that_lost_what_it_had_acknowledged_is_told_of_unless_it_was_
     finish(raft)
     last, term = raft.last_index, raft.term
 
-    def replied(*, refused: bool, match: int, hint: int) -> tuple[str, ...]:
-        raft.step(AppendReply("n2", term, refused, match, hint, raft.now))
+    def replied(*, refused: bool, match: int, hint: int, late: int = 0) -> tuple[str, ...]:
+        if not late:
+            raft.tick()
+            finish(raft)
+        raft.step(AppendReply("n2", term, refused, match, hint, raft.now - late))
         return raft.followers_with_lost_log()
 
     assert replied(refused=False, match=last, hint=0) == ()
+    # A pipeline of which the first message was lost, refused behind what was accepted since.
+    for _ in range(20):
+        assert replied(refused=True, match=last, hint=1, late=1) == ()
     for _ in range(9):
         assert replied(refused=True, match=last, hint=1) == ()
     assert replied(refused=False, match=last, hint=0) == ()

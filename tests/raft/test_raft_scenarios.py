@@ -368,11 +368,11 @@ def test_without_the_bug_the_same_leader_acknowledges_nothing() -> None:
 def test_a_follower_that_lost_what_it_had_said_is_not_asked_again_with_each_answer() -> None:
     progress = Progress(12)
     progress.accepted(10)
-    progress.refused(11, 3)
+    progress.refused(11, 3, 1)
     assert progress.may_send(16)
     progress.sent(11)
 
-    progress.refused(10, 3)  # it had said that it has 10
+    progress.refused(10, 3, 1)  # it had said that it has 10
 
     assert not progress.may_send(16)
     progress.accepted(11)

@@ -61,9 +61,11 @@ class Progress:
         "is_acking",
         "lost",
         "match_index",
+        "matched_tick",
         "next_index",
         "paired",
         "probing",
+        "sent_tick",
         "told_commit",
         "transfer",
         "waiting",
@@ -77,7 +79,7 @@ class Progress:
         self.waiting = False
         self.inflight: deque[int] = deque()
         # Before any tick: silence since the beginning is no answer at tick 0.
-        self.heard_tick = -1
+        self.heard_tick = self.sent_tick = self.matched_tick = -1
         self.transfer: Transfer | None = None
 
     def settled(self, last_index: int, commit: int) -> bool:
@@ -100,7 +102,7 @@ class Progress:
     def accepted(self, match_index: int) -> None:
         """The follower has everything up to ``match_index`` on its disk."""
         self.match_index = max(self.match_index, match_index)
-        self.lost = 0
+        self.lost, self.matched_tick = 0, self.sent_tick
         while self.inflight and self.inflight[0] <= match_index:
             self.inflight.popleft()
         # An answer to an older message says nothing of what was sent since.
@@ -109,12 +111,15 @@ class Progress:
             self.probing = self.waiting = False
             self.transfer = None
 
-    def refused(self, previous_index: int, hint_index: int) -> None:
-        """The follower has no such entry at ``previous_index``; go back to ``hint_index``."""
-        # An honest log never shrinks below what it acknowledged.
-        if hint_index < self.match_index:
+    def refused(self, previous_index: int, hint_index: int, context: int) -> None:
+        """The follower has no such entry at ``previous_index``, of a message of tick ``context``;
+        go back to ``hint_index``.
+        """
+        # An honest log never shrinks below what it acknowledged. The refusals of a whole pipeline
+        # may come behind an acceptance that overtook them: they say nothing of what it says.
+        if hint_index < self.match_index and context > self.matched_tick:
             markers.reached("follower lacks what it had acknowledged")
-            self.lost += 1  # once it may be late: said before what was accepted since
+            self.lost += 1
         # Of a pipeline only the first refusal counts; those of the messages behind it are stale.
         stale = (
             previous_index != self.next_index - 1
@@ -259,7 +264,7 @@ class Leadership:
         # Behind the base nothing is known; the base itself will be refused, which is an answer.
         previous = max(progress.next_index - 1, self._log.base.index)
         limits = self._config.max_append_entries, self._config.max_append_bytes
-        progress.told_commit = commit
+        progress.told_commit, progress.sent_tick = commit, now
         return Append(
             sender=self._config.node,
             term=self._term,
@@ -283,7 +288,7 @@ class Leadership:
         # Its node could not know whether this group is there: first the member itself answers.
         progress.is_acking = True
         if reply.refused:
-            progress.refused(reply.match_index, reply.hint_index)
+            progress.refused(reply.match_index, reply.hint_index, reply.context)
         else:
             progress.accepted(reply.match_index)
 
