@@ -82,10 +82,11 @@ def _carry_out(system: TakesStatements, cluster: Cluster, node: str, statement: 
     answer = asyncio.run(system.statement(cluster, node, statement, LIMIT_S))
     for warning in answer.warnings:
         say(inert(f"warning: {warning}", CELL_CHARS * 2))
-    if answer.problem and answer.doubtful:
-        raise HarnessError(f"{node}: it may have been carried out: {answer.problem}")
     if answer.problem:
-        raise UsageError(f"{node}: {answer.problem}")
+        retry = f" (try again: {answer.retry})" if answer.retry else ""
+        if answer.doubtful:
+            raise HarnessError(f"{node}: it may have been carried out: {answer.problem}{retry}")
+        raise UsageError(f"{node}: {answer.problem}{retry}")
     for line in table(answer):
         click.echo(line)
 

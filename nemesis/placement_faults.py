@@ -20,6 +20,7 @@ from nemesis import targets
 # A node without an answer leaves time for two others within the nemesis's limit of an injection.
 STATEMENT_LIMIT_S = 4.0
 MAX_STATEMENTS = 16
+NEVER_AGAIN = "never"  # of ``StatementAnswer.retry``
 MAX_CHARS = 4_096
 
 Statement = Annotated[str, Meta(min_length=1, max_length=MAX_CHARS)]
@@ -120,7 +121,7 @@ class DdlFault:
 
     async def _carry_out_one(self, scene: Scene, victims: Victims, text: str) -> None:
         first = victims.draw % len(victims.nodes)
-        problems = []
+        problems, final = [], False
         # It says what should be: one that was carried out already changes nothing.
         for node in (*victims.nodes[first:], *victims.nodes[:first]):
             answer = await self._system(scene).statement(
@@ -129,7 +130,10 @@ class DdlFault:
             if not answer.problem:
                 return
             problems.append(f"{node}: {answer.problem}")
-        raise HarnessError(f"{text!r}: {'; '.join(dict.fromkeys(problems))}")
+            final = final or answer.retry == NEVER_AGAIN
+        # What a reset asks for may have come about by itself: then it is refused for good.
+        if not (final and (await self._shown(scene, (text,))).holds):
+            raise HarnessError(f"{text!r}: {'; '.join(dict.fromkeys(problems))}")
 
     async def _shown(self, scene: Scene, statements: Sequence[str]) -> Proof:
         wrong = [

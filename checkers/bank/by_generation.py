@@ -82,7 +82,7 @@ class _Seen:
 def find_kept(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """Return ``bank.kept`` of the accounts given; empty unless resets may cost writes."""
     rows: list[dict[str, Any]] = []
-    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    trees = trees_of(setting.resets) if setting.may_lose else {}
     table = tables["micro_ops"]
     if trees:
         here = pc.is_in(table["partition"], value_set=pa.array(sorted(trees), pa.int32()))

@@ -179,7 +179,7 @@ def _by_generation(reads: pa.Table, tables: Tables, setting: Setting) -> pa.Tabl
     the same generation of every partition see one total: that of the set-up before any reset, else
     the one that the first of them saw. A read that overlaps a reset is held against none.
     """
-    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    trees = trees_of(setting.resets) if setting.may_lose else {}
     if not trees:
         return reads
     txns = transactions_of(tables, setting)
@@ -216,7 +216,7 @@ def _known(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
     """Tell of each read whether what its partitions held in their generations was judged. One that
     overlaps a reset is of either and says nothing.
     """
-    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    trees = trees_of(setting.resets) if setting.may_lose else {}
     rows = tables["bank.generations"].to_pylist()
     judged = {(row["partition"], row["place"]) for row in rows}
     txns = transactions_of(tables, setting)
@@ -233,7 +233,7 @@ def _taken_back(table: pa.Table, k: Ints, count: int, setting: Setting) -> Bools
     no balance that it owes.
     """
     reset = np.zeros(count, dtype=np.bool_)
-    if setting.declaration.may_lose and setting.resets and "partition" in table.column_names:
+    if setting.may_lose and "partition" in table.column_names:
         here = pc.is_in(
             table.column("partition"),
             value_set=pa.array(sorted({r.partition for r in setting.resets}), pa.int32()),

@@ -100,7 +100,7 @@ def with_keys(table: pa.Table, setting: Setting) -> pa.Table:
 
 def cuts_keys(setting: Setting) -> bool:
     """Tell whether keys are cut: partitions were reset, of a store that may lose by that."""
-    return setting.declaration.may_lose and bool(setting.resets)
+    return setting.may_lose
 
 
 @attrs.frozen(kw_only=True)

@@ -56,7 +56,7 @@ def cut_off(
     states = beside.get("states", STATES.empty_table())
     for loss in losses_of(lost, tables["transactions"]):
         tree = None if loss.partition is None else trees.get(loss.partition)
-        yield loss, None if tree is None else permission(tree, loss, states)
+        yield loss, None if tree is None else permission(tree, loss, states, setting.permits)
 
 
 CUT_OFF = Kernel(name="resets.cut-off", exchange=Exchange.EARLY, run=find_cut_off)

@@ -88,9 +88,10 @@ class Assignments:
         names: Counter[str] = Counter()
         texts: dict[str, list[str]] = defaultdict(list)
         resets: Resets = {}
-        if available and not isinstance(variant, msgspec.UnsetType):
+        if not isinstance(variant, msgspec.UnsetType):
             told = told_resets(setting.resets, tables["events"].to_pylist())
-            resets = steps_of_resets(steps, variant, told)
+            legal = {p: [t for t in each if available or t.asked] for p, each in told.items()}
+            resets = steps_of_resets(steps, variant, legal)
         checks: list[Found] = [
             conflicting(rows),
             repeated_triggers(steps),
@@ -173,14 +174,19 @@ def conflicting(rows: Iterable[Row]) -> Found:
 
 @attrs.frozen(kw_only=True)
 class Told:
-    """A forced reset of a partition as events told it: where it began, if it did, and whether it
-    takes up what an earlier one had cut off. No step of it was applied later than ``until_ns``.
+    """A forced reset of a partition as events told it: where it began, if it did, whether it takes
+    up what an earlier one had cut off, and whether an operator has asked for it. No step of it was
+    applied later than ``until_ns``.
     """
 
     generation: int
     node: str | None
     restores: bool
+    asked: bool
     until_ns: int
+
+
+_OF_RESETS = (EventKind.REBALANCE_STAGE, EventKind.RESTORED, EventKind.RESET_ASKED)
 
 
 def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, list[Told]]:
@@ -193,11 +199,13 @@ def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, lis
             generation=reset.generation,
             node=reset.node,
             restores=reset.restores,
+            asked=reset.asked,
             until_ns=reset.latest_ns + APPLIED_WITHIN_NS,
         )
     for row in events:
-        asked = row["kind"] in (EventKind.REBALANCE_STAGE, EventKind.RESTORED)
-        if asked and row["partition"] is not None and row["generation"] is not None:
+        if row["kind"] not in _OF_RESETS:
+            continue
+        if row["partition"] is not None and row["generation"] is not None:
             latest_ns = row["at_ns"] + row["uncertainty_ns"]
             found[row["partition"]].setdefault(
                 row["generation"],
@@ -205,6 +213,7 @@ def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, lis
                     generation=row["generation"],
                     node=None,
                     restores=row["kind"] == EventKind.RESTORED,
+                    asked=row["kind"] == EventKind.RESET_ASKED,
                     until_ns=latest_ns + APPLIED_WITHIN_NS,
                 ),
             )
@@ -263,6 +272,7 @@ def steps_of_resets(
                     node=reset.node,
                     copies=held | now if reset.restores else now,
                     restores=reset.restores,
+                    asked=reset.asked,
                 )
                 name = forced_transition(variant, before, step.after, forced)
                 if name is not None and step.at_ns <= reset.until_ns:

@@ -15,9 +15,10 @@ else:
   be given up in another, which asks in vain for its outcome: unless that one has shown its write,
   or let another transaction follow it before the reset.
 
-In any other mode nothing may be lost, and in SC a forced reset is a broken promise by itself; so is
-one while a majority of the partition's voters lives, in any mode. Times of resets are mapped, with
-an error bound that is granted to the store.
+In any other mode nothing may be lost, and in SC a forced reset is a broken promise by itself, but
+for one that an operator has asked for, which is told as that and has an envelope in either mode. A
+reset while a majority of the partition's voters lives breaks a promise in any mode. Times of resets
+are mapped, with an error bound that is granted to the store.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _forbidden(
         for place in range(1, len(tree)):
             envelope = Envelope(tree=tree, place=place, states=states)
             reset = envelope.reset
-            if setting.declaration.mode == STRONG_CONSISTENCY:
+            if setting.declaration.mode == STRONG_CONSISTENCY and not reset.asked:
                 yield (
                     RESET_IN_SC,
                     _of_reset(

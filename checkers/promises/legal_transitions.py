@@ -122,12 +122,15 @@ SUPERSEDING = frozenset(
 @attrs.frozen(kw_only=True)
 class Forced:
     """A reset that was told: at ``node`` (``None`` where that was not told), of those ``copies``
-    that it may go on with. ``restores``: it takes up what an earlier one had cut off.
+    that it may go on with. ``restores``: it takes up what an earlier one had cut off. ``asked``, by
+    an operator: then other nodes take the place of those that are lost, and where none is left one
+    of them begins anew.
     """
 
     node: str | None
     copies: Nodes
     restores: bool = False
+    asked: bool = False
 
 
 def forced_transition(
@@ -148,7 +151,7 @@ def forced_transition(
     named = {node for each in (after.planned, after.pending) for node in each or ()}
     if forced.restores:
         named |= after.stable or frozenset()
-    if not named <= forced.copies or after.planned == chosen:
+    if not (named <= forced.copies or forced.asked) or after.planned == chosen:
         return None
     return next(
         (

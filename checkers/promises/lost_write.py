@@ -81,7 +81,7 @@ class LostWrite:
                 anomalies[name] = Anomaly(count=len(of_name), examples=examples)
         if torn := _torn(each, tables, lookup):
             anomalies[TORN_BY_RESET] = torn
-        if setting.resets and setting.declaration.may_lose:
+        if setting.may_lose:
             statistics |= _by_permission(permissions)
         whole: dict[str, Any] = {"lost_writes": statistics}
         if each:
@@ -128,7 +128,7 @@ def _attributed(
 
 def permitted(lost: pa.Table, tables: Tables, setting: Setting) -> list[Permission | None]:
     """Return for each row of ``lost`` the envelope inside which it lies, if it lies in one."""
-    if not (setting.resets and setting.declaration.may_lose):
+    if not setting.may_lose:
         return [None] * lost.num_rows
     found = list(cut_off(lost, tables, setting, tables))
     writes = tables.get(CUT_OFF_WRITES, LOST.empty_table())

@@ -5,7 +5,7 @@ have been given up with an outcome that it took. What an envelope is says ``enve
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -136,15 +136,19 @@ class Permission:
     through: Loss | None = None
 
 
-def permission(tree: GenerationTree, loss: Loss, states: pa.Table) -> Permission | None:
-    """Return the first reset that may have cost ``loss``; ``None`` where none may.
+def permission(
+    tree: GenerationTree, loss: Loss, states: pa.Table, permits: Callable[[Reset], bool]
+) -> Permission | None:
+    """Return the first reset that ``permits`` losses and may have cost ``loss``; ``None`` where
+    none may.
 
     Only a reset on the way from the generation of the write to that of the read that misses it: a
     branch that was left without telling of it permits nothing.
     """
     for place in _edges(tree, loss):
         envelope = Envelope(tree=tree, place=place, states=states)
-        if not envelope.reset.restores and envelope.reaches(loss):
+        reset = envelope.reset
+        if permits(reset) and not reset.restores and envelope.reaches(loss):
             held = envelope.held(loss)
             # What survived this reset, a later one may have cost.
             if held is not Held.BY_SURVIVOR:

@@ -39,7 +39,7 @@ class ByGeneration:
 def by_generation(ops: Ops, micro_ops: pa.Table, setting: Setting) -> ByGeneration:
     """Cut the registers of partitions that were reset, of a store that may lose by that."""
     every = np.arange(len(ops.keys))
-    trees = trees_of(setting.resets) if setting.declaration.may_lose else {}
+    trees = trees_of(setting.resets) if setting.may_lose else {}
     where = _partitions(ops, micro_ops) if trees else np.full(len(ops.keys), -1)
     cut = np.flatnonzero(np.isin(where, list(trees)))
     if not len(cut):

@@ -2,7 +2,8 @@
 
 Such a seed has seven nodes with data and metastorage apart from them. In turn, majorities of them
 are killed one behind the other, are cut off from metastorage, lag behind before the others go, or
-all nodes are stopped and started. All of it is drawn from the seed alone, so the same seed in the
+all nodes are stopped and started; some losses an operator ends by a reset, and replicas are
+restarted. All of it is drawn from the seed alone, so the same seed in the
 other mode, or without phase 2, meets the same faults.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from random import Random
 
+from clusters.reference.zones import ZONE
 from harness.plan.overrides import said
 
 ASKED_BY = "system.mode"
@@ -93,9 +95,7 @@ def _schedule(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     """The stories of a seed, one after the other, as long as there is time."""
     at_s, first = draw.uniform(*FIRST_S), True
     while True:
-        story = draw.choices((_chain, _lag, _loss, _apart, _one_by_one, _all), (5, 3, 2, 2, 1, 3))[
-            0
-        ]
+        story = draw.choices(tuple(_STORIES), tuple(_STORIES.values()))[0]
         rows = list(story(draw, data))
         end_s = max(float(str(row["at_s"])) + float(str(row["hold_s"])) for row in rows)
         if not first and at_s + end_s > DRIVE_S - CALM_S:
@@ -157,8 +157,33 @@ def _all(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     yield _row(0.0, "full-restart", ("all",), 14.0) | {"options": options}
 
 
-_STORIES = (_chain, _lag, _loss, _apart, _one_by_one, _all)
-_WEIGHTS = (5, 3, 3, 2, 1, 3)
+def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """A majority lags or not, and is lost for good; an operator resets what it leaves."""
+    size = draw.randint(MAJORITY, DATA_NODES - 1)
+    gone, left = _parts(draw, data, (size, DATA_NODES - size))
+    lag_s = draw.choice((0.0, 1.0, 2.0))
+    if lag_s:
+        yield _row(0.0, "partition", left, lag_s + 0.3)
+    hold_s = draw.uniform(8.0, 10.0)
+    yield _row(lag_s, "kill", gone, hold_s)
+    asked_s = lag_s + draw.uniform(3.0, 5.0)  # once it is noticed
+    yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", lag_s + hold_s + 0.5 - asked_s)
+
+
+def _restart(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """Replicas are restarted by an operator, all or those of a node, where another may be gone."""
+    one, other = draw.sample(data, 2)
+    on = draw.choice(("", f" ON '{one}'"))
+    gone_s = draw.choice((0.0, 4.0))  # longer than any detection
+    if gone_s:
+        yield _row(0.0, "kill", (other,), gone_s + draw.uniform(1.0, 2.0))
+    yield _asked(gone_s, f"RESTART PARTITIONS OF ZONE {ZONE}{on}", 2.0)
+
+
+_STORIES = {
+    **{_chain: 10, _lag: 6, _loss: 4, _apart: 4, _one_by_one: 2, _all: 6},
+    **{_reset: 2, _restart: 1},
+}
 
 
 def _parts(
@@ -171,6 +196,11 @@ def _parts(
         found.append(tuple(sorted(some[:size])))
         some = some[size:]
     return tuple(found)
+
+
+def _asked(at_s: float, statement: str, hold_s: float) -> Row:
+    options = {"statements": [statement]}
+    return _row(at_s, "ddl", ("all",), hold_s) | {"options": options}
 
 
 def _row(at_s: float, kind: str, nodes: tuple[str, ...], hold_s: float) -> Row:

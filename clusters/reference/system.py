@@ -546,6 +546,7 @@ class ReferenceSystem:
             warnings=answer.warnings,
             problem="" if problem is None else f"{problem.kind}: {problem.message}",
             doubtful=problem is not None and problem.doubtful,
+            retry="" if problem is None else problem.retry,
         )
 
     def fixed(self) -> str:
@@ -566,8 +567,8 @@ class ReferenceSystem:
         """See ``harness.protocols.statement_language.AlteredByStatements``."""
         if self._zones is None:
             return [self.fixed()]
-        views = await self._views(cluster, ("ZONES", "TABLES"))
-        return differing(alteration(self._zones, text), views)
+        views = await self._views(cluster, ("PARTITION_STATES", "ZONES", "TABLES"))
+        return differing(self._zones, alteration(self._zones, text), views)
 
     def fixed_members(self) -> str:
         """See ``harness.protocols.cluster_membership.ChangesMembers``."""

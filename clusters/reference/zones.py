@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import attrs
 
+from clusters.reference.node.availability.majority import Standing
 from clusters.reference.node.catalog.catalog import PRIMARY_ZONE, Catalog
 from clusters.reference.node.catalog.filters import filtered
 from clusters.reference.node.catalog.grammar import parse
@@ -35,6 +36,8 @@ from clusters.reference.node.catalog.statements import (
     AlterTableGroup,
     AlterZone,
     Describe,
+    ResetPartitions,
+    RestartPartitions,
     Select,
 )
 from clusters.reference.node.config import (
@@ -93,14 +96,17 @@ class Options(Protocol):
 Cell = int | str | None
 # Read in this order: what is read later is as new as what it is compared with, or newer.
 VIEWS = {
+    "PARTITION_STATES": "SELECT * FROM SYSTEM.PARTITION_STATES",
     "ZONES": "SELECT * FROM SYSTEM.ZONES",
     "LOGICAL_TOPOLOGY": "SELECT * FROM SYSTEM.LOGICAL_TOPOLOGY",
     "TABLES": "SELECT * FROM SYSTEM.TABLES",
     "ASSIGNMENTS": "SELECT * FROM SYSTEM.ASSIGNMENTS",
 }
-Alteration = AlterZone | AlterTableGroup | AlterTable
+Recovery = ResetPartitions | RestartPartitions
+Alteration = AlterZone | AlterTableGroup | AlterTable | Recovery
 WAITS = (JOINT, SCALE_UP, SCALE_DOWN)
 OFF = seconds(None)
+NOT_WHOLE = (Standing.MINORITY.name, Standing.LOST.name)
 
 
 @attrs.frozen
@@ -246,19 +252,44 @@ def zones_of(
 
 
 def alteration(zones: Zones, text: str) -> Alteration:
-    """The statement in ``text``, which alters a zone of ``zones``, or the zone of a table. Raises
-    ``SqlError``, and ``ValueError`` for a statement of another kind.
+    """The statement in ``text``, which alters a zone of ``zones``, or the zone of a table, or
+    recovers its partitions. Raises ``SqlError``, and ``ValueError`` for a statement of another
+    kind.
     """
     statement = parse(text)
+    catalog = _catalog(zones.ddl)
+    if isinstance(statement, ResetPartitions | RestartPartitions):
+        _recovered(statement, catalog)
+        return statement
     if not isinstance(statement, AlterZone | AlterTableGroup | AlterTable):
-        expected = "ALTER ZONE, ALTER TABLE GROUP or ALTER TABLE"
+        expected = "ALTER ZONE, ALTER TABLE GROUP, ALTER TABLE, RESET or RESTART PARTITIONS"
         raise ValueError(f"expected {expected} (got {text[:40]!r})")
-    _catalog(zones.ddl).apply(statement)
+    catalog.apply(statement)
     return statement
 
 
-def differing(statement: Alteration, views: Mapping[str, Table]) -> list[str]:
-    """What ``views``, ZONES and TABLES among them, have otherwise than ``statement`` says."""
+def _recovered(statement: Recovery, catalog: Catalog) -> frozenset[str]:
+    """The names of the tables whose partitions ``statement`` recovers. Raises ``SqlError``."""
+    if statement.kind == "TABLE":
+        return frozenset({catalog.table(statement.name).name})
+    return frozenset(table.name for table in catalog.group(catalog.zone(statement.name).name))
+
+
+def differing(zones: Zones, statement: Alteration, views: Mapping[str, Table]) -> list[str]:
+    """What ``views``, ZONES, TABLES and PARTITION_STATES among them, have otherwise than
+    ``statement`` says. A restart leaves no trace in them.
+    """
+    if isinstance(statement, RestartPartitions):
+        return []
+    if isinstance(statement, ResetPartitions):
+        tables = _recovered(statement, _catalog(zones.ddl))
+        return [
+            f"partition {row['PARTITION_ID']} of {row['TABLE_NAME']} has {row['STATE']}"
+            for row in views["PARTITION_STATES"].named()
+            if row["TABLE_NAME"] in tables
+            and row["STATE"] in (NOT_WHOLE if statement.numbers else NOT_WHOLE[:1])
+            and row["PARTITION_ID"] in (statement.numbers or (row["PARTITION_ID"],))
+        ]
     if isinstance(statement, AlterTable):
         return _differing_table(statement, views["TABLES"])
     zone = statement.name.full
@@ -468,8 +499,8 @@ def _catalog(ddl: Sequence[str]) -> Catalog:
     for number, told in enumerate(ddl, 1):
         try:
             statement = parse(told)
-            if isinstance(statement, Describe | Select):
-                raise PlanError("system.ddl", f"statement {number}: no query")
+            if isinstance(statement, Describe | Select | ResetPartitions | RestartPartitions):
+                raise PlanError("system.ddl", f"statement {number}: expected CREATE, ALTER or DROP")
             catalog = catalog.apply(statement)
         except SqlError as error:
             raise PlanError("system.ddl", f"statement {number}: {error}") from error

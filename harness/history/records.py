@@ -152,6 +152,7 @@ class EventKind(enum.StrEnum):
     SNAPSHOT_INSTALLED = "snapshot-installed"
     LOG_TRUNCATED = "log-truncated"
     TORN_TAIL = "torn-tail"
+    RESET_ASKED = "reset-asked"  # by an operator: the reset of that generation
     RESTORED = "restored"
     STORAGE_ERROR = "storage-error"
     LOST_LOG = "lost-log"  # seen by another: the node has lost what it had acknowledged as durable

@@ -97,6 +97,17 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     schedule: tuple[PlannedFault, ...] = ()
     resets: tuple[Reset, ...] = ()
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether one of ``resets`` may have cost acknowledged writes."""
+        return any(map(self.permits, self.resets))
+
+    def permits(self, reset: Reset) -> bool:
+        """Whether ``reset`` may cost acknowledged writes, inside its envelope: by the mode, or
+        since an operator has asked for it.
+        """
+        return self.declaration.may_lose or reset.asked
+
 
 class Exchange(enum.StrEnum):
     """The rows that a kernel must see together."""

@@ -36,7 +36,8 @@ acknowledged by a generation that was over."""
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
     """A forced reset of ``partition``: ``generation`` goes on from ``previous``, up to the entry
     ``base_index`` of ``base_term``, with the copies on ``survivors``; all three ``None`` where the
-    store does not tell. ``restores``: it takes up what an earlier reset had cut off.
+    store does not tell. ``restores``: it takes up what an earlier reset had cut off. ``asked``: by
+    an operator, so that the mode of the store says nothing of it.
     """
 
     partition: int
@@ -50,6 +51,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     base_term: int | None = None
     survivors: tuple[str, ...] | None = None
     restores: bool = False
+    asked: bool = False
 
 
 def resets_of(events: Iterable[Mapping[str, Any]]) -> tuple[Reset, ...]:
@@ -60,16 +62,18 @@ def resets_of(events: Iterable[Mapping[str, Any]]) -> tuple[Reset, ...]:
     tells resets without their generation (``EventKind.RESET``) has them numbered in order of time.
     """
     rows = [row for row in events if row["partition"] is not None]
-    restored = {
-        (row["partition"], row.get("generation"))
-        for row in rows
-        if row["kind"] == EventKind.RESTORED
-    }
+    restored, asked = (
+        {(row["partition"], row.get("generation")) for row in rows if row["kind"] == kind}
+        for kind in (EventKind.RESTORED, EventKind.RESET_ASKED)
+    )
     numbered: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["kind"] == EventKind.PARTITION_RESET and row.get("generation") is not None:
             numbered.setdefault((row["partition"], row["generation"]), []).append(row)
-    found = [_numbered(told, (where in restored)) for where, told in numbered.items()]
+    found = [
+        _numbered(told, restores=where in restored, asked=where in asked)
+        for where, told in numbered.items()
+    ]
     partitions = {partition for partition, _ in numbered}
     plain: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: (row["at_ns"], row["node"])):
@@ -84,7 +88,7 @@ def _order(reset: Reset) -> tuple[int, int]:
     return reset.earliest_ns, reset.generation
 
 
-def _numbered(told: list[Mapping[str, Any]], restores: bool) -> Reset:
+def _numbered(told: list[Mapping[str, Any]], *, restores: bool, asked: bool) -> Reset:
     first = min(told, key=lambda row: (row["at_ns"], row["node"]))
     previous, survivors = first.get("previous_generation"), first.get("survivors")
     return Reset(
@@ -99,6 +103,7 @@ def _numbered(told: list[Mapping[str, Any]], restores: bool) -> Reset:
         base_term=first.get("base_term"),
         survivors=None if survivors is None else tuple(survivors),
         restores=restores,
+        asked=asked,
     )
 
 

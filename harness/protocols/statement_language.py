@@ -12,7 +12,8 @@ from harness.protocols.cluster_membership import ChangesMembers
 
 class StatementAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a statement: the rows of a query. ``problem`` is empty where it was carried
-    out; ``doubtful``: it may have been, though there is a problem.
+    out; ``doubtful``: it may have been, though there is a problem. ``retry``: whether to try again
+    (``never``: every try is refused alike), in the store's words, where it tells.
     """
 
     columns: tuple[str, ...] = ()
@@ -20,6 +21,7 @@ class StatementAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     problem: str = ""
     doubtful: bool = False
+    retry: str = ""
 
 
 @runtime_checkable

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from clusters.providers.sim.loop import simulate
+from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.service import CatalogService
+from clusters.reference.node.catalog.statements import Recovery
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.metastorage.metastorage import Metastorage
 from clusters.reference.node.metastorage.metastorage_client import LeaderHint
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed, SqlReply
-from clusters.reference.node.wire.reports import AskSql
+from clusters.reference.node.wire.reports import AskSql, SqlReport
 
 ZONE = "CREATE ZONE z WITH PARTITIONS = 2"
 
@@ -38,6 +40,15 @@ class Group:
         return self.store.apply(Entry(1, self.index, data))
 
 
+async def recover(statement: Recovery, catalog: Catalog, limit_s: float) -> SqlReport | Failed:
+    """Refuses what names numbers; else tells the zone, and how much time there was."""
+    if statement.numbers:
+        return Failed(codes.MAJORITY_LIVES, "they live")
+    return SqlReport(
+        columns=("ZONE", "MS"), rows=((catalog.zone(statement.name).name, int(limit_s * 1000)),)
+    )
+
+
 def service(group: Group) -> CatalogService:
     made: Any = group
     return CatalogService(
@@ -46,6 +57,7 @@ def service(group: Group) -> CatalogService:
         group=made,
         state=lambda catalog: made,
         warnings=lambda catalog, statement: (),
+        recover=recover,
         event_log=EventLog(boot="boot", wall_ns=lambda: 7),
     )
 
@@ -69,6 +81,30 @@ def test_what_changes_nothing_is_answered_by_a_leader_that_a_quorum_knows(statem
         answer = await leader.serve(AskSql(statement, 1000))
         assert isinstance(answer, Failed)
         assert answer.code == codes.NOT_LEADER
+
+    simulate(scenario())
+
+
+def test_a_statement_on_partitions_is_carried_out_by_a_leader_that_a_quorum_knows() -> None:
+    async def scenario() -> None:
+        group = Group(Metastorage())
+        leader = service(group)
+        await leader.serve(AskSql(ZONE, 1000))
+        answer = await leader.serve(AskSql("RESET PARTITIONS OF ZONE z", 2000))
+        assert isinstance(answer, SqlReply)
+        # Before its asker gives up.
+        assert answer.report.rows == (("Z", 1500),)
+        answer = await leader.serve(AskSql("RESTART PARTITIONS (0) OF ZONE z", 2000))
+        assert isinstance(answer, SqlReply)
+        problem = answer.report.problem
+        assert problem is not None
+        assert (problem.kind, problem.retry) == (codes.MAJORITY_LIVES, codes.Retry.NEVER)
+        answer = await leader.serve(AskSql("RESET PARTITIONS OF ZONE y", 2000))
+        assert isinstance(answer, SqlReply)
+        assert answer.report.problem is not None
+        assert answer.report.problem.kind == "NoSuchObject"
+        group.leads = False
+        assert isinstance(await leader.serve(AskSql("RESET PARTITIONS OF ZONE z", 9)), Failed)
 
     simulate(scenario())
 

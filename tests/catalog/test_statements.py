@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,13 +28,16 @@ from clusters.reference.node.catalog.statements import (
     DropTable,
     DropZone,
     Name,
+    ResetPartitions,
+    RestartPartitions,
     Select,
 )
 
 
 def options(text: str) -> dict[str, object]:
     statement = parse(text)
-    assert not isinstance(statement, (DropZone, DropTable, Describe, Select))
+    without = (DropZone, DropTable, Describe, Select, ResetPartitions, RestartPartitions)
+    assert not isinstance(statement, without)
     return {
         option.name: option.value.parts if isinstance(option.value, Name) else option.value
         for option in statement.options
@@ -164,10 +168,57 @@ def test_names_may_be_qualified_and_quoted(text: str, full: str) -> None:
     assert statement.name.full == full
 
 
+NAMED: dict[str, Any] = {"kind": "ZONE", "name": Name(("Z",), Place(1, 26))}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("RESET PARTITIONS OF ZONE Z", ResetPartitions(**NAMED)),
+        ("reset partitions of zone z;", ResetPartitions(**NAMED)),
+        (
+            "RESET PARTITIONS (0, 2, 2) OF TABLE a.t",
+            ResetPartitions(kind="TABLE", name=Name(("A", "T"), Place(1, 37)), numbers=(0, 2)),
+        ),
+        (
+            "RESTART PARTITIONS OF ZONE \"z\" ON 'n2', 'n1'",
+            RestartPartitions(kind="ZONE", name=Name(("z",), Place(1, 28)), nodes=("n2", "n1")),
+        ),
+        (
+            "RESTART PARTITIONS (7) OF TABLE reset",
+            RestartPartitions(kind="TABLE", name=Name(("RESET",), Place(1, 33)), numbers=(7,)),
+        ),
+    ],
+)
+def test_statements_on_partitions(text: str, found: ResetPartitions | RestartPartitions) -> None:
+    assert parse(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("RESET PARTITIONS () OF ZONE z", ")"),
+        ("RESET PARTITIONS ('1') OF ZONE z", "'1'"),
+        ("RESET PARTITION OF ZONE z", "PARTITION"),
+        ("RESET PARTITIONS OF ZONE z ON 'n1'", "ON"),
+        ("RESTART PARTITIONS OF ZONE z ON n1", "n1"),
+    ],
+)
+def test_a_statement_on_partitions_that_is_wrong_names_the_token(text: str, token: str) -> None:
+    with pytest.raises(SqlSyntaxError) as found:
+        parse(text)
+    assert found.value.token == token
+
+
 @pytest.mark.parametrize(
     ("text", "token", "place", "expected"),
     [
-        ("", "", Place(1, 1), ("ALTER", "CREATE", "DESCRIBE", "DROP", "SELECT")),
+        (
+            "",
+            "",
+            Place(1, 1),
+            ("ALTER", "CREATE", "DESCRIBE", "DROP", "RESET", "RESTART", "SELECT"),
+        ),
         ("CREATE FOO x", "FOO", Place(1, 8), ("TABLE", "ZONE")),
         ("CREATE ZONE", "", Place(1, 12), ("IF", "a name", "a quoted name")),
         ("CREATE ZONE z WITH\n  PARTITIONS 3", "3", Place(2, 14), ("'='",)),

@@ -42,6 +42,7 @@ class ResetEvent:
     base: int | None = None
     base_term: int = 1
     restores: bool = False
+    asked: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +113,8 @@ def events_of(history: ResetHistory) -> pa.Table:
         rows.append(row)
         if reset.restores:
             rows.append(row | {"kind": EventKind.RESTORED.value})
+        if reset.asked:
+            rows.append(row | {"kind": EventKind.RESET_ASKED.value})
     return pa.Table.from_pylist(rows, schema=schema.EVENTS)
 
 

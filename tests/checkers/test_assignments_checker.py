@@ -347,6 +347,7 @@ def available(
     return names(CHECKER.judge(tables(changes, **more), told, None))  # type: ignore[arg-type]
 
 
+ILLEGAL = "illegal-transition"
 FORCED = wrote(9, 2.0, pending="a", planned=None, lock=None)
 ALONE = wrote(11, 2.2, stable="a", pending=None, planned=None)
 
@@ -385,6 +386,22 @@ def test_a_reset_that_was_told_forces_pending_without_an_event(variant: str) -> 
 )
 def test_a_reset_explains_no_other_step(forced: list[Any], resets: list[Reset]) -> None:
     assert "illegal-transition" in available([*BEGUN, *forced], *resets)
+
+
+def test_a_reset_that_an_operator_asked_for_may_bring_other_nodes_in_and_is_legal_in_sc() -> None:
+    forced = wrote(9, 2.0, pending="a", planned="abd", lock=None)
+    anew = wrote(9, 2.0, pending="d", planned=None, lock=None)  # of which no copy is left
+    asked = [msgspec.structs.replace(reset(), asked=True)]
+
+    for mode in ("SC", "HA"):
+        assert ILLEGAL not in available([*BEGUN, *forced], *asked, mode=mode)
+        begun = [msgspec.structs.replace(reset("d"), asked=True)]
+        assert ILLEGAL not in available([*BEGUN, *anew], *begun, mode=mode)
+        # The node that it was given to was lost before it had told of it.
+        row = asked_for(1, kind="reset-asked")
+        assert ILLEGAL not in available([*BEGUN, *forced], mode=mode, events=[row])
+    elsewhere = wrote(9, 2.0, pending="b", planned="abd", lock=None)
+    assert ILLEGAL in available([*BEGUN, *elsewhere], *asked)
 
 
 def test_each_reset_explains_one_step() -> None:

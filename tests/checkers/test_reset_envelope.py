@@ -253,6 +253,32 @@ def test_without_ha_a_reset_permits_nothing(mode: str) -> None:
     assert ("reset-in-sc" in found.anomalies) is (mode == "SC")
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_in_sc_a_reset_that_an_operator_asked_for_has_the_envelope_of_ha(name: str) -> None:
+    history, _ = CASES[name]
+    asked = tuple(attrs.evolve(each, asked=True) for each in history.resets)
+
+    strict = verdict_of(attrs.evolve(history, resets=asked), declaration=STRICT)
+    available = verdict_of(history)
+
+    assert strict.outcome == available.outcome
+    assert strict.anomalies == available.anomalies
+    assert strict.observed == available.observed
+
+
+def test_in_sc_a_loss_needs_the_reset_that_was_asked_for_and_no_other() -> None:
+    # The second of two resets of the partition takes a write, and only the first was asked for.
+    asked, other = reset(asked=True), reset(2, 100, 110)
+    history = of(*AB, asked, w(1, 3, 80), other, s(120, (1, (1, 2))))
+
+    found = verdict_of(history, declaration=STRICT)
+
+    assert {"reset-in-sc", "lost-write"} <= found.anomalies.keys()
+    assert "lost-by-reset" not in found.observed
+    history = of(*AB, asked, w(1, 3, 80), attrs.evolve(other, asked=True), s(120, (1, (1, 2))))
+    assert verdict_of(history, declaration=STRICT).outcome == "valid"
+
+
 def test_a_reset_in_sc_is_a_violation_though_nothing_was_lost() -> None:
     history, _ = CASES["nothing lost"]
 

@@ -288,7 +288,9 @@ def strings_of(module: object) -> set[str]:
 
 def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
     own = {client.CONNECT_FAILED, client.CONNECTION_LOST, client.BAD_ANSWER}
-    assert strings_of(codes) | own == set(client.ERRORS)
+    # What refuses statements on partitions answers no transaction.
+    assert strings_of(codes) - set(codes.OF_RECOVERY) | own == set(client.ERRORS)
+    assert set(codes.OF_RECOVERY) < strings_of(codes)
     doubtful = {c for c, row in client.ERRORS.items() if row.at_commit is Certainty.INDEFINITE}
     assert doubtful == {
         codes.LEASE_LOST, codes.LEADER_LOST, codes.PEER_LOST, codes.COMMIT_TIMEOUT,
@@ -296,6 +298,22 @@ def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
     }  # fmt: skip
     assert all(len(meaning.reason) > 20 for meaning in client.ERRORS.values())
     assert strings_of(events) <= {str(kind) for kind in EventKind}
+
+
+def test_every_code_of_the_node_says_whether_to_try_again() -> None:
+    assert set(codes.RETRY) == strings_of(codes)
+    doubtful = {code for code, retry in codes.RETRY.items() if retry is codes.Retry.IN_DOUBT}
+    # What may have happened is not to be done twice, and what did not happen is in no doubt.
+    assert doubtful == strings_of(codes) - codes.DEFINITE - set(codes.OF_RECOVERY)
+    later = {code for code, retry in codes.RETRY.items() if retry is codes.Retry.LATER}
+    assert {codes.NO_MAJORITY, codes.PARTITION_LOST, codes.RESET_WAITS} < later
+    never = {code for code, retry in codes.RETRY.items() if retry is codes.Retry.NEVER}
+    assert never == {
+        codes.NO_TRANSACTION, codes.KIND, codes.READ_ONLY, codes.TOO_LARGE, codes.NO_TABLE,
+        codes.NO_PARTITION, codes.NO_REPLICA, codes.MAJORITY_LIVES, codes.NO_COPY,
+    }  # fmt: skip
+    # The client goes on elsewhere by itself only where that is said to help.
+    assert codes.RETRY[codes.NODE_STOPPING] is codes.Retry.AT_ONCE
 
 
 def test_only_what_was_certainly_not_proposed_is_a_failure_at_commit() -> None:

@@ -44,13 +44,29 @@ def test_most_seeds_lose_a_majority_and_half_have_phase_2() -> None:
     ]
     phase2 = sum(bool(plan.system.options["phase2"]) for plan in found)
 
-    assert set(kinds) == {"kill", "partition", "full-restart", "successive-loss"}
+    assert set(kinds) == {"kill", "partition", "full-restart", "successive-loss", "ddl"}
     assert len(lost) > 0.7 * len(found)
     assert 0.3 * len(found) < phase2 < 0.7 * len(found)
     assert sum(bool(plan.promise.during) for plan in found) > 0.05 * len(found)
     for plan in found:
         end_s = max(fault.at_s + fault.hold_s for fault in plan.nemesis.schedule)
         assert end_s <= plan.drive.duration_s - CALM_S / 2
+
+
+def test_few_seeds_have_an_operator_who_resets_or_restarts_partitions() -> None:
+    found = plans("SC")
+    statements = [
+        (str(fault.options["statements"][0]), plan.nemesis.schedule)
+        for plan in found
+        for fault in plan.nemesis.schedule
+        if fault.kind == "ddl"
+    ]
+
+    assert {text.split()[0] for text, _ in statements} == {"RESET", "RESTART"}
+    assert 0.05 * len(found) < len(statements) < 0.4 * len(found)
+    for text, schedule in statements:
+        lost = any(f.kind == "kill" and f.target.count(",") + 1 >= MAJORITY for f in schedule)
+        assert lost or text.startswith("RESTART")
 
 
 def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:

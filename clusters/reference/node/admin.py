@@ -1,5 +1,6 @@
 """``python -m clusters.reference.node.admin HOST:PORT``: a node's state and events, to read;
-and the voters of metastorage, to change.
+statements to carry out, those that recover partitions among them; and the voters of metastorage, to
+change.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from clusters.reference.node.wire.reports import (
     AdminQuestion,
     AskEvents,
     AskKey,
+    AskSql,
     AskStatus,
     AskVoters,
     EventBatch,
     KeyReport,
     NodeReport,
+    SqlReport,
     VotersReport,
 )
 
@@ -31,6 +34,7 @@ SHOWN_BYTES = 32  # of a value
 NS_PER_S = 1_000_000_000
 MAX_PORT = 65_535
 VOTERS_LIMIT_MS = 30_000
+SQL_LIMIT_MS = 10_000
 
 
 class Refused(Exception):
@@ -165,6 +169,20 @@ async def change_voters(network: Network, host: str, port: int, names: str) -> I
     return iter([f"voters of metastorage: {' '.join(answer.voters)}"])
 
 
+async def carry_out(network: Network, host: str, port: int, statement: str) -> Iterator[str]:
+    """Have ``statement`` carried out; the rows of its answer. Raises ``Refused``."""
+    question = AskSql(statement, SQL_LIMIT_MS)
+    answer = await ask(network, host, port, question, SQL_LIMIT_MS / 1000 + LIMIT_S)
+    if not isinstance(answer, SqlReport):
+        raise Refused("another answer")
+    if (problem := answer.problem) is not None:
+        retry = f" (try again: {problem.retry})" if problem.retry else ""
+        doubt = "it may have been carried out: " if problem.doubtful else ""
+        raise Refused(f"{doubt}{problem.kind}: {problem.message}{retry}")
+    rows = (answer.columns, *answer.rows) if answer.columns else ()
+    return ("  ".join("NULL" if cell is None else str(cell) for cell in row) for row in rows)
+
+
 async def show(
     network: Network, host: str, port: int, key: bytes | None, table: str = ""
 ) -> Iterator[str]:
@@ -185,8 +203,8 @@ async def show(
 
 
 def main() -> int:
-    """Print the node's state, or change metastorage's voters; 1 where it does not answer, or
-    refuses.
+    """Print the node's state, carry out a statement or change metastorage's voters; 1 where it
+    does not answer, or refuses.
     """
     # Here, not above: a user of ``ask`` alone brings a network of its own.
     from clusters.reference.node.runtime.real import TcpNetwork
@@ -196,6 +214,7 @@ def main() -> int:
     parser.add_argument("--key", metavar="HEX", help="show the versions of this key instead")
     parser.add_argument("--table", metavar="NAME", default="", help="the table of the key")
     parser.add_argument("--voters", metavar="NAMES", help="make these nodes metastorage's voters")
+    parser.add_argument("--sql", metavar="STATEMENT", help="carry out this statement")
     arguments = parser.parse_args()
     host, _, port = arguments.address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
@@ -206,11 +225,13 @@ def main() -> int:
         parser.error("the key must be hexadecimal")
     if key == b"":
         parser.error("the key must have a byte at least")
-    work = (
-        show(TcpNetwork(), host, int(port), key, arguments.table)
-        if arguments.voters is None
-        else change_voters(TcpNetwork(), host, int(port), arguments.voters)
-    )
+    network, number = TcpNetwork(), int(port)
+    if arguments.voters is not None:
+        work = change_voters(network, host, number, arguments.voters)
+    elif arguments.sql is not None:
+        work = carry_out(network, host, number, arguments.sql)
+    else:
+        work = show(network, host, number, key, arguments.table)
     try:
         for line in asyncio.run(work):
             print(line)

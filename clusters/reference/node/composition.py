@@ -138,6 +138,7 @@ class Components:
             revision=lambda: self.metastorage.revision,
             log_of=lambda number: self.replicas.log_of(number),
             start_of=lambda number: self.replicas.start_of(number),
+            restart=None if self.zoned is None else self.zoned.restart_replica,
             tasks=self.tasks,
             failure=self.failure,
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from clusters.reference.node import events
 from clusters.reference.node.availability.driver import ResetDriver
 from clusters.reference.node.availability.majority import Refusals, standing
+from clusters.reference.node.availability.manual_recovery import ManualRecovery
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.service import CatalogService, SqlClient
@@ -129,6 +130,9 @@ class ZonedParts:
             event_log=event_log,
             phase2=zoned.phase2,
         )
+        self._recovery = ManualRecovery(
+            view=view, resets=self._resets.of_operators(), serving=lambda: group.serving
+        )
         self._catalog = CatalogService(
             node=config.node,
             view=view,
@@ -137,6 +141,7 @@ class ZonedParts:
             warnings=lambda catalog, statement: zone_driver.warnings(
                 catalog, statement, logical.topology(view)
             ),
+            recover=self._recovery.execute,
             event_log=event_log,
         )
 
@@ -172,6 +177,7 @@ class ZonedParts:
             tasks=tasks,
         )
         self._resets.connect(ask)
+        self._recovery.connect(ask)
         leader: Callable[[], str | None] = lambda: self._group.leader  # noqa: E731
         self._sql = SqlClient(leader=leader, ask=ask)
         self._change_voters = VotersClient(leader=leader, ask=ask)
@@ -221,6 +227,10 @@ class ZonedParts:
             return await self._catalog.serve(body)
         return await self._topology.serve(body)
 
+    async def restart_replica(self, number: int) -> PeerAnswer:
+        """Stop the replica of partition ``number`` here and start it again."""
+        return await self._partitions.restart(number)
+
     async def execute(self, question: AskSql) -> SqlReport:
         """The answer to a statement, by the leader of metastorage."""
         return await self._sql.execute(question)
@@ -241,6 +251,8 @@ class ZonedParts:
         self._zones.observed(change)
         self._rebalance.observed(change)
         self._resets.observed(change)
+        if logical.LOGICAL in change.entries:
+            self._recovery.topology_changed()
         self._partitions.observed(change)
 
     def tick(self) -> None:

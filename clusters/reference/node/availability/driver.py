@@ -63,7 +63,8 @@ class ResetDriver:
         self._phase2 = phase2
         self._view, self._group, self._clock = view, group, clock
         self._topology, self._settled = topology, settled
-        self._resets = Resets(
+        self._new_resets = partial(
+            Resets,
             view=view,
             variant=variant,
             leases=leases,
@@ -71,11 +72,16 @@ class ResetDriver:
             propose=self._propose,
             event_log=event_log,
         )
+        self._resets = self._new_resets()
         self._unwind = UnwindDriver(
             view=view, variant=variant, leases=leases, propose=self._propose, event_log=event_log
         )
         self._drives = False
         self._news, self._changed = asyncio.Event(), asyncio.Event()
+
+    def of_operators(self) -> Resets:
+        """What resets partitions where an operator asks for it, with tries of its own."""
+        return self._new_resets()
 
     def connect(self, ask: Ask) -> None:
         """``ask`` reaches other nodes, and this one. To be called once, before ``run``."""

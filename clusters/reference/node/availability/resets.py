@@ -79,16 +79,28 @@ class Resets:
         """``ask`` reaches other nodes, and this one. To be called once, before ``reset``."""
         self._ask = ask
 
+    def cause(self, number: int) -> str:
+        """Why the last try to reset partition ``number`` came to nothing."""
+        tries = self._tries.get(number)
+        return next(reversed(tries.causes), "") if tries is not None else ""
+
     def topology_changed(self) -> None:
         """A node that has come may have what was missing."""
         for each in self._tries.values():
             each.again_s, each.delay_s = 0.0, AGAIN_S
 
     async def reset(
-        self, state: PartitionState, alive: tuple[str, ...], judged: Versioned | None
+        self,
+        state: PartitionState,
+        alive: tuple[str, ...],
+        judged: Versioned | None,
+        *,
+        fresh: tuple[str, ...] | None = None,
     ) -> bool:
         """Begin the next generation of a partition that has lost its majority by the topology
-        ``judged``, of the nodes ``alive``; whether nothing is left to do about it.
+        ``judged``, of the nodes ``alive``; whether nothing is left to do about it. ``fresh``, of a
+        reset that an operator asks for: the nodes that are to have the partition, too, and of which
+        the first begins it anew where no copy is left.
         """
         number = numbers(self._view).of(state.partition)
         holders = survivors.holders(state, alive)
@@ -108,37 +120,48 @@ class Resets:
         logs = await self._logs(number, tries, holders)
         if logs is None:
             return False
-        chosen = survivors.chosen(logs)
+        # A copy that is blank, or behind in its generation, can't be compared.
+        wholes = {node: log for node, log in logs.items() if log.whole}
+        chosen = survivors.chosen(wholes.items())
+        # Not where one that was passed over may have a copy.
+        gone = len(logs) == len(holders) and all(log.is_blank for log in logs.values())
+        if chosen is None and gone and fresh is not None and (*holders, *fresh):
+            reached("partition without any copy begun anew")
+            chosen = (*holders, *fresh)[0]
         if chosen is None:
             reached("reset waits for a whole copy")
-            text = f"no copy on {' '.join(holders)} is whole"
+            text = f"no copy on {' '.join(holders) or 'any node'} is whole"
             self._put_off(number, tries, text)
             return False
         conditions, operations = ended
-        whole = tuple(sorted(node for node, _ in logs))
+        whole = tuple(sorted(wholes))
         transition = transitions.reset(
             self._variant,
             state,
             chosen=chosen,
             survivors=whole,
-            members=survivors.members(state, alive, whole),
+            members=tuple(
+                sorted({chosen, *survivors.members(state, alive, whole), *(fresh or ())})
+            ),
+            manual=fresh is not None,
             # The majority is judged by this topology, and no node has come back since.
             conditions=(unchanged(LOGICAL, judged), *conditions),
             operations=operations,
         )
         if not await self._propose(transition.invoke):
             return False
-        reached("partition reset")
+        reached("partition reset" if fresh is None else "partition reset by an operator")
         self._tries.pop(number, None)
-        text = f"reset to {chosen}, of {' '.join(whole)}"
+        text = f"reset to {chosen}, of {' '.join(whole) or 'no copy'}"
         generation = state.generation + 1
-        self._events.add(events.REBALANCE_STAGE, text, partition=number, generation=generation)
+        kind = events.REBALANCE_STAGE if fresh is None else events.RESET_ASKED
+        self._events.add(kind, text, partition=number, generation=generation)
         return True
 
     async def _logs(
         self, number: int, tries: _Try, holders: tuple[str, ...]
-    ) -> list[tuple[str, LogReply]] | None:
-        """The logs of ``holders`` that are whole; ``None`` while one that may answer yet has not: a
+    ) -> dict[str, LogReply] | None:
+        """The logs of ``holders``; ``None`` while one that may answer yet has not: a
         holder that is out of this node's reach is not alive.
         """
 
@@ -156,10 +179,7 @@ class Resets:
             reached("reset waits for a holder in reach")
             text = f"{' '.join(waited)} may have more, and does not answer"
             self._put_off(number, tries, text)
-        if waited:
-            return None
-        # A copy that is blank, or behind in its generation, can't be compared.
-        return [(node, log) for node, log in found.items() if log.whole]
+        return None if waited else found
 
     def _put_off(self, number: int, tries: _Try, cause: str) -> None:
         """Try again later and later, and tell each cause once."""

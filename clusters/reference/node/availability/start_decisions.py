@@ -193,6 +193,12 @@ class StartDecisions:
                 begun.number, begun.previous, begun.base_index, begun.base_term, pending.survivors
             ),
         )
+        if pending.manual:
+            # Told here as well as by the leader of metastorage, which may be lost with its events.
+            text = f"an operator has asked for the reset to {self._node}"
+            self._events.add(
+                events.RESET_ASKED, text, partition=number, generation=state.generation
+            )
 
     async def _erase_diverged(self, number: int, event: Diverged) -> None:
         """Erase a replica whose data is not of the group's log: it begins anew, as another

@@ -1,5 +1,5 @@
-"""The SQL of zones and tables: a text to a statement (IEP-101, "Distribution zones configuration
-syntax", "Override rules", "Retrieve distribution zones configuration").
+"""The SQL of zones, tables and partitions: a text to a statement (IEP-101, "Distribution zones
+configuration syntax", "Override rules", "Retrieve distribution zones configuration").
 
 Where the seed's grammar is narrower than its examples the grammar here takes both: options are
 separated by ``,`` or ``&`` and may be grouped, ``;`` is optional, ``//`` and ``--`` begin comments,
@@ -34,6 +34,8 @@ from clusters.reference.node.catalog.statements import (
     Equal,
     Name,
     Option,
+    ResetPartitions,
+    RestartPartitions,
     Select,
     Statement,
 )
@@ -47,6 +49,7 @@ GRAMMAR = r"""
 ?statement: create_zone | alter_zone | drop_zone
           | create_table | alter_table | drop_table | alter_group
           | describe_zone | describe_table | describe_group | select
+          | reset_zone | reset_table | restart_zone | restart_table
 
 create_zone: "CREATE"i "ZONE"i absent name ["WITH"i options]
 alter_zone: "ALTER"i "ZONE"i present name _assigning options
@@ -59,6 +62,13 @@ describe_zone: "DESCRIBE"i "ZONE"i name
 describe_table: "DESCRIBE"i "TABLE"i name
 describe_group: "DESCRIBE"i "TABLE"i "GROUP"i name
 select: "SELECT"i selected "FROM"i name ["WHERE"i conditions]
+
+reset_zone: "RESET"i "PARTITIONS"i [numbers] "OF"i "ZONE"i name
+reset_table: "RESET"i "PARTITIONS"i [numbers] "OF"i "TABLE"i name
+restart_zone: "RESTART"i "PARTITIONS"i [numbers] "OF"i "ZONE"i name ["ON"i nodes]
+restart_table: "RESTART"i "PARTITIONS"i [numbers] "OF"i "TABLE"i name ["ON"i nodes]
+numbers: "(" NUMBER ("," NUMBER)* ")"
+nodes: STRING ("," STRING)*
 
 _assigning: "WITH"i | "SET"i
 absent: ["IF"i "NOT"i EXISTS]
@@ -136,6 +146,30 @@ class _Builder(lark.Transformer[lark.Token, Any]):
 
     def select(self, columns: _Many, view: Name, where: _Many | None) -> Select:
         return Select(view=view, columns=tuple(columns), where=tuple(where or ()), place=view.place)
+
+    def reset_zone(self, numbers: _Many | None, name: Name) -> ResetPartitions:
+        return ResetPartitions(kind="ZONE", name=name, numbers=tuple(numbers or ()))
+
+    def reset_table(self, numbers: _Many | None, name: Name) -> ResetPartitions:
+        return ResetPartitions(kind="TABLE", name=name, numbers=tuple(numbers or ()))
+
+    def restart_zone(
+        self, numbers: _Many | None, name: Name, nodes: _Many | None
+    ) -> RestartPartitions:
+        chosen, on = tuple(numbers or ()), tuple(nodes or ())
+        return RestartPartitions(kind="ZONE", name=name, numbers=chosen, nodes=on)
+
+    def restart_table(
+        self, numbers: _Many | None, name: Name, nodes: _Many | None
+    ) -> RestartPartitions:
+        chosen, on = tuple(numbers or ()), tuple(nodes or ())
+        return RestartPartitions(kind="TABLE", name=name, numbers=chosen, nodes=on)
+
+    def numbers(self, *numbers: lark.Token) -> _Many:
+        return _Many(dict.fromkeys(map(_number, numbers)))
+
+    def nodes(self, *names: lark.Token) -> _Many:
+        return _Many(dict.fromkeys(map(_string, names)))
 
     def absent(self, exists: lark.Token | None) -> bool:
         return exists is not None

@@ -15,7 +15,14 @@ from clusters.reference.node.catalog import views
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.sql_errors import SqlError
-from clusters.reference.node.catalog.statements import Ddl, Describe, Select
+from clusters.reference.node.catalog.statements import (
+    Ddl,
+    Describe,
+    Recovery,
+    ResetPartitions,
+    RestartPartitions,
+    Select,
+)
 from clusters.reference.node.groups.host import GroupHandle
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
@@ -33,6 +40,17 @@ READ_TIMEOUT_S = 1.0  # for a quorum to confirm that this node leads
 MAX_ATTEMPTS = 16  # of a statement that others overtake
 ASK_TIMEOUT_S = 2.0
 ASK_AGAIN_S = 0.1
+# So much earlier than its asker gives up, a leader answers a statement that takes its time.
+ANSWER_MARGIN_S = 0.5
+
+
+class Recover(Protocol):
+    """Carries out statements on partitions."""
+
+    async def __call__(
+        self, statement: Recovery, catalog: Catalog, limit_s: float
+    ) -> SqlReport | Failed:
+        """See ``availability.manual_recovery``. Raises ``SqlError``."""
 
 
 class CatalogService:
@@ -46,11 +64,13 @@ class CatalogService:
         group: GroupHandle,
         state: Callable[[Catalog], views.ClusterState],
         warnings: Callable[[Catalog, Ddl], tuple[str, ...]],
+        recover: Recover,
         event_log: events.EventLog,
     ) -> None:
         """``state``: what views tell beside the catalog; ``warnings``: what to tell of what
-        a statement has made or altered.
+        a statement has made or altered; ``recover`` carries out those on partitions.
         """
+        self._recover = recover
         self._node, self._view, self._group = node, view, group
         self._state, self._warnings, self._events = state, warnings, event_log
 
@@ -67,9 +87,24 @@ class CatalogService:
                 state = self._state(catalogs.read(self._view.get))
                 rows = views.answer(statement, state)
                 return SqlReply(SqlReport(columns=rows.columns, rows=rows.rows))
+            if isinstance(statement, ResetPartitions | RestartPartitions):
+                return await self._recovered(statement, body.limit_ms / 1000)
             return await self._apply(statement, " ".join(body.statement.split()))
         except SqlError as error:
             return SqlReply(SqlReport(problem=problem(error)))
+
+    async def _recovered(self, statement: Recovery, limit_s: float) -> PeerAnswer:
+        # Of a state that an earlier leader has left behind nothing is to be recovered.
+        if (refused := await self._deposed()) is not None:
+            return refused
+        catalog = catalogs.read(self._view.get)
+        answer = await self._recover(statement, catalog, max(limit_s - ANSWER_MARGIN_S, 0.0))
+        if isinstance(answer, Failed):
+            text, retry = answer.message, codes.RETRY[answer.code]
+            return SqlReply(
+                SqlReport(problem=SqlProblem(kind=answer.code, message=text, retry=retry))
+            )
+        return SqlReply(answer)
 
     async def _deposed(self) -> Failed | None:
         """Why what is applied here can't be told: a leader that was deposed without knowing would
@@ -141,9 +176,11 @@ class SqlClient:
         has passed; so is a query that was not answered.
         """
         try:
-            query = isinstance(parse(question.statement), Describe | Select)
+            statement = parse(question.statement)
         except SqlError as error:
             return SqlReport(problem=problem(error))
+        query = isinstance(statement, Describe | Select)
+        long = isinstance(statement, ResetPartitions | RestartPartitions)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + question.limit_ms / 1000
         leaders = LeaderHint(self._leader)
@@ -151,7 +188,9 @@ class SqlClient:
             leader = leaders.next()
             answer: PeerAnswer = Failed(codes.NOT_LEADER, "metastorage has no leader")
             if leader is not None:
-                answer = await self._ask(leader, question, ASK_TIMEOUT_S)
+                left_s = max(deadline_s - loop.time(), 0.0)
+                asked = AskSql(question.statement, int(left_s * 1000))
+                answer = await self._ask(leader, asked, left_s if long else ASK_TIMEOUT_S)
             if isinstance(answer, SqlReply):
                 return answer.report
             code, text = codes.LOST, "no answer to a statement"
@@ -160,6 +199,8 @@ class SqlClient:
                 leaders.failed(answer)
             taken = not query and code not in (*codes.NOT_SERVED, codes.OVERLOADED)
             if taken or loop.time() >= deadline_s:
-                message = f"{text} ({code})"
-                return SqlReport(problem=SqlProblem(kind=code, message=message, doubtful=taken))
+                message, retry = f"{text} ({code})", codes.RETRY[code]
+                return SqlReport(
+                    problem=SqlProblem(kind=code, message=message, doubtful=taken, retry=retry)
+                )
             await asyncio.sleep(ASK_AGAIN_S)

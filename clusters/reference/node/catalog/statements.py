@@ -125,6 +125,28 @@ class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select"):
     place: Place = START
 
 
+class ResetPartitions(msgspec.Struct, frozen=True, kw_only=True, tag="reset-partitions"):
+    """RESET PARTITIONS (...) OF ZONE or TABLE: let partitions that have lost their majority go on
+    without it. No ``numbers``: all that have lost it.
+    """
+
+    kind: Literal["ZONE", "TABLE"]
+    name: Name
+    numbers: tuple[int, ...] = ()
+
+
+class RestartPartitions(msgspec.Struct, frozen=True, kw_only=True, tag="restart-partitions"):
+    """RESTART PARTITIONS (...) OF ZONE or TABLE ON ...: stop replicas and start them again from
+    their disks. No ``numbers``: all; no ``nodes``: on all that hold them.
+    """
+
+    kind: Literal["ZONE", "TABLE"]
+    name: Name
+    numbers: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
 Ddl = CreateZone | AlterZone | DropZone | CreateTable | AlterTable | DropTable | AlterTableGroup
 Query = Describe | Select
-Statement = Ddl | Query
+Recovery = ResetPartitions | RestartPartitions
+Statement = Ddl | Query | Recovery

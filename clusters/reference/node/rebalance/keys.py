@@ -54,13 +54,15 @@ class PartitionId(msgspec.Struct, frozen=True, order=True):
 class Assignments(msgspec.Struct, frozen=True, array_like=True):
     """A set of nodes, sorted. ``force``: the configuration is forced on the nodes left;
     ``from_reset``: it follows one that was (both of IEP-131; a rebalance sets neither).
-    ``survivors``, of a forced one: the nodes whose copies it was chosen from.
+    ``survivors``, of a forced one: the nodes whose copies it was chosen from; ``manual``: an
+    operator has asked for it.
     """
 
     nodes: tuple[str, ...]
     force: bool = False
     from_reset: bool = False
     survivors: tuple[str, ...] = ()
+    manual: bool = False
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True):

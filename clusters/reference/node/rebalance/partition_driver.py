@@ -6,8 +6,10 @@ nodes and initiate change peers (2)", "Cleanup redundant raft nodes (3)", "Failo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Protocol
 
 from clusters.reference.node import events
@@ -57,15 +59,20 @@ from clusters.reference.node.rebalance.keys import (
 )
 from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
 from clusters.reference.node.replicas.manager import ReplicaManager
-from clusters.reference.node.runtime.concurrency import Tasks, all_of
+from clusters.reference.node.runtime import DiskError
+from clusters.reference.node.runtime.concurrency import Tasks, all_of, settle
 from clusters.reference.node.storage.identity import name_of, names_of
+from clusters.reference.node.storage.log_records import CorruptLog
 from clusters.reference.node.topology.logical import LOGICAL, logical
 from clusters.reference.node.tx.primary_client import Ask
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
+    Ack,
     AskMember,
     Failed,
     InvokeReply,
     MemberReply,
+    PeerAnswer,
 )
 
 WATCHED = (STABLE, PENDING, FOUNDERS, CHAIN)
@@ -74,6 +81,7 @@ MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
 # read takes a tick there: all replicas of 1024 partitions are gone in some 2 s.
 MAX_REMOVALS = 64
 TIDY_EVERY_S = 0.5  # at most, in one partition
+LEAD_TIMEOUT_S = 0.25  # for another one to lead, before a replica is started again
 MEMBER_TIMEOUT_S = 0.5  # for a node to name its member; then the change is tried again
 _STAGES = {
     RaftStage.CATCHING_UP: Stage.CATCHING_UP,
@@ -254,6 +262,39 @@ class PartitionDriver:
         if waits and self._replicas.member in assignment.founders and number not in self._acting:
             self._begin(number, self._start_again(number, assignment))
 
+    async def restart(self, number: int) -> PeerAnswer:
+        """Stop the replica of partition ``number`` here, which an operator asks for, and start it
+        again from its disk. One that can't start is tried again as any other.
+        """
+        assignment = self._wanted.get(number)
+        if assignment is None:
+            return Failed(codes.NO_REPLICA, f"{self._node} is to run none of partition {number}")
+        over: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
+        act = partial(self._restart, number, assignment, over)
+        if number not in self._replicas.replicas or not self._begin_unless_busy(number, act):
+            reached("manual restart of a replica that is busy")
+            return Failed(codes.REPLICA_BUSY, f"partition {number} is busy on {self._node}")
+        return await over
+
+    async def _restart(
+        self, number: int, assignment: Assignment, over: asyncio.Future[PeerAnswer]
+    ) -> None:
+        answer: PeerAnswer = Failed(codes.REPLICA_BUSY, f"{self._node} could not start it")
+        try:
+            reached("replica restarted by an operator")
+            group = self._replicas.replicas[number].group
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAD_TIMEOUT_S):
+                    await self._host.hand_over((group,))
+            await self._replicas.stop(number)
+            await self._replicas.start(number, assignment)
+            answer = Ack()
+        except (CorruptLog, DiskError) as error:
+            text = f"can't start its replica: {error}"
+            self._events.add(events.STORAGE_ERROR, text, partition=number)
+        finally:
+            settle(over, answer)
+
     async def _start_again(self, number: int, assignment: Assignment) -> None:
         reached("replica started again as a founder")
         await self._replicas.stop(number)
@@ -284,7 +325,8 @@ class PartitionDriver:
                 if number in running:
                     reached("replica outside a forced set stopped")
                     self._begin(number, self._replicas.stop(number))
-            elif state.chain is None or self._serves(state):
+            # Where no reset can have been, what is redundant is no partition's last copy.
+            elif not (state.chain or state.generation) or self._serves(state):
                 self._removing[number] = None
                 self._begin(number, self._remove(number, partition))
 

@@ -221,13 +221,14 @@ def reset(
     chosen: str,
     survivors: Sequence[str],
     members: Sequence[str],
+    manual: bool = False,
     conditions: Conditions = (),
     operations: Operations = (),
 ) -> Transition:
     """Begin the next generation at ``chosen`` alone, without a majority, of the copies on
     ``survivors``; then, as planned, at all ``members`` (IEP-131, resetPartition). It overwrites
-    what was pending, planned and locked. ``CHANGED``: ``state`` is not what there is, or one of
-    ``conditions`` does not hold.
+    what was pending, planned and locked. ``manual``: an operator has asked for it. ``CHANGED``:
+    ``state`` is not what there is, or one of ``conditions`` does not hold.
     """
     keys = _Keys(state.partition)
     generation = encode_number(state.generation)
@@ -243,7 +244,8 @@ def reset(
         *conditions,
     )
     alone = tuple(members) == (chosen,)
-    forced = Assignments((chosen,), force=True, survivors=tuple(sorted(survivors)))
+    copies = tuple(sorted(survivors))
+    forced = Assignments((chosen,), force=True, survivors=copies, manual=manual)
     planned = Assignments(tuple(sorted(members)), from_reset=True)
     # Under the lock no other target takes the place of a forced one before it is stable.
     held = keys.put(LOCK, Lock((chosen,), 0)) if variant is Variant.LOCK else keys.remove(LOCK)

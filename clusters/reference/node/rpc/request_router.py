@@ -4,7 +4,7 @@ a request of this node to the node that it is for, which may be this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from clusters.reference.node import declarations
@@ -24,6 +24,7 @@ from clusters.reference.node.wire.messages import (
     MemberReply,
     PeerAnswer,
     PeerBody,
+    RestartReplica,
     StartReply,
 )
 
@@ -67,17 +68,19 @@ class RequestRouter:
         revision: Callable[[], int],
         log_of: Callable[[int], LogReply],
         start_of: Callable[[int], StartReply] | None = None,
+        restart: Callable[[int], Awaitable[PeerAnswer]] | None = None,
         tasks: Tasks,
         failure: Failure,
     ) -> None:
         """``replicas`` are those of this node as they are at a request, when it has applied that
-        ``revision`` of metastorage; ``log_of`` and ``start_of`` tell of a copy. A primary refuses
-        by its answer, so an error that it raises is a mistake of ours and goes to ``failure``,
-        whether the request came from a peer or from here.
+        ``revision`` of metastorage; ``log_of`` and ``start_of`` tell of a copy, and ``restart``
+        starts its replica again. A primary refuses by its answer, so an error that it raises is a
+        mistake of ours and goes to ``failure``, whether the request came from a peer or from here.
         """
         self._node, self._links, self._replicas = node, links, replicas
         self._metastorage, self._tasks, self._failure = metastorage, tasks, failure
         self._revision, self._log_of, self._start_of = revision, log_of, start_of
+        self._restart = restart
 
     def request(self, body: PeerBody, reply: Reply) -> None:
         """Answer a peer by calling ``reply`` once, now or later. ``MAX_IN_FLIGHT`` bounds the
@@ -109,7 +112,7 @@ class RequestRouter:
 
     def _try_fast_path(self, body: PeerBody) -> PeerAnswer | None:
         """The answer where it takes no time to find it; ``None`` where it does."""
-        if isinstance(body, LeaderBody):
+        if isinstance(body, LeaderBody | RestartReplica):
             return None
         if len(self._tasks) >= MAX_IN_FLIGHT:
             reached("too many requests in flight")
@@ -141,6 +144,10 @@ class RequestRouter:
                 return self._try_fast_path(body) or Failed(codes.LOST)
             if isinstance(body, LeaderBody):
                 return await self._metastorage.serve(body)
+            if isinstance(body, RestartReplica):
+                if self._restart is None:
+                    return Failed(codes.KIND)
+                return await self._restart(body.partition)
             replica = self._replicas.get(body.partition)
             if replica is None:
                 text = f"{self._node} has no replica of partition {body.partition}"

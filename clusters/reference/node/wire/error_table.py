@@ -1,8 +1,11 @@
-"""The store's error codes, as they travel; which of them are definite for a commit, and the reason
-of each. The adapter adds those of its own side of the connection.
+"""The store's error codes, as they travel; which of them are definite for a commit, the reason of
+each, and whether what it refuses is to be tried again. The adapter adds those of its own side of
+the connection.
 """
 
 from __future__ import annotations
+
+import enum
 
 CONFLICT = "TX-CONFLICT"
 LOCK_TIMEOUT = "TX-LOCK-TIMEOUT"
@@ -30,6 +33,12 @@ LEASE_LOST = "LEASE-LOST"
 LEADER_LOST = "LEADER-LOST"
 PEER_LOST = "PEER-LOST"
 COMMIT_TIMEOUT = "COMMIT-TIMEOUT"
+NO_PARTITION = "NO-PARTITION"
+NO_REPLICA = "NO-REPLICA"
+MAJORITY_LIVES = "MAJORITY-LIVES"
+NO_COPY = "NO-COPY"
+RESET_WAITS = "RESET-WAITS"
+REPLICA_BUSY = "REPLICA-BUSY"
 
 # The transaction met another one: the partition served, and decided for the other.
 CONFLICTS = (CONFLICT, LOCK_TIMEOUT)
@@ -86,4 +95,35 @@ REASONS: dict[str, str] = {
     LEADER_LOST: "the leader lost its leadership, or stopped, with the commit in its log",
     PEER_LOST: "the primary did not answer after the commit was sent on to it",
     COMMIT_TIMEOUT: "no quorum was heard of in time; the commit may still come",
+}
+
+# Of each code that refuses a statement on partitions, beside those above: nothing was done.
+OF_RECOVERY: dict[str, str] = {
+    NO_PARTITION: "the zone or table has no partition of the number",
+    NO_REPLICA: "the node is to run no replica of the partition",
+    MAJORITY_LIVES: "the partition has its majority, and goes on by it: a reset could only cost",
+    NO_COPY: "no copy is left to go on with: the partition begins anew only where it is named",
+    RESET_WAITS: "a lease that may hold, or a copy that may have more, stands in the reset's way",
+    REPLICA_BUSY: "the replica starts, stops or is reconfigured just now, or can't start",
+}
+
+
+class Retry(enum.StrEnum):
+    """Whether what a code refuses is to be tried again, as it is."""
+
+    AT_ONCE = "at once"  # by way of another node where this one refuses for itself
+    LATER = "later"  # once the cluster has changed: nodes come back, queues drain
+    NEVER = "never"  # every try is refused alike, as things are
+    IN_DOUBT = "in doubt"  # it may have happened, and another try may do it twice
+
+
+RETRY: dict[str, Retry] = {
+    **dict.fromkeys((*CONFLICTS, LOST, ABORTED, EXPIRED), Retry.AT_ONCE),
+    **dict.fromkeys((SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY), Retry.AT_ONCE),
+    **dict.fromkeys((*NOT_SERVED, NODE_STOPPING), Retry.AT_ONCE),
+    **dict.fromkeys((*UNAVAILABLE, NO_DATA_NODES, OVERLOADED, CLOCK_DRIFT), Retry.LATER),
+    **dict.fromkeys((RESET_WAITS, REPLICA_BUSY), Retry.LATER),
+    **dict.fromkeys((NO_TRANSACTION, KIND, READ_ONLY, TOO_LARGE, NO_TABLE), Retry.NEVER),
+    **dict.fromkeys((NO_PARTITION, NO_REPLICA, MAJORITY_LIVES, NO_COPY), Retry.NEVER),
+    **dict.fromkeys((LEASE_LOST, LEADER_LOST, PEER_LOST, COMMIT_TIMEOUT), Retry.IN_DOUBT),
 }

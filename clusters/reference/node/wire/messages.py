@@ -271,10 +271,23 @@ class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log!"):
     index: int
     whole: bool = True
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing in the copy."""
+        return (self.generation, self.term, self.index) == (0, 0, 0)
+
 
 class AskStart(msgspec.Struct, frozen=True, array_like=True, tag="start?"):
     """To a node: does its replica of ``partition`` live, and what of the user's is in its log? One
     question for both (IEP-131, "Optimisations").
+    """
+
+    partition: int
+
+
+class RestartReplica(msgspec.Struct, frozen=True, array_like=True, tag="restart"):
+    """To a node: stop the replica of ``partition`` and start it again from its disk. Answered with
+    ``Ack`` once it runs.
     """
 
     partition: int
@@ -379,7 +392,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 PrimaryBody = Lock | Execute | Validate | Prepare | CommitTx | Finish | Resolve | ReadAt
 LeaderBody = Renew | MetaInvoke | Join | Leave | AskSql | AskVoters
-PeerBody = PrimaryBody | LeaderBody | AskMember | AskLog | AskStart
+PeerBody = PrimaryBody | LeaderBody | AskMember | AskLog | AskStart | RestartReplica
 PeerAnswer = (
     VotersReply
     | LockReply

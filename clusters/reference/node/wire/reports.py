@@ -101,7 +101,7 @@ class AskSql(msgspec.Struct, frozen=True, array_like=True, tag="sql"):
 class SqlProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a statement was not carried out. ``kind``: the error's name; ``token``, ``place`` (line
     and column) and ``expected`` where the text is wrong. ``doubtful``: it may have been carried
-    out.
+    out. ``retry``: of a code, whether to try again.
     """
 
     kind: str
@@ -110,6 +110,7 @@ class SqlProblem(msgspec.Struct, frozen=True, kw_only=True):
     place: tuple[int, int] | None = None
     expected: tuple[str, ...] = ()
     doubtful: bool = False
+    retry: str = ""
 
 
 class SqlReport(msgspec.Struct, frozen=True, kw_only=True, tag="sql-report"):
