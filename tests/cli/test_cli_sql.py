@@ -13,7 +13,10 @@ import pytest
 
 from cli.main import execute
 from harness.protocols.statement_language import StatementAnswer
+from harness.run.addresses import read_addresses
+from harness.run.directory import RunDirectory
 
+ROOT = Path(__file__).parents[2]
 LIMIT_S = 120
 FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]
 PLAN = """
@@ -83,6 +86,33 @@ def test_a_statement_that_is_wrong_is_misuse_and_says_where(
     text = capsys.readouterr().err
     assert "n1: OptionValue: line 1, column 31: REPLICAS must be a number from 1 to 100" in text
     assert "no node 'n9' (it has n1, n2, n3)" in text
+
+
+def test_partitions_are_recovered_by_statements_which_are_refused_by_codes(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sql(kept, "n2", "RESTART PARTITIONS OF TABLE items ON 'n1'") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["TABLE_NAME", "PARTITION_ID", "NODE_NAME"]
+    assert rows[1:]
+    assert all((name, node) == ("ITEMS", "n1") for name, _, node in rows[1:])
+    assert sql(kept, "n3", "RESET PARTITIONS OF ZONE drill") == 254
+    assert (
+        "MAJORITY-LIVES: all of its partitions have a majority that lives (try again: never)"
+        in (capsys.readouterr().err)
+    )
+    # The same by way of the node's own admin command.
+    (run,) = (path for path in kept.iterdir() if path.is_dir() and not path.is_symlink())
+    address = read_addresses(RunDirectory(run)).client["n1"]["client"]
+    admin = [sys.executable, "-m", "clusters.reference.node.admin"]
+    done = subprocess.run(
+        [*admin, f"{address.host}:{address.port}", "--sql", "RESET PARTITIONS (7) OF TABLE items"],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert (
+        "NO-PARTITION: table ITEMS has partitions 0 to 1 (got 7) (try again: never)" in done.stderr
+    )
 
 
 def test_statements_are_read_one_a_line(

@@ -56,6 +56,16 @@ def test_data_nodes_without_metastorage_lose_nothing_and_serve_again(tmp_path: P
     assert result.stats.tried == ("partition",)
 
 
+def test_an_operator_resets_what_a_strongly_consistent_store_waits_for(tmp_path: Path) -> None:
+    plan = load(SCENARIOS / "manual-reset.toml", {"cluster.provider": "sim"})
+    with closing(simulated([plan], tmp_path)) as found:
+        (result,) = found
+
+    assert result.outcome is Outcome.VALID, (result.reasons, result.anomalies)
+    assert result.stats.tried == ("ddl", "kill")
+    assert result.stats.resets > 0
+
+
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [

@@ -82,6 +82,7 @@ MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
 MAX_REMOVALS = 64
 TIDY_EVERY_S = 0.5  # at most, in one partition
 LEAD_TIMEOUT_S = 0.25  # for another one to lead, before a replica is started again
+FOLLOW_TIMEOUT_S, FOLLOW_POLL_S = 1.0, 0.02  # for it to hear from its leader after that
 MEMBER_TIMEOUT_S = 0.5  # for a node to name its member; then the change is tried again
 _STAGES = {
     RaftStage.CATCHING_UP: Stage.CATCHING_UP,
@@ -264,7 +265,8 @@ class PartitionDriver:
 
     async def restart(self, number: int) -> PeerAnswer:
         """Stop the replica of partition ``number`` here, which an operator asks for, and start it
-        again from its disk. One that can't start is tried again as any other.
+        again from its disk. The answer comes once it follows its leader, so that a majority does
+        when the next node's is restarted. One that can't start is tried again as any other.
         """
         assignment = self._wanted.get(number)
         if assignment is None:
@@ -288,6 +290,10 @@ class PartitionDriver:
                     await self._host.hand_over((group,))
             await self._replicas.stop(number)
             await self._replicas.start(number, assignment)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+                    while self._replicas.catches_up(number):  # noqa: ASYNC110 (a few ticks)
+                        await asyncio.sleep(FOLLOW_POLL_S)
             answer = Ack()
         except (CorruptLog, DiskError) as error:
             text = f"can't start its replica: {error}"
