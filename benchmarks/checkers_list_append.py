@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 from calibrator import calibrate
 
 from checkers.cycles.kernel import CYCLES
-from checkers.engine import output
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
+from checkers.engine.stages import run_by_key
 from checkers.lists.checker import CHECKER, INFERENCE
 from checkers.lists.list_ops import list_ops
 from checkers.lists.versions import versions_of
@@ -138,10 +138,10 @@ def stages(source: Source) -> None:
         tables = [source.micro_ops(split) for split in range(source.splits)]
     del tables
     with timed("inference (with reading)"):
-        given = output.run_by_key([INFERENCE], source, setting())
+        given = run_by_key([INFERENCE], source, setting())
     del given
     with timed("the same, with the graph by stretches"):
-        output.run_by_key([INFERENCE, CYCLES], source, setting())
+        run_by_key([INFERENCE, CYCLES], source, setting())
 
 
 @contextmanager

@@ -7,13 +7,75 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.cycles.components import components
-from checkers.cycles.graph import Edges, Graph
-from checkers.engine.arrays import Ints, distinct, group_starts, ints
+from checkers.cycles.graph import Edges, Graph, Tails, dependencies_of, graph_of, tails_of
+from checkers.engine.arrays import Bools, Ints, distinct, group_starts, ints
+from checkers.engine.transactions import OBSERVED_TABLE, Transactions
 from harness.protocols.checker import Tables
 
 HELPER = -1
+
+
+def untimed_of(tables: Tables, txns: Transactions) -> tuple[Edges, Tails]:
+    """Return the dependencies that real time alone does not give: with them the graph has the same
+    components, and fewer edges.
+    """
+    edges, tails = tables["lists.edges"], tables["lists.tails"]
+    dependencies = dependencies_of(edges, txns.committed)
+    ends = tails_of(tails, txns.committed, 0)
+    return dependencies.pick(_untimed(edges)[dependencies.row]), ends.pick(
+        _untimed(tails)[ends.row]
+    )
+
+
+def _untimed(table: pa.Table) -> Bools:
+    column = pc.fill_null(table.column("untimed"), True)
+    return np.asarray(column.to_numpy(), dtype=np.bool_)
+
+
+def on_cycles(tables: Tables, txns: Transactions) -> Ints:
+    """Return the transactions that lie on cycles, ascending."""
+    graph = graph_of(*untimed_of(tables, txns), txns)
+    label = components(graph.edges, graph.vertices)
+    inside = label[graph.edges.source] == label[graph.edges.target]
+    found = distinct(graph.edges.source[inside], graph.vertices)
+    return found[found < graph.txns]
+
+
+def among(tables: Tables, here: Ints) -> dict[str, pa.Table]:
+    """Return ``tables`` with the transactions ``here`` alone, ascending, numbered anew from 0 in
+    the same order.
+    """
+    size = tables["transactions"].num_rows
+    if len(here) == size:
+        return dict(tables)
+    place = np.full(size, -1)
+    place[here] = np.arange(len(here))
+    found = {"transactions": tables["transactions"].take(pa.array(here)).combine_chunks()}
+    for name, columns in _NUMBERS.items():
+        if name in tables:
+            found[name] = _renumbered_rows(tables[name], columns, place)
+    return {**tables, **found}
+
+
+_NUMBERS = {
+    "lists.edges": ("source", "target"),
+    "lists.tails": ("txn",),
+    OBSERVED_TABLE: ("writer",),
+}
+
+
+def _renumbered_rows(table: pa.Table, columns: tuple[str, ...], place: Ints) -> pa.Table:
+    numbers = {name: place[ints(table, name)] for name in columns}
+    inside = np.all([number >= 0 for number in numbers.values()], axis=0)
+    rows = table.filter(pa.array(inside))
+    for name, number in numbers.items():
+        field = table.schema.field(name)
+        at = table.column_names.index(name)
+        rows = rows.set_column(at, field, pa.array(number[inside]).cast(field.type))
+    return rows
 
 
 @attrs.frozen(kw_only=True, eq=False)

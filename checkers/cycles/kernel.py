@@ -1,184 +1,315 @@
-"""The kernel that finds cycles, once every key's dependencies are in one place."""
+"""The kernel that finds cycles: of a stretch at once, or by windows where it can't be cut.
+
+A window's *timeline* has a point for each completion in it, those of transactions that began in
+earlier windows included. It begins and ends with a *clock*, which a window shares with its
+neighbour: all that is over before the clock precedes all that begins behind it.
+
+Vertices of the whole history have names: a transaction its number; others one of ``_LATE`` (the
+completion of a transaction in a later window), ``_GATE`` (of a key whose last readers and appenders
+lie in several windows), ``_CLOCK`` (of a window) and ``_INNER`` (of a contracted window).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.cycles.anomaly_kinds import CLASSES, G_NONADJACENT, G_SINGLE, REVERSES, Class, allowed
-from checkers.cycles.components import cyclic
-from checkers.cycles.cycle_search import SIMPLE_MAX, Step, shortest_cycle
-from checkers.cycles.cyclic_core import HELPER, Core, Details, core_of
-from checkers.cycles.graph import Edges, Kind, dependencies_of, graph_of, tails_of
+from checkers.cycles.classification import NUMBERS, cycles_among, find_cycles
+from checkers.cycles.components import components
+from checkers.cycles.cyclic_core import untimed_of
+from checkers.cycles.graph import Edges, Kind, gates_of, processes_of, tails_of
 from checkers.cycles.stretches import leads_back
-from checkers.cycles.walks import (
-    closed_by_one_rw,
-    closed_without_adjacent_rw,
-    closed_without_rw,
-)
-from checkers.engine.arrays import Bools, Ints, distinct
+from checkers.cycles.window_paths import Timeline, contracted
+from checkers.engine.arrays import FAIL, OK, Bools, Ints, distinct, group_starts, ints
 from checkers.engine.transactions import Transactions, transactions_of
-from harness.errors import InvariantError
-from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
-
-# The limit of states that searches for simple cycles of one kind visit, all components together.
-SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
-COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
-# ``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
-# element that the target appended (ww, rw) or read last (wr; null where it came after the source's
-# append). ``cycle`` is the least transaction of the component that the cycle is of.
-STEPS = pa.schema(
-    [
-        ("anomaly", pa.string()),
-        ("cycle", pa.int64()),
-        ("step", pa.int64()),
-        ("kind", pa.string()),
-        ("source", pa.int64()),
-        ("target", pa.int64()),
-        ("key", pa.int64()),
-        ("element", pa.int64()),
-    ]
+from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.windows import (
+    CROSSING,
+    CYCLIC,
+    LABELS,
+    LATE,
+    MEMBERS,
+    OUTLASTING,
+    STEPS,
+    Window,
 )
-Row = dict[str, Any]
+
+_LATE, _GATE, _CLOCK, _INNER = 1 << 40, 1 << 42, 1 << 48, 1 << 50
+# Bits of a number within a split or a window.
+_WIDTH = 32
+_EVER = np.iinfo(np.int64).max
 
 
-def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
-    """Return for each kind the components (``Core.owner``) that hold it, ascending."""
-    found: dict[Class, Ints] = {}
-    nothing = np.zeros(0, dtype=np.int64)
-    for kind in CLASSES:
-        open_ = np.ones(core.owners, dtype=np.bool_)
-        # A component that holds a kind which implies this one is not counted here again.
-        for lesser in found:
-            if kind.implied_by(lesser):
-                open_[found[lesser]] = False
-        holders = _holders(core, txns, kind, open_)
-        if len(holders):
-            found[kind] = holders
-    rest = np.setdiff1d(np.arange(core.owners), np.concatenate([nothing, *found.values()]))
-    return found | ({REVERSES[-1]: rest} if len(rest) else {})
+@attrs.frozen
+class ByWindows:
+    """How cycles are found window by window; see ``Windows``."""
+
+    def spanning(self, tables: Tables, length: int, split: int) -> pa.Table:
+        """Return the dependencies between windows that time does not give, those of last versions
+        by gates.
+        """
+        edges, tails = (
+            tables[name].filter(tables[name].column("untimed"))
+            for name in ("lists.edges", "lists.tails")
+        )
+        source, target = ints(edges, "source"), ints(edges, "target")
+        apart = source // length != target // length
+        tails = tails.filter(
+            pa.array(_in_several(ints(tails, "key"), ints(tails, "txn") // length))
+        )
+        every = np.ones(int(ints(tails, "txn").max(initial=-1)) + 1, dtype=np.bool_)
+        gates, _ = gates_of(tails_of(tails, every, 0), _GATE + (split << _WIDTH))
+        return _pairs([source[apart], gates.source], [target[apart], gates.target])
+
+    def outlasting(self, transactions: pa.Table, setting: Setting, end_ns: int | None) -> pa.Table:
+        """Return the first transaction, those that end after their window, and those that precede
+        or follow one of their process in another.
+        """
+        txns = transactions_of({"transactions": transactions}, setting)
+        rows = np.zeros(len(txns.type), dtype=np.bool_)
+        rows[:1] = True
+        if end_ns is not None:
+            rows |= (txns.type == OK) & txns.real_time & (txns.finish >= end_ns)
+        for bound in (txns.real_time, txns.in_session):
+            rows[_ends_of_processes(txns, bound)] = True
+        return transactions.filter(pa.array(rows))
+
+    def borders(
+        self, spanning: pa.Table, outlasting: pa.Table, windows: Sequence[Window], setting: Setting
+    ) -> dict[str, pa.Table]:
+        """Return the crossing dependencies and steps of processes, and the transactions that end in
+        a later window than theirs.
+        """
+        number = ints(outlasting, "txn")
+        txns = transactions_of({"transactions": outlasting}, setting)
+        ends = np.asarray([_EVER if w.end_ns is None else w.end_ns for w in windows])
+        open_ = (txns.type == OK) & txns.real_time
+        late = np.flatnonzero(open_ & (txns.finish >= ends[_places(windows, number)]))
+        sessions = processes_of(txns)
+        source = np.concatenate([ints(spanning, "source"), number[sessions.source]])
+        target = np.concatenate([ints(spanning, "target"), number[sessions.target]])
+        begins, leads = _places(windows, source), _places(windows, target)
+        # A gate is in no window; what leads out of all of them is on no cycle.
+        inside = ((begins >= 0) | (source >= _GATE)) & ((leads >= 0) | (target >= _GATE))
+        crossing = inside & ((begins != leads) | (begins < 0))
+        own = number[late]
+        return {
+            CROSSING: _pairs([source[crossing], own], [target[crossing], _LATE + own]),
+            LATE: pa.table({"txn": own, "complete_ns": txns.finish[late]}),
+        }
+
+    def contract(self, tables: Tables, setting: Setting, window: Window) -> dict[str, pa.Table]:
+        """Return the steps through a window between the ends of crossing steps."""
+        local = _Local.of(tables, setting, window)
+        label = components(local.edges, local.vertices)
+        cyclic = bool((label[local.edges.source] == label[local.edges.target]).any())
+        left = np.append(ints(tables[CROSSING], "source"), _CLOCK + window.place + 1)
+        entered = np.append(ints(tables[CROSSING], "target"), _CLOCK + window.place)
+        left, leaves = local.known(left)
+        entered, enters = local.known(entered)
+        source, target = contracted(local.timeless, local.timeline, label, enters, leaves)
+        inner = _INNER + (window.place << _WIDTH)
+        into, out = inner + label[enters], inner + label[leaves]
+        # A transaction is the same vertex on both sides of its name. A clock is of two windows.
+        same, also = entered < _LATE, left < _LATE
+        return {
+            STEPS: _pairs(
+                [inner + source, entered, into[same], out, left[also]],
+                [inner + target, into, entered[same], left, out[also]],
+            ),
+            CYCLIC: pa.table({"place": pa.array([window.place] * cyclic, pa.int64())}),
+        }
+
+    def solve(self, tables: Tables, windows: Sequence[Window]) -> pa.Table:
+        """Return the components that pass several windows, by the names in them."""
+        parts = (tables[STEPS], tables[CROSSING])
+        source, target = (
+            np.concatenate([ints(part, side) for part in parts]) for side in ("source", "target")
+        )
+        names = np.concatenate([source, target])
+        names.sort()
+        names = names[group_starts(names)]
+        steps = Edges.of(np.searchsorted(names, source), np.searchsorted(names, target), Kind.WW)
+        label = components(steps, len(names))
+        place = _places(windows, names)
+        place = np.where(names >= _CLOCK, names - _CLOCK, place)
+        place = np.where(names >= _INNER, (names - _INNER) >> _WIDTH, place)
+        several = _in_several(label[place >= 0], place[place >= 0])
+        spans = np.zeros(len(names), dtype=np.bool_)
+        spans[label[place >= 0][several]] = True
+        told = np.flatnonzero(spans[label] & (names < _INNER))
+        # A clock is of the window before as well.
+        clocks = told[(names[told] >= _CLOCK) & (place[told] > 0)]
+        rows = np.concatenate([told, clocks])
+        at = np.concatenate([place[told], place[clocks] - 1])
+        return pa.table({"name": names[rows], "component": label[rows], "place": at})
+
+    def judge(self, tables: Tables, setting: Setting, window: Window) -> dict[str, pa.Table]:
+        """Return the window's own cycles, and its transactions in components of several windows."""
+        local = _Local.of(tables, setting, window)
+        vertex = local.vertex_of(ints(tables[LABELS], "name"))
+        known = vertex >= 0
+        component, place = np.unique(ints(tables[LABELS], "component")[known], return_inverse=True)
+        hub = local.vertices + place
+        edges = Edges.joined(
+            [
+                local.edges,
+                Edges.of(vertex[known], hub, Kind.TIME),
+                Edges.of(hub, vertex[known], Kind.TIME),
+            ]
+        )
+        count = local.vertices + len(component)
+        label = components(edges, count)
+        on_cycle = distinct(edges.source[label[edges.source] == label[edges.target]], count)
+        on_cycle = on_cycle[on_cycle < local.txns]
+        of_label = np.full(count, -1)
+        of_label[label[local.vertices :]] = component
+        of = of_label[label[on_cycle]]
+        members = pa.table({"component": of[of >= 0], "txn": on_cycle[of >= 0]})
+        return {**cycles_among(tables, setting, on_cycle[of < 0]), MEMBERS: members}
 
 
-def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
-    """Return the components among ``open_`` with a simple cycle of ``kind``."""
-    edges = core.edges.pick(allowed(core, txns, kind) & open_[core.owner[core.edges.source]])
-    if not len(edges.source):
-        return edges.source
-    # With fewer kinds of edges the components of all edges fall apart: less lies on a cycle.
-    edges = edges.pick(cyclic(edges, core.vertices))
-    if kind.base == G_NONADJACENT:
-        return _without_adjacent_rw(core, txns, kind, edges)
-    if kind.base == G_SINGLE:
-        vertices = closed_by_one_rw(edges, core.vertices, core.owner)
-    # Components with a single or a non-adjacent rw are not ``open_``: those kinds imply this one.
-    elif kind.base > G_SINGLE:
-        vertices = edges.source[edges.kind == Kind.RW]
-    else:
-        vertices = edges.source
-    return distinct(core.owner[vertices], core.owners)
-
-
-def _without_adjacent_rw(core: Core, txns: Transactions, kind: Class, edges: Edges) -> Ints:
-    walked = distinct(core.owner[closed_without_adjacent_rw(edges, core.vertices)], core.owners)
-    # Beside a cycle without rw, a walk may be no simple cycle (see ``simple``): only a search
-    # tells.
-    tangled = np.isin(walked, core.owner[closed_without_rw(edges, core.vertices)])
-    holds = ~tangled
-    left = SIMPLE_ALL_MAX
-    for place in np.flatnonzero(tangled).tolist():
-        # With no states left the search ends at once, and says that there is no cycle.
-        search = shortest_cycle(core.only(int(walked[place])), txns, kind, min(left, SIMPLE_MAX))
-        holds[place] = search.cycle is not None
-        left -= search.states
-    return walked[holds]
-
-
-def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """Return, of a stretch, ``cycles.counts``: components by kind of cycle; ``cycles.steps``: a
-    shortest cycle of each of the first ``EXAMPLES_MAX`` components.
+@attrs.frozen(kw_only=True, eq=False)
+class _Local:
+    """The graph of a window: its transactions, then gates, then those of earlier windows that end
+    in it (``late``), then the points of its timeline. ``timeless`` are the edges that are not in
+    time.
     """
-    txns = transactions_of(tables, setting)
-    details = Details.of(tables)
-    dependencies = dependencies_of(tables["lists.edges"], txns.committed)
-    tails = tails_of(tables["lists.tails"], txns.committed, tables["lists.edges"].num_rows)
-    core = core_of(graph_of(dependencies, tails, txns), details)
-    counts, steps = [], []
-    for kind, owners in classes_of(core, txns).items():
-        counts.append({"anomaly": kind.name, "count": len(owners)})
-        steps += _examples(details, core, txns, kind, owners[:EXAMPLES_MAX])
-    return {
-        "cycles.counts": pa.Table.from_pylist(counts, schema=COUNTS),
-        "cycles.steps": pa.Table.from_pylist(steps, schema=STEPS),
-    }
+
+    window: Window
+    txns: int
+    late: Ints
+    edges: Edges
+    timeless: Edges
+    timeline: Timeline
+
+    @classmethod
+    def of(cls, tables: Tables, setting: Setting, window: Window) -> _Local:
+        """Build it from the tables of the window."""
+        txns = transactions_of(tables, setting)
+        dependencies, tails = untimed_of(tables, txns)
+        gates, first = gates_of(tails, len(txns.type))
+        timeless = Edges.joined([dependencies, gates, processes_of(txns)])
+        late, end = (ints(tables[LATE], name) for name in ("txn", "complete_ns"))
+        mine = (late < window.low) & (end >= window.begin_ns) & (end < _end_of(window))
+        order = np.argsort(late[mine])
+        late, end = late[mine][order], end[mine][order]
+        timeline = _timeline(txns, first, end, _end_of(window))
+        points = timeline.vertex
+        in_time = [
+            Edges.of(timeline.ended, points[timeline.by], Kind.REALTIME),
+            Edges.of(points[:-1], points[1:], Kind.TIME),
+            Edges.of(points[timeline.after], timeline.begun, Kind.TIME),
+        ]
+        return cls(
+            window=window,
+            txns=len(txns.type),
+            late=late,
+            edges=Edges.joined([timeless, *in_time]),
+            timeless=timeless,
+            timeline=timeline,
+        )
+
+    @property
+    def vertices(self) -> int:
+        """The number of vertices."""
+        return int(self.timeline.vertex[-1]) + 1
+
+    def known(self, names: Ints) -> tuple[Ints, Ints]:
+        """Return those of ``names`` that are of this window, each once, and their vertices."""
+        vertex = self.vertex_of(names)
+        here = vertex >= 0
+        names, first = np.unique(names[here], return_index=True)
+        return names, vertex[here][first]
+
+    def vertex_of(self, names: Ints) -> Ints:
+        """Return the vertices of ``names``; -1 for those of other windows."""
+        window, points = self.window, self.timeline.vertex
+        found = np.where((names >= window.low) & (names < window.high), names - window.low, -1)
+        if len(self.late):
+            at = np.minimum(np.searchsorted(self.late, names - _LATE), len(self.late) - 1)
+            met = self.late[at] == names - _LATE
+            found[met] = points[0] - len(self.late) + at[met]
+        found[names == _CLOCK + window.place] = points[0]
+        found[names == _CLOCK + window.place + 1] = points[-1]
+        return found
 
 
-def _examples(
-    details: Details, core: Core, txns: Transactions, kind: Class, owners: Ints
-) -> list[Row]:
-    rows = []
-    for owner in owners.tolist():
-        alone = core.only(owner)
-        least = int(alone.txn[alone.txn != HELPER].min())
-        kinds = REVERSES if kind.reverse else (kind,)
-        cycles = (shortest_cycle(alone, txns, each).cycle for each in kinds)
-        cycle = next((cycle for cycle in cycles if cycle is not None), None)
-        if cycle is None:
-            raise InvariantError(f"component {owner} holds {kind.name}, but none was found in it")
-        steps = [_row(details, step) for step in _turned(cycle)]
-        for place, step in enumerate(_folded(steps, kind)):
-            rows.append({"anomaly": kind.name, "cycle": least, "step": place} | step)
-    return rows
+def _end_of(window: Window) -> int:
+    return _EVER if window.end_ns is None else window.end_ns
 
 
-def _folded(steps: list[Row], kind: Class) -> list[Row]:
-    """Return the same cycle with fewer steps: those along the versions of one key become one step.
-
-    An rw step is not extended where that could put it beside another rw, which is another kind.
+def _timeline(txns: Transactions, first: int, late_end: Ints, until: int) -> Timeline:
+    """Return the timeline of a window in which also the vertices from ``first`` on end; its points
+    are the vertices that follow.
     """
-    able = {("ww", "ww"), ("ww", "wr")}
-    if kind.base != G_NONADJACENT:
-        able.add(("rw", "ww"))
-    folded = steps[:1]
-    for step in steps[1:]:
-        last = folded[-1]
-        one_key = last["key"] is not None and last["key"] == step["key"]
-        # A fold must not lead from a transaction to itself.
-        if one_key and (last["kind"], step["kind"]) in able and last["source"] != step["target"]:
-            word = "rw" if last["kind"] == "rw" else step["kind"]
-            element = None if word == "wr" else step["element"]
-            folded[-1] = last | {"kind": word, "target": step["target"], "element": element}
-        else:
-            folded.append(step)
-    return folded
+    late = first + np.arange(len(late_end))
+    done = np.flatnonzero((txns.type == OK) & txns.real_time & (txns.finish < until))
+    ended = np.concatenate([done, late])
+    finish = np.concatenate([txns.finish[done], late_end])
+    order = np.lexsort((ended, finish))
+    later = np.flatnonzero((txns.type != FAIL) & txns.real_time)
+    return Timeline(
+        vertex=first + len(late) + np.arange(len(ended) + 2),
+        ended=ended[order],
+        by=1 + np.arange(len(ended)),
+        begun=later,
+        # "left": a completion at the very time of an invocation does not precede it.
+        after=np.searchsorted(finish[order], txns.start[later], side="left"),
+    )
 
 
-def _turned(cycle: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the same cycle, beginning at its least transaction."""
-    at = min(range(len(cycle)), key=lambda i: cycle[i].source)
-    return cycle[at:] + cycle[:at]
+def _ends_of_processes(txns: Transactions, bound: Bools) -> Ints:
+    """Return of each process, among ``bound`` transactions, those that no ok one precedes, and the
+    last ok one.
+    """
+    rows = np.flatnonzero((txns.type != FAIL) & bound)
+    rows = rows[np.lexsort((rows, txns.start[rows], txns.process[rows]))]
+    starts = group_starts(txns.process[rows])
+    okay = txns.type[rows] == OK
+    before = np.cumsum(okay) - okay
+    first = np.flatnonzero(starts)
+    of = np.cumsum(starts) - 1
+    heads = before == before[first][of]
+    last = np.full(len(first), -1)
+    last[of[okay]] = np.flatnonzero(okay)
+    found: Ints = rows[np.union1d(np.flatnonzero(heads), last[last >= 0])]
+    return found
 
 
-def _row(details: Details, step: Step) -> Row:
-    key = element = None
-    if step.row >= 0:
-        (detail,) = details.table.slice(step.row, 1).to_pylist()
-        key, element = detail["key"], detail["element"]
-    return {
-        "kind": Kind(step.kind).name.lower(),
-        "source": step.source,
-        "target": step.target,
-        "key": key,
-        "element": element,
-    }
+def _in_several(group: Ints, place: Ints) -> Bools:
+    """Mark the rows of groups that have rows at more than one place."""
+    order = np.lexsort((place, group))
+    starts = group_starts(group[order])
+    apart = group_starts(group[order], place[order]) & ~starts
+    of = np.cumsum(starts) - 1
+    several = np.zeros(int(starts.sum()), dtype=np.bool_)
+    several[of[apart]] = True
+    found = np.empty(len(group), dtype=np.bool_)
+    found[order] = several[of]
+    return found
+
+
+def _places(windows: Sequence[Window], names: Ints) -> Ints:
+    """Return the places of the windows of transactions; -1 for one of no window."""
+    low, high = (np.asarray([getattr(w, end) for w in windows]) for end in ("low", "high"))
+    at = np.searchsorted(low, names, side="right") - 1
+    return np.where((at >= 0) & (names < high[at]), at, -1)
+
+
+def _pairs(source: Sequence[Ints], target: Sequence[Ints]) -> pa.Table:
+    return pa.table({"source": np.concatenate(source), "target": np.concatenate(target)})
 
 
 CYCLES = Kernel(
     name="cycles",
     exchange=Exchange.STRETCH,
     run=find_cycles,
-    numbers={"cycles.steps": ("cycle", "source", "target")},
+    numbers={**NUMBERS, MEMBERS: ("txn",), OUTLASTING: ("txn",)},
     takes={"lists.edges": ("source", "target"), "lists.tails": ("txn",)},
     leads_back=leads_back,
+    windows=ByWindows(),
 )

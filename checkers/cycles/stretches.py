@@ -7,8 +7,8 @@ dependency is a place to cut the history, and a stretch without any backward dep
 free of cycles by its order alone. An edge from one stretch to a later one lies on no cycle.
 
 Every stretch is a graph of its own, small enough for a processor's cache; memory and time grow
-linearly with the length of a history. Where many clients overlap there may be no place to cut, and
-a stretch is as long as it must be.
+linearly with the length of a history. Where many clients overlap there may be no place to cut: such
+a stretch is judged by windows (``kernel``).
 """
 
 from __future__ import annotations

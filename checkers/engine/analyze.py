@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.engine import output
+from checkers.engine import stages
 from checkers.engine.output import ENTERING, Joined, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
 from checkers.engine.spark_options import ON_THIS_MACHINE, SparkOptions
@@ -211,7 +211,7 @@ def _asked(model: str | None, declaration: Declaration) -> str:
 
 def _by_key(executor: str, options: SparkOptions) -> ByKey:
     if executor == "local":
-        return output.run_by_key
+        return stages.run_by_key
     if executor == "spark":
         # Importing the package takes a second, which an analysis in process does not need.
         from checkers.engine import spark

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkers.engine.arrays import Ints
 from checkers.engine.split import Split, split_of_steps
 from harness.errors import InvariantError, MalformedHistory
 from harness.history import schema
@@ -122,23 +123,24 @@ class Source:
         """Return the same files without what was read of them, for a task elsewhere."""
         return attrs.evolve(self)
 
-    def between(self, low: int, high: int) -> pa.Table:
-        """Return ``KEY_COLUMNS`` of the transactions ``low`` to before ``high``, numbered anew from
-        0.
+    def between(self, low: int, high: int, among: Ints | None = None) -> pa.Table:
+        """Return ``KEY_COLUMNS`` of the transactions ``low`` to before ``high``, or of those
+        ``among`` them, ascending; numbered anew from 0.
         """
         file = self._transactions_file
         if file is None:
-            table = self.transactions.select(KEY_COLUMNS).slice(low, high - low)
+            table = _rows_between(self.transactions.select(KEY_COLUMNS), 0, low, high, among)
         else:
+            begin, columns = 0, list(KEY_COLUMNS)
             with pq.ParquetFile(regular(file), read_dictionary=_KEY_NAMES) as source:
-                sizes = [
-                    source.metadata.row_group(n).num_rows for n in range(source.num_row_groups)
-                ]
-                ends = np.cumsum(sizes)
-                groups = [n for n, end in enumerate(ends) if end > low and end - sizes[n] < high]
-                first = int(ends[groups[0]] - sizes[groups[0]]) if groups else 0
-                table = source.read_row_groups(groups, columns=list(KEY_COLUMNS))
-                table = table.slice(low - first, high - low).unify_dictionaries()
+                parts = [source.read_row_groups([], columns=columns)]
+                for group in range(source.num_row_groups):
+                    end = begin + source.metadata.row_group(group).num_rows
+                    if end > low and begin < high:
+                        rows = source.read_row_group(group, columns=columns)
+                        parts.append(_rows_between(rows, begin, low, high, among))
+                    begin = end
+            table = pa.concat_tables(parts).unify_dictionaries()
         numbers = pa.array(np.arange(table.num_rows), pa.int64())
         at = table.column_names.index("txn")
         return table.set_column(at, "txn", numbers).combine_chunks()
@@ -227,6 +229,17 @@ def _read(file: Path, columns: list[str] | None = None) -> pa.Table:
             whole = table.column(place).combine_chunks()
             table = table.set_column(place, field, whole)
     return table
+
+
+def _rows_between(table: pa.Table, begin: int, low: int, high: int, among: Ints | None) -> pa.Table:
+    """Return the rows of ``table``, whose first one is ``begin``, from ``low`` to before ``high``,
+    or those ``among`` them.
+    """
+    if among is not None:
+        first, last = np.searchsorted(among, (begin, begin + table.num_rows))
+        return table.take(pa.array(among[first:last] - begin))
+    first, last = (min(max(end - begin, 0), table.num_rows) for end in (low, high))
+    return table.slice(first, last - first)
 
 
 def _dense(table: pa.Table, name: str, begin: int = 0) -> pa.Table:

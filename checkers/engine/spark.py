@@ -37,17 +37,15 @@ from checkers.engine.output import (
     NOTE,
     PROGRESS,
     KernelOutput,
-    OfSplits,
-    OfStretches,
-    Work,
     merge,
-    on_all,
 )
 from checkers.engine.source import Source
 from checkers.engine.spark_options import SparkOptions
 from checkers.engine.spark_session import prepare as prepare
 from checkers.engine.spark_session import session, session_directory
+from checkers.engine.stages import on_all
 from checkers.engine.stretches import Laid
+from checkers.engine.work import OfSplits, Work
 from harness.errors import InvariantError
 from harness.protocols.checker import Kernel, Setting
 
@@ -89,7 +87,11 @@ def run_by_key(
             tasks = partial(_on_machine, spark)
             return on_all(kernels, source, setting, laid, tasks, on_disk.unread())
         there = _travelling(spark, on_disk)
-        return on_all(kernels, source, setting, laid, _Cluster(spark).on_tasks, there)
+        cluster = _Cluster(spark)
+        try:
+            return on_all(kernels, source, setting, laid, cluster.on_tasks, there)
+        finally:
+            cluster.forget()
 
 
 def _on_machine(spark: SparkContext, work: Work, count: int) -> KernelOutput:
@@ -126,21 +128,26 @@ class _Cluster:
     def _on_tasks(self, work: Work, count: int) -> KernelOutput:
         from pyspark import StorageLevel
 
-        if isinstance(work, OfStretches):
+        if not isinstance(work, OfSplits) and work.stretches:
             if self._made is None:
                 raise InvariantError("stretches before the splits that they are made of")
             routed = self._made.flatMap(partial(_routed, work.stretches, work.laid.stretch))
             by_stretch = routed.partitionBy(count, _itself)
-            judged = _collected(
+            return _collected(
                 self._spark, by_stretch.mapPartitionsWithIndex(partial(_judged, work))
             )
-            self._made.unpersist()
-            return judged
         numbers = self._spark.parallelize(range(count), count)
-        if not work.taking:
+        if not isinstance(work, OfSplits) or not work.taking:
             return _collected(self._spark, numbers.flatMap(partial(_packed_there, work)))
         self._made = numbers.flatMap(partial(_apart, work)).persist(StorageLevel.DISK_ONLY)
         return _collected(self._spark, self._made.flatMap(_told_to_driver))
+
+    def forget(self) -> None:
+        """Let go of what was laid down."""
+        if self._made is not None:
+            # The session may be gone: then there is nothing left to let go of.
+            with suppress(Exception):
+                self._made.unpersist()
 
 
 def _itself(stretch: int) -> int:
@@ -151,7 +158,7 @@ def _told_to_driver(made: Made) -> tuple[Envelope, ...]:
     return () if made[0] is None else (made[0],)
 
 
-def _packed_there(work: OfSplits, number: int) -> Iterator[Envelope]:
+def _packed_there(work: Work, number: int) -> Iterator[Envelope]:
     return _packed(attrs.evolve(work, source=_fetched(work.source)), number)
 
 
@@ -179,7 +186,7 @@ def _routed(
 
 
 def _judged(
-    work: OfStretches, number: int, pieces: Iterable[tuple[int, tuple[str, bytes]]]
+    work: Work, number: int, pieces: Iterable[tuple[int, tuple[str, bytes]]]
 ) -> Iterator[Envelope]:
     """Do the work of a stretch's task, from the pieces that came to it."""
     with tempfile.TemporaryDirectory(prefix="firedrill-stretch-") as scratch:

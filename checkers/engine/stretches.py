@@ -9,6 +9,7 @@ where, is a few hundred bytes a split and stretch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.engine.transactions import OBSERVED_TABLE
 from harness.errors import HarnessError
 from harness.protocols.checker import Kernel, Tables
+from harness.protocols.windows import SPANNING, Window
 
 # The least number of transactions of a stretch: their graph has a few million numbers.
 STRETCH = 100_000
@@ -36,17 +38,18 @@ BACK_TABLE = "stretches.back"
 
 @attrs.frozen(kw_only=True)
 class Laid:
-    """The directory in which rows lie until a STRETCH kernel takes them, and the least length of a
-    stretch.
+    """The directory in which rows lie until a STRETCH kernel takes them, the least length of a
+    stretch, and the most that one task judges.
     """
 
     directory: Path
     stretch: int = STRETCH
+    most: int = attrs.field(default=attrs.Factory(lambda self: 2 * self.stretch, takes_self=True))
 
     def lay(self, kernels: Sequence[Kernel], split: int, tables: Tables) -> dict[str, pa.Table]:
         """Write what ``kernels`` take of the ``tables`` of a split; return the others, what was
-        written without its rows, and ``BACK_TABLE``. Raises ``HarnessError`` where the directory is
-        not there.
+        written without its rows, ``BACK_TABLE``, and ``SPANNING`` where a kernel judges by windows.
+        Raises ``HarnessError`` where the directory is not there.
         """
         self._require()
         taken = {name: columns for kernel in kernels for name, columns in kernel.takes.items()}
@@ -56,9 +59,11 @@ class Laid:
                 self._write(self._file(name, split), tables[name], columns[0])
                 given[name] = tables[name].slice(0, 0)
         ends = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        for kernel in kernels:
-            if kernel.leads_back is not None and kernel.takes.keys() <= tables.keys():
+        for kernel in (k for k in kernels if k.takes.keys() <= tables.keys()):
+            if kernel.leads_back is not None:
                 ends.append(kernel.leads_back(tables))
+            if kernel.windows is not None:
+                given[SPANNING] = kernel.windows.spanning(tables, self.stretch, split)
         high, low = (np.concatenate(column) for column in zip(*ends, strict=True))
         return {**given, BACK_TABLE: self._back(high, low)}
 
@@ -71,9 +76,18 @@ class Laid:
                 f"{self.directory}, where this analysis keeps the edges of its graph, is not there"
             )
 
-    def take(self, name: str, low: int, high: int, columns: tuple[str, ...]) -> pa.Table | None:
+    def take(
+        self,
+        name: str,
+        low: int,
+        high: int,
+        columns: tuple[str, ...],
+        among: Ints | None = None,
+    ) -> pa.Table | None:
         """Return the rows of ``name`` whose ``columns`` all lie from ``low`` to before ``high``,
-        less ``low``, of all splits in order; ``None`` where no split has such a table.
+        less ``low``, of all splits in order; ``None`` where no split has such a table. With
+        ``among``, ascending numbers in these bounds, those whose columns are all among them, as
+        places there.
         """
         self._require()
         parts = []
@@ -82,10 +96,16 @@ class Laid:
                 starts = msgspec.json.decode(source.schema.metadata[b"stretches"], type=list[int])
                 schema = source.schema.remove_metadata()
                 first, last = low // self.stretch, (high - 1) // self.stretch
-                batches = [
-                    source.get_batch(n) for n, at in enumerate(starts) if first <= at <= last
-                ]
-                parts.append(_within(pa.Table.from_batches(batches, schema), low, high, columns))
+                numbers = [n for n, at in enumerate(starts) if first <= at <= last]
+                # A batch at a time: of what lies between, few rows may be among those asked for.
+                parts.append(schema.empty_table())
+                for number in numbers:
+                    rows = pa.Table.from_batches([source.get_batch(number)], schema)
+                    parts.append(
+                        _within(rows, low, high, columns)
+                        if among is None
+                        else _among(rows, among, columns)
+                    )
         return pa.concat_tables(parts).combine_chunks() if parts else None
 
     def pieces(self) -> Iterator[tuple[int, str, bytes]]:
@@ -161,6 +181,25 @@ class Laid:
             if within[low // self.stretch : (high - 1) // self.stretch + 1].any()
         ]
 
+    def windows(self, stretches: Sequence[tuple[int, int]], begins: Ints) -> tuple[Window, ...]:
+        """Return the windows of ``stretches``, whose borders are on the grid; ``begins`` are the
+        invocations of the transactions there.
+        """
+        found: list[Window] = []
+        for low, high in stretches:
+            grid = range((low // self.stretch + 1) * self.stretch, high, self.stretch)
+            for begin, end in itertools.pairwise((low, *grid, high)):
+                found.append(
+                    Window(
+                        place=len(found),
+                        low=begin,
+                        high=end,
+                        begin_ns=int(begins[begin // self.stretch]),
+                        end_ns=None if end == high else int(begins[end // self.stretch]),
+                    )
+                )
+        return tuple(found)
+
     def _cuts(self, over: Bools, count: int) -> list[int]:
         window = min(WINDOW, self.stretch)
         rows = over.reshape(-1, window)
@@ -183,28 +222,51 @@ def _within(table: pa.Table, low: int, high: int, columns: tuple[str, ...]) -> p
     return table
 
 
+def _among(table: pa.Table, numbers: Ints, columns: tuple[str, ...]) -> pa.Table:
+    inside, places = np.ones(table.num_rows, dtype=np.bool_), []
+    for name in columns:
+        number = ints(table, name)
+        places.append(np.minimum(np.searchsorted(numbers, number), len(numbers) - 1))
+        inside &= numbers[places[-1]] == number
+    table = table.filter(pa.array(inside))
+    for name, place in zip(columns, places, strict=True):
+        field = table.schema.field(name)
+        own = pa.array(place[inside]).cast(field.type)
+        table = table.set_column(table.column_names.index(name), field, own)
+    return table
+
+
 IN_ORDER = ("type", "invoke_ns", "complete_ns")
 
 
-def in_order(pieces: Iterable[pa.Table]) -> bool:
-    """Tell whether real time and processes lead from lower numbers to higher ones alone, from
-    ``IN_ORDER`` of all transactions.
+def begins_in_order(pieces: Iterable[pa.Table], length: int) -> Ints | None:
+    """Return when every ``length``-th transaction was invoked, from ``IN_ORDER`` of all; ``None``
+    where real time or processes lead from higher numbers to lower ones.
     """
-    last: int | None = None
+    last, number = None, 0
+    begins = [np.zeros(0, dtype=np.int64)]
     for piece in pieces:
         start, finish = (ints(piece, name) for name in ("invoke_ns", "complete_ns"))
         sound = (finish >= start) | (codes(piece, "type", TYPES) != OK)
         if not (np.all(start[1:] >= start[:-1]) and sound.all()):
-            return False
+            return None
         if len(start):
             if last is not None and start[0] < last:
-                return False
+                return None
             last = int(start[-1])
-    return True
+        begins.append(start[-number % length :: length])
+        number += len(start)
+    return np.concatenate(begins)
 
 
-def observed_within(tables: Tables, low: int, high: int) -> dict[str, pa.Table]:
-    """Return ``OBSERVED_TABLE``, whose readers are proven, of the transactions of a stretch."""
+def observed_within(
+    tables: Tables, low: int, high: int, among: Ints | None = None
+) -> dict[str, pa.Table]:
+    """Return ``OBSERVED_TABLE``, whose readers are proven, of the transactions of a stretch, or of
+    those ``among`` them.
+    """
     if OBSERVED_TABLE not in tables:
         return {}
-    return {OBSERVED_TABLE: _within(tables[OBSERVED_TABLE], low, high, ("writer",))}
+    table, columns = tables[OBSERVED_TABLE], ("writer",)
+    rows = _within(table, low, high, columns) if among is None else _among(table, among, columns)
+    return {OBSERVED_TABLE: rows}

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.cycles.anomaly_kinds import CLASSES, REVERSES
+from checkers.cycles.classification import STEPS
 from checkers.cycles.graph import Edges, Tails, dependencies_of, tails_of
-from checkers.cycles.kernel import CYCLES, STEPS
+from checkers.cycles.kernel import CYCLES
 from checkers.cycles.stretches import readers_before
 from checkers.engine.arrays import INFO, ints
 from checkers.engine.transactions import NOBODY, Transactions
@@ -176,7 +177,8 @@ def _first_cycles(steps: pa.Table) -> pa.Table:
     """Return the first cycles of each anomaly in all stretches, numbered from 0 instead of by their
     components' transactions.
     """
-    rows = steps.to_pylist()
+    # Stretches and windows of one give theirs in an order of their own.
+    rows = sorted(steps.to_pylist(), key=lambda row: (row["cycle"], row["step"]))
     named: dict[str, list[int]] = {}
     for row in rows:
         named.setdefault(row["anomaly"], []).append(row["cycle"])

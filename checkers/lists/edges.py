@@ -15,7 +15,8 @@ import enum
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import FAIL, Ints, group_starts
+from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts
+from checkers.engine.transactions import Transactions
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import Versions
 
@@ -28,7 +29,9 @@ class Kind(enum.IntEnum):
     RW = 2
 
 
-# ``element`` is what was read (wr) or what the target appended (ww, rw).
+# ``element`` is what was read (wr) or what the target appended (ww, rw). ``untimed``: real time
+# alone does not say that the source precedes the target (null: not known). Without the other rows
+# the graph has the same components.
 EDGES = pa.schema(
     [
         # Narrow columns: as 64 bits, the edges of long histories fill the memory.
@@ -37,12 +40,21 @@ EDGES = pa.schema(
         ("target", pa.int32()),
         ("key", pa.int64()),
         ("element", pa.int64()),
+        ("untimed", pa.bool_()),
     ]
 )
 
-# Readers (role 0) of a key's last known version, and appenders (role 1) beyond it.
+# Readers (role 0) of a key's last known version, and appenders (role 1) beyond it. ``untimed``: of
+# a reader, that real time does not put it before all appenders of the key; of an appender, not
+# behind all untimed readers.
 TAILS = pa.schema(
-    [("role", pa.int8()), ("txn", pa.int32()), ("key", pa.int64()), ("element", pa.int64())]
+    [
+        ("role", pa.int8()),
+        ("txn", pa.int32()),
+        ("key", pa.int64()),
+        ("element", pa.int64()),
+        ("untimed", pa.bool_()),
+    ]
 )
 READER, APPENDER = 0, 1
 
@@ -71,14 +83,17 @@ def tails(ops: ListOps, versions: Versions) -> pa.Table:
     read, version = _states(ops, versions)
     last = waiting[reads.k[read]] & (version == versions.count[reads.k[read]] - 1)
     read = read[last]
+    readers = (reads.txn[read], reads.k[read])
+    appenders = (appends.txn[unseen], appends.k[unseen])
+    early, late = _untimed_tails(ops, readers, appenders)
     parts = (
-        (READER, reads.txn[read], reads.k[read], np.zeros(len(read), dtype=np.int64)),
-        (APPENDER, appends.txn[unseen], appends.k[unseen], appends.element[unseen]),
+        (READER, *readers, np.zeros(len(read), dtype=np.int64), early),
+        (APPENDER, *appenders, appends.element[unseen], late),
     )
     return pa.concat_tables([_tail(ops, *part) for part in parts])
 
 
-def _tail(ops: ListOps, role: int, txn: Ints, k: Ints, element: Ints) -> pa.Table:
+def _tail(ops: ListOps, role: int, txn: Ints, k: Ints, element: Ints, untimed: Bools) -> pa.Table:
     order = np.lexsort((element, txn, k))
     order = order[group_starts(k[order], txn[order])]
     columns = [
@@ -86,8 +101,40 @@ def _tail(ops: ListOps, role: int, txn: Ints, k: Ints, element: Ints) -> pa.Tabl
         pa.array(txn[order], pa.int32()),
         pa.array(ops.keys[k[order]], pa.int64()),
         pa.array(element[order], pa.int64()),
+        pa.array(untimed[order]),
     ]
     return pa.Table.from_arrays(columns, schema=TAILS)
+
+
+def _untimed_tails(
+    ops: ListOps, readers: tuple[Ints, Ints], appenders: tuple[Ints, Ints]
+) -> tuple[Bools, Bools]:
+    """Return which readers and appenders (transactions and keys) time alone does not order."""
+    (txn, k), (other, own) = readers, appenders
+    end, begin = _end(ops.txns, txn), _begin(ops.txns, other)
+    first = np.full(len(ops.keys), _NEVER)
+    np.minimum.at(first, own, begin)
+    early: Bools = end >= first[k]
+    last = np.full(len(ops.keys), -_NEVER)
+    np.maximum.at(last, k[early], end[early])
+    return early, begin <= last[own]
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _begin(txns: Transactions, which: Ints) -> Ints:
+    """Return the times before which others precede the transactions ``which``: at no time where
+    real time does not bind one.
+    """
+    bound = txns.real_time[which] & (txns.type[which] != FAIL)
+    return np.where(bound, txns.start[which], -_NEVER)
+
+
+def _end(txns: Transactions, which: Ints) -> Ints:
+    """Return the times after which the transactions ``which`` precede others."""
+    bound = txns.real_time[which] & (txns.type[which] == OK)
+    return np.where(bound, txns.finish[which], _NEVER)
 
 
 def _states(ops: ListOps, versions: Versions) -> tuple[Ints, Ints]:
@@ -165,11 +212,13 @@ def _made(ops: ListOps, kind: Kind, source: Ints, target: Ints, k: Ints, element
     type_ = ops.txns.type
     # What failed takes no part in an order: where a read shows it nevertheless, that is G1a.
     pick = (source != target) & (type_[source] != FAIL) & (type_[target] != FAIL)
+    source, target = source[pick], target[pick]
     columns = [
-        pa.array(np.full(int(pick.sum()), int(kind)), pa.int8()),
-        pa.array(source[pick], pa.int32()),
-        pa.array(target[pick], pa.int32()),
+        pa.array(np.full(len(source), int(kind)), pa.int8()),
+        pa.array(source, pa.int32()),
+        pa.array(target, pa.int32()),
         pa.array(ops.keys[k[pick]], pa.int64()),
         pa.array(element[pick], pa.int64()),
+        pa.array(_end(ops.txns, source) >= _begin(ops.txns, target)),
     ]
     return pa.Table.from_arrays(columns, schema=EDGES)

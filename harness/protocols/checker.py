@@ -40,6 +40,7 @@ from harness.protocols.generations import Reset
 from harness.protocols.models import Meaning
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Anomaly, Availability, ControllerLoad, Coverage, LogLines
+from harness.protocols.windows import Windows
 from harness.run.directory import BankRules
 
 Tables = Mapping[str, pa.Table]
@@ -135,7 +136,7 @@ class Kernel:
     they were made, and no other kernel sees them. ``leads_back`` tells from those of a split
     which rows lead back in time: pairs of transactions, the later and the earlier of each. The
     history is cut only where none leads over, and a stretch in which none does is not given to
-    the kernel.
+    the kernel. ``windows`` tells how a stretch is judged that is too long for one task.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Kernel:
     numbers: Mapping[str, tuple[str, ...]] | None = None
     takes: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     leads_back: Callable[[Tables], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
+    windows: Windows | None = None
 
 
 class Lookup(Protocol):

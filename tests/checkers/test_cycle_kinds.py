@@ -12,7 +12,7 @@ import pytest
 from checker_histories import ok, setting, source
 from checker_oracle import BASES, ORDERS, kind_of, minimal
 
-from checkers.cycles.kernel import find_cycles
+from checkers.cycles.classification import find_cycles
 from checkers.lists.edges import EDGES, TAILS, Kind
 
 Pairs = set[tuple[int, int]]

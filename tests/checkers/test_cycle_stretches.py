@@ -16,8 +16,8 @@ from checker_histories import Txn, a, info, ok, r, setting, source
 
 from checkers.cycles.graph import tails_of
 from checkers.cycles.stretches import leads_back, readers_before
-from checkers.engine import output
-from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, in_order
+from checkers.engine import output, stages
+from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, begins_in_order
 from checkers.lists.checker import CHECKER
 from checkers.lists.edges import EDGES, TAILS
 from harness.errors import HarnessError
@@ -64,7 +64,7 @@ def judged(txns: list[Txn], stretch: int, splits: int = 3) -> tuple[dict[str, An
     *others, cycles = KERNELS
     chain = (*others, attrs.evolve(cycles, run=counting))
     history = source(txns, splits=splits)
-    given = output.run_by_key(chain, history, setting(), stretch=stretch)
+    given = stages.run_by_key(chain, history, setting(), stretch=stretch)
     assert not given.broken
     tables = {"transactions": history.transactions, **given.tables}
     tables |= {"faults": pa.table({}), "events": pa.table({})}
@@ -104,10 +104,10 @@ def test_splits_and_stretches_side_by_side_give_the_same(monkeypatch: pytest.Mon
     token = output.ENTERING.set(entered.append)
     try:
         history = source(overlapping(4, size=400), splits=7)
-        alone = output.run_by_key(KERNELS, history, setting(), stretch=20)
+        alone = stages.run_by_key(KERNELS, history, setting(), stretch=20)
         at_once = len(entered)
-        monkeypatch.setattr(output, "LONG", 0)
-        together = output.run_by_key(KERNELS, history, setting(), stretch=20)
+        monkeypatch.setattr(stages, "LONG", 0)
+        together = stages.run_by_key(KERNELS, history, setting(), stretch=20)
     finally:
         output.ENTERING.reset(token)
     assert alone.tables.keys() == together.tables.keys()
@@ -118,7 +118,7 @@ def test_splits_and_stretches_side_by_side_give_the_same(monkeypatch: pytest.Mon
 
 def table(rows: list[tuple[int, int]]) -> pa.Table:
     columns = [[0] * len(rows), *map(list, zip(*rows, strict=True))] if rows else [[], [], []]
-    arrays = [*columns, [1] * len(rows), [1] * len(rows)]
+    arrays = [*columns, [1] * len(rows), [1] * len(rows), [True] * len(rows)]
     return pa.table([pa.array(c, f.type) for c, f in zip(arrays, EDGES, strict=True)], schema=EDGES)
 
 
@@ -197,10 +197,12 @@ def whole(columns: dict[str, list[object]]) -> Iterator[pa.Table]:
 
 def test_a_history_that_is_not_in_the_order_of_time_is_not_cut() -> None:
     columns = {"invoke_ns": [1, 2, 3], "complete_ns": [4, 5, 6], "type": ["ok", "ok", "info"]}
-    assert in_order(whole(columns))
-    assert not in_order(whole(columns | {"invoke_ns": [1, 3, 2]}))
-    assert not in_order(whole(columns | {"complete_ns": [4, 1, 6]}))
-    assert in_order(whole(columns | {"complete_ns": [4, 5, 1]}))
+    begins = begins_in_order(whole(columns), 2)
+    assert begins is not None
+    assert begins.tolist() == [1, 3]
+    assert begins_in_order(whole(columns | {"invoke_ns": [1, 3, 2]}), 2) is None
+    assert begins_in_order(whole(columns | {"complete_ns": [4, 1, 6]}), 2) is None
+    assert begins_in_order(whole(columns | {"complete_ns": [4, 5, 1]}), 2) is not None
 
 
 def test_a_reader_precedes_appenders_but_not_itself() -> None:
@@ -213,6 +215,7 @@ def test_a_reader_precedes_appenders_but_not_itself() -> None:
 
 def test_readers_of_a_last_version_lead_back_to_earlier_appenders_beyond_it() -> None:
     rows = {"role": [0, 0, 1, 1], "txn": [5, 2, 3, 4], "key": [1, 1, 1, 2], "element": [0, 0, 1, 1]}
+    rows["untimed"] = [True] * 4
     tails = pa.table(rows, schema=TAILS)
     source_, target = leads_back({"lists.edges": EDGES.empty_table(), "lists.tails": tails})
     assert (source_.tolist(), target.tolist()) == ([5], [3])

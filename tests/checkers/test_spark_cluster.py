@@ -15,13 +15,15 @@ from checker_generator import generate
 from checker_histories import Txn, ok, r, setting, source
 from spark_cluster import Cluster, executors_of, require_parts, standalone
 from test_cycle_stretches import overlapping
+from test_cycle_windows import by_windows, stages_of
 
 from checkers.engine import spark
 from checkers.engine.analyze import judge
-from checkers.engine.output import NOTE, KernelOutput, OfStretches, Work
+from checkers.engine.output import NOTE, KernelOutput
 from checkers.engine.source import Source
 from checkers.engine.spark_options import SparkOptions
 from checkers.engine.spark_session import session
+from checkers.engine.work import OfStretches, Work
 from checkers.lists.checker import CHECKER
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
@@ -80,6 +82,20 @@ def test_its_verdicts_are_those_of_one_process(
         assert verdict_of(history, "spark", options) == in_process, seed
         violations += b"violation" in in_process
     assert violations > HISTORIES // 3
+
+
+def test_its_verdicts_by_windows_are_those_of_one_process(
+    cluster: Cluster, options: SparkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(cluster.hidden))
+    seen = stages_of(monkeypatch)
+    for seed in range(6):
+        history = source(overlapping(seed, size=200), splits=2)
+        in_process = verdict_of(history, "local")
+        with monkeypatch.context() as patch:
+            by_windows(patch, 16)
+            assert verdict_of(history, "spark", options) == in_process, seed
+    assert seen["COMPONENT"] > 3
 
 
 def test_an_executor_that_is_killed_in_the_middle_changes_no_byte_and_is_told(

@@ -19,10 +19,11 @@ from reset_histories import HA, events_of, tables_of
 
 from checkers.bank.checker import CHECKER as BANK
 from checkers.engine.analyze import judge
-from checkers.engine.output import on_split, run_by_key
 from checkers.engine.source import Source
 from checkers.engine.split import named, split_of_steps
+from checkers.engine.stages import run_by_key
 from checkers.engine.transactions import NOBODY, OBSERVED, proven
+from checkers.engine.work import on_split
 from checkers.lists.checker import CHECKER as LISTS
 from checkers.lists.checker import INFERENCE
 from checkers.lists.given_up import CUT_OFF

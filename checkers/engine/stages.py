@@ -1,0 +1,295 @@
+"""The stages of an analysis: EARLY, KEY and STRETCH kernels, each on tasks of an executor; and the
+executor in process.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from checkers.engine.arrays import Ints, group_starts, ints
+from checkers.engine.costs import COST_TABLE, COSTS, EXPLAIN, stage_cost
+from checkers.engine.output import KernelOutput, apply, merge, of
+from checkers.engine.source import Source
+from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Laid, begins_in_order
+from checkers.engine.transactions import OBSERVED_TABLE, proven
+from checkers.engine.work import OfGroups, OfSplits, OfStretches, OfWindows, OnTasks, Step, Work
+from harness.history import files
+from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.windows import (
+    CYCLIC,
+    LABELS,
+    MEMBERS,
+    OUTLASTING,
+    SPANNING,
+    Window,
+    Windows,
+)
+
+# Splits in memory at a time, and the least history that is worth the second one.
+THREADS = 2
+LONG = 100_000
+
+
+def on_all(
+    kernels: Iterable[Kernel],
+    source: Source,
+    setting: Setting,
+    laid: Laid,
+    tasks: OnTasks,
+    there: Source | None = None,
+) -> KernelOutput:
+    """Run the EARLY, then the KEY, then the STRETCH kernels on ``tasks``, which are given the
+    history as ``there``.
+    """
+    kernels, there = tuple(kernels), there or source
+    first = _needed(of(kernels, Exchange.EARLY), source)
+    given = KernelOutput(tables={})
+    if first:
+        by_split = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
+        given = _stage(tasks, by_split, source.splits, "EARLY")
+    early = dict(given.tables)
+    if OBSERVED_TABLE in early:
+        early[OBSERVED_TABLE] = proven(early[OBSERVED_TABLE])
+    by_key, taking = of(kernels, Exchange.KEY), of(kernels, Exchange.STRETCH)
+    by_split = OfSplits(
+        kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
+    )
+    found = _stage(tasks, by_split, source.splits, "KEY")
+    tables, broken = {**early, **found.tables}, given.broken | found.broken
+    if taking:
+        begins = begins_in_order(source.pieces(IN_ORDER), laid.stretch)
+        back, spanning = tables.pop(BACK_TABLE), tables.pop(SPANNING, None)
+        names = [name for kernel in taking for name in kernel.takes if name in tables]
+        stretches = laid.stretches(back, source.count, begins is None)
+        work = OfStretches(
+            kernels=taking,
+            source=there,
+            setting=setting,
+            laid=laid,
+            early=early,
+            empty={name: tables.pop(name) for name in names},
+            stretches=tuple(stretches),
+        )
+        judged = _judged(work, source, begins, spanning, tasks)
+        tables, broken = {**tables, **judged.tables}, broken | judged.broken
+    return KernelOutput(tables=tables, broken=broken)
+
+
+def _judged(
+    work: OfStretches,
+    source: Source,
+    begins: Ints | None,
+    spanning: pa.Table | None,
+    tasks: OnTasks,
+) -> KernelOutput:
+    """Do ``work``: of stretches that are too long for a task, by windows."""
+    able = begins is not None and spanning is not None
+    able = able and all(kernel.windows is not None for kernel in work.kernels)
+    long = [s for s in work.stretches if able and s[1] - s[0] > work.laid.most]
+    short = attrs.evolve(work, stretches=tuple(s for s in work.stretches if s not in set(long)))
+    # Of no stretch there are empty tables, which need no task.
+    nothing = attrs.evolve(work, source=source, stretches=((0, 0),))
+    parts = [_without_costs(nothing(0))]
+    if short.stretches:
+        parts.append(_stage(tasks, short, len(short.stretches), "STRETCH"))
+    if long and begins is not None and spanning is not None:
+        windows = work.laid.windows(long, begins)
+        parts += [
+            _ByWindows(kernel, work, windows, tasks).judged(spanning) for kernel in work.kernels
+        ]
+    return merge(parts)
+
+
+@attrs.frozen
+class _ByWindows:
+    """The judgement of ``kernel`` by windows of long stretches, step after step."""
+
+    kernel: Kernel
+    work: OfStretches
+    windows: tuple[Window, ...]
+    tasks: OnTasks
+
+    def judged(self, spanning: pa.Table) -> KernelOutput:
+        """Return the kernel's tables; ``spanning`` is of all splits."""
+        given = self._on_windows("OUTLASTING", _outlasting, taking=False)
+        given = self._here({SPANNING: spanning, **given.tables}, _borders, given.broken)
+        borders = given.tables
+        if not given.broken:
+            given = self._on_windows("CONTRACT", _contract, beside=borders)
+        if not given.broken:
+            cyclic = set(given.tables[CYCLIC]["place"].to_pylist())
+            given = self._here({**borders, **given.tables}, _solve, given.broken)
+        if given.broken:
+            return KernelOutput(tables={}, broken=given.broken)
+        places = cyclic | set(given.tables[LABELS]["place"].to_pylist())
+        there = tuple(window for window in self.windows if window.place in places)
+        if not there:
+            return KernelOutput(tables={})
+        beside = {**borders, **given.tables}
+        given = self._on_windows("WINDOW", _judge, beside=beside, windows=there)
+        tables = dict(given.tables)
+        groups = _groups(tables.pop(MEMBERS, None), self.work.laid.stretch)
+        parts = [attrs.evolve(given, tables=tables)]
+        if groups:
+            parts.append(self._on_groups(groups))
+        return merge(parts)
+
+    def _on_windows(
+        self,
+        name: str,
+        run: Step,
+        *,
+        beside: Tables | None = None,
+        windows: tuple[Window, ...] = (),
+        taking: bool = True,
+    ) -> KernelOutput:
+        work = OfWindows(
+            kernel=self.kernel,
+            run=run,
+            source=self.work.source,
+            setting=self.work.setting,
+            laid=self.work.laid,
+            early=self.work.early,
+            empty=self.work.empty,
+            windows=windows or self.windows,
+            beside=beside or {},
+            taking=taking,
+        )
+        return _stage(self.tasks, work, len(work.windows), name)
+
+    def _here(
+        self,
+        tables: Tables,
+        run: Callable[[Windows, Tables, Setting, tuple[Window, ...]], Tables],
+        broken: dict[str, str],
+    ) -> KernelOutput:
+        """Do what needs all windows at once."""
+        if broken or self.kernel.windows is None:
+            return KernelOutput(tables={}, broken=broken)
+        own = self.kernel.windows
+        here = attrs.evolve(
+            self.kernel, run=lambda given, asked: run(own, given, asked, self.windows)
+        )
+        return apply([here], tables, self.work.setting)
+
+    def _on_groups(self, groups: tuple[Ints, ...]) -> KernelOutput:
+        work = OfGroups(
+            kernel=self.kernel,
+            source=self.work.source,
+            setting=self.work.setting,
+            laid=self.work.laid,
+            early=self.work.early,
+            empty=self.work.empty,
+            groups=groups,
+        )
+        return _stage(self.tasks, work, len(groups), "COMPONENT")
+
+
+def _outlasting(own: Windows, tables: Tables, setting: Setting, window: Window) -> Tables:
+    return {OUTLASTING: own.outlasting(tables["transactions"], setting, window.end_ns)}
+
+
+def _contract(own: Windows, tables: Tables, setting: Setting, window: Window) -> Tables:
+    return own.contract(tables, setting, window)
+
+
+def _judge(own: Windows, tables: Tables, setting: Setting, window: Window) -> Tables:
+    return own.judge(tables, setting, window)
+
+
+def _borders(own: Windows, tables: Tables, setting: Setting, windows: tuple[Window, ...]) -> Tables:
+    return own.borders(tables[SPANNING], tables[OUTLASTING], windows, setting)
+
+
+def _solve(own: Windows, tables: Tables, setting: Setting, windows: tuple[Window, ...]) -> Tables:
+    return {LABELS: own.solve(tables, windows)}
+
+
+def _groups(members: pa.Table | None, most: int) -> tuple[Ints, ...]:
+    """Return the transactions of the components in groups of about ``most`` and whole components,
+    those that begin side by side together.
+    """
+    if members is None or not members.num_rows:
+        return ()
+    txn, component = ints(members, "txn"), ints(members, "component")
+    order = np.lexsort((txn, component))
+    txn, component = txn[order], component[order]
+    first = np.flatnonzero(group_starts(component))
+    parts = np.split(txn, first[1:])
+    parts.sort(key=lambda part: int(part[0]))
+    groups: list[list[Ints]] = [[]]
+    for part in parts:
+        if groups[-1] and sum(map(len, groups[-1])) + len(part) > most:
+            groups.append([])
+        groups[-1].append(part)
+    return tuple(np.sort(np.concatenate(group)) for group in groups)
+
+
+def _stage(tasks: OnTasks, work: Work, count: int, name: str) -> KernelOutput:
+    """Have the work done, and tell what it cost."""
+    begun_s = time.perf_counter()
+    given = tasks(work, count)
+    costs = given.tables.get(COST_TABLE, COSTS.empty_table())
+    # There are as many splits however long a history is; a stretch is as long as any other.
+    grows = isinstance(work, OfSplits)
+    EXPLAIN.get()(stage_cost(name, costs, time.perf_counter() - begun_s, grows=grows))
+    return _without_costs(given)
+
+
+def _without_costs(given: KernelOutput) -> KernelOutput:
+    tables = {name: table for name, table in given.tables.items() if name != COST_TABLE}
+    return attrs.evolve(given, tables=tables)
+
+
+def _needed(kernels: tuple[Kernel, ...], source: Source) -> tuple[Kernel, ...]:
+    """Return those that have something to search for in any part of the transactions."""
+    needed: set[str] = set()
+    left = kernels
+    for piece in source.pieces() if kernels else ():
+        needed |= {kernel.name for kernel in left if kernel.needed(piece)}
+        left = tuple(kernel for kernel in left if kernel.name not in needed)
+        if not left:
+            break
+    return tuple(kernel for kernel in kernels if kernel.name in needed)
+
+
+def run_by_key(
+    kernels: Iterable[Kernel], source: Source, setting: Setting, *, stretch: int = STRETCH
+) -> KernelOutput:
+    """Run the EARLY, KEY and STRETCH kernels over ``source``, a split or stretch in memory at a
+    time.
+    """
+    with tempfile.TemporaryDirectory(prefix="firedrill-analysis-") as scratch:
+        laid = Laid(directory=Path(scratch), stretch=stretch)
+        try:
+            return on_all(kernels, source, setting, laid, _side_by_side)
+        except OSError as error:
+            missing = "the analysis lacks room for the edges of its graph"
+            raise files.disk_failure("write into", laid.directory, error, missing) from error
+
+
+def _side_by_side(work: Work, count: int) -> KernelOutput:
+    """Do the work on threads: most of it is numpy's and Arrow's, which hold no lock."""
+    # Of several kernels, the one that a process died of could not be told.
+    able = count > 1 and len(work.kernels) == 1 and work.source.count >= LONG
+    if not able:
+        return merge(work(number) for number in range(count))
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1, count)) as threads:
+        # The heaviest first: one that holds a hot key must not begin when the others are done.
+        heavy = sorted(range(count), key=work.weight, reverse=True)
+        jobs = {number: threads.submit(copy_context().run, work, number) for number in heavy}
+        try:
+            return merge(jobs[number].result() for number in range(count))
+        finally:
+            # An interruption does not wait for the splits that nobody has begun.
+            threads.shutdown(wait=False, cancel_futures=True)
