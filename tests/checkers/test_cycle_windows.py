@@ -130,16 +130,17 @@ def test_no_step_is_given_more_than_a_window_where_nothing_is_accused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[int] = []
-    sound = [txn for txn in overlapping(2, size=400, clients=30) if txn.type == "ok"]
+    draw = random.Random(5)
+    txns = [txn for txn in overlapping(2, size=400, clients=30) if txn.type == "ok"]
+    # Effects in an order that each interval allows, and not in that of invocations.
+    effects = [draw.uniform(txn.start or 0, txn.finish or 0) for txn in txns]
     shown: dict[int, list[int]] = {key: [] for key in range(3)}
-    serial = []
-    # The order of invocation is an order that explains every read.
-    for txn in sound:
+    for n in sorted(range(len(txns)), key=effects.__getitem__):
         ops = []
-        for f, key, value in txn.ops:
+        for f, key, value in txns[n].ops:
             shown[key] += [value] if f == "append" else []
             ops.append((f, key, value if f == "append" else list(shown[key])))
-        serial.append(attrs.evolve(txn, ops=ops))
+        txns[n] = attrs.evolve(txns[n], ops=ops)
 
     @attrs.frozen
     class Watched(ByWindows):
@@ -152,10 +153,10 @@ def test_no_step_is_given_more_than_a_window_where_nothing_is_accused(
     # As if nothing could be cut: a healthy history that is short has places enough.
     monkeypatch.setattr(Laid, "_cuts", lambda *_: [])
     seen = stages_of(monkeypatch)
-    found = stages.run_by_key(chain, source(serial), setting(), stretch=25)
+    found = stages.run_by_key(chain, source(txns), setting(), stretch=25)
 
     assert not found.broken
-    assert len(given) == -(-len(serial) // 25)
+    assert len(given) == -(-len(txns) // 25)
     assert max(given) == 25
     assert seen["WINDOW"] == seen["COMPONENT"] == 0
     assert found.tables["cycles.counts"].num_rows == 0
