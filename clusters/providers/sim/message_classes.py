@@ -13,6 +13,7 @@ from clusters.reference.node.raft.types import (
     Chunk,
     ChunkReply,
     Message,
+    TimeoutNow,
     VoteReply,
     VoteRequest,
 )
@@ -46,9 +47,10 @@ from clusters.reference.node.wire.messages import (
 from harness.protocols.crash_points import DATAGRAMS, MessageClass
 
 # ``Ack`` and ``Failed`` answer several questions: which one stands in no message.
-_CLASSES: dict[type, MessageClass] = {
+CLASSES: dict[type, MessageClass] = {
     VoteRequest: MessageClass.VOTES,
     VoteReply: MessageClass.VOTES,
+    TimeoutNow: MessageClass.VOTES,  # it asks for the election of its receiver
     Append: MessageClass.APPENDS,
     AppendReply: MessageClass.APPENDS,
     Chunk: MessageClass.SNAPSHOTS,
@@ -96,14 +98,14 @@ def parts_of(payload: bytes) -> tuple[Part, ...]:
     if isinstance(frame, RaftBatch):
         return tuple(
             Part(
-                kind=_CLASSES[type(message)],
+                kind=CLASSES[type(message)],
                 partition=_partition(group),
                 payload=encode(RaftBatch(((group, message),))),
             )
             for group, message in frame.messages
         )
     body: object = frame.body if isinstance(frame, PeerRequest | PeerReply) else frame
-    kind = _CLASSES.get(type(body))
+    kind = CLASSES.get(type(body))
     unasked = isinstance(frame, PeerRequest) and frame.id == NO_ANSWER
     return (
         Part(
