@@ -17,7 +17,11 @@ fact                     claim                 holds if
 ``CommitClaim``          committed-on-majority a majority's disks have the entry, no election can
                                                lose it and none of these disks ever replaces it
 ``CommitLearnt``         committed-on-majority the sender's disk has the entries that are committed
-``Members`` (entry)      committed-on-majority the members before it are committed
+``LeaderLog`` (first)    committed-on-majority a majority of each half of its members has told
+                                               that it voted for the sender
+``Members`` (entry)      committed-on-majority the members before it are committed, and majorities
+                                               of both meet
+``LogUpdate`` (cut)      committed-on-majority its members are those of the place of the cut
 ``Acknowledgement``      durable-on-majority   so do those of each partition that was written
 ``PrimaryAct``           lease-valid           the sender's lease holds by its own clock
 ``PrimaryAct``           one-primary           no primary of a later epoch has acted before
@@ -28,6 +32,8 @@ fact                     claim                 holds if
 ``LoggedWrites`` (entry) lock-exclusive        no other holds a lock on what is written
 ``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up, and to
                                                commit all are held or prepared with
+``PreparedLocks``        lock-kept             it names all locks that the transaction has there
+``LockRelease``          lock-kept             what the transaction has in the log is on a majority
 ``Outcome``              one-outcome           no other outcome of the transaction was told before
 ``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more
 ``NoOpEntry``            needed-entries        few other such entries of the group came before

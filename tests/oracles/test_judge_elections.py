@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oracles.toy_store import LOG, Bench, broken, details
 
 from clusters.providers.sim.disk import SimDisk
@@ -83,16 +85,16 @@ def test_a_follower_counts_nothing_as_committed_but_what_is() -> None:
 def test_members_change_once_those_before_them_are_certain() -> None:
     async def agreed(bench: Bench) -> None:
         for node in ("n1", "n2"):
-            await bench.write(node, "p joins 1 1 n1,n2,n4")
-        await bench.write("n1", "p joins 2 1 n1,n4,n5")
+            await bench.write(node, "p joins 1 1 n1,n2")
+        await bench.write("n1", "p joins 2 1 n1,n2,n4")
 
     async def at_once(bench: Bench) -> None:
-        await bench.write("n1", "p joins 1 1 n1,n2,n4")
-        await bench.write("n1", "p joins 2 1 n1,n4,n5")
+        await bench.write("n1", "p joins 1 1 n1,n2")
+        await bench.write("n1", "p joins 2 1 n1,n2,n4")
 
     async def in_place_of_another(bench: Bench) -> None:
-        await bench.write("n1", "p joins 1 1 n1,n2,n4")
-        await bench.write("n1", "p joins 1 2 n1,n4,n5")
+        await bench.write("n1", "p joins 1 1 n1,n2")
+        await bench.write("n1", "p joins 1 2 n1,n3")
 
     assert broken(agreed) == []
     assert broken(in_place_of_another) == []
@@ -100,6 +102,106 @@ def test_members_change_once_those_before_them_are_certain() -> None:
     assert found.detail == (
         "entry 2 of p changes members again after 1, and the synced disks of 1 of 3 voters hold it"
     )
+
+
+def test_members_change_in_steps_whose_majorities_meet() -> None:
+    async def changed(bench: Bench, *steps: str) -> None:
+        for index, names in enumerate(steps, 1):
+            for node in ("n1", "n2", "n3"):
+                await bench.write(node, f"p joins {index} 1 {names}")
+
+    async def by_a_joint_one(bench: Bench) -> None:
+        await changed(bench, "n1,n2,n4&&n1,n2,n3", "n1,n2,n4")
+
+    async def at_once(bench: Bench) -> None:
+        await changed(bench, "n1,n2,n4")
+
+    async def from_others_than_the_last(bench: Bench) -> None:
+        await changed(bench, "n1,n2", "n1,n2,n4&&n1,n2,n3")
+
+    async def to_others_than_the_joint_one_says(bench: Bench) -> None:
+        await changed(bench, "n1,n2,n4&&n1,n2,n3", "n1,n2,n3")
+
+    def text_of(act: Callable[[Bench], object]) -> str:
+        return details(act)[0].detail
+
+    assert broken(by_a_joint_one) == []
+    assert text_of(at_once) == ("entry 1 of p changes the members from (n1 n2 n3) to (n1 n2 n4)")
+    assert text_of(from_others_than_the_last) == (
+        "entry 2 of p changes the members from (n1 n2) to (n1 n2 n4)&&(n1 n2 n3)"
+    )
+    assert text_of(to_others_than_the_joint_one_says) == (
+        "entry 2 of p changes the members from (n1 n2 n4)&&(n1 n2 n3) to (n1 n2 n3)"
+    )
+
+
+def test_a_leader_has_the_votes_of_each_half() -> None:
+    async def led(bench: Bench, members: str, *voters: str) -> None:
+        for node in ("n1", "n2", "n3"):
+            await bench.write(node, f"p joins 1 1 {members}", "p term 2 n1")
+        for node in voters:
+            bench.send(node, "told p 2 n1", to="n1")
+        bench.send("n1", "told p 2 n1")
+        bench.send("n1", "leads p 2 2")
+        bench.send("n1", "leads p 2 2")
+
+    async def by_a_majority(bench: Bench) -> None:
+        await led(bench, "n1,n2", "n2")
+
+    async def by_itself(bench: Bench) -> None:
+        await led(bench, "n1,n2")
+
+    async def by_both_halves(bench: Bench) -> None:
+        await led(bench, "n1,n2,n4&&n1,n2,n3", "n2")
+
+    async def by_one_half(bench: Bench) -> None:
+        await led(bench, "n1,n2&&n1,n2,n3")
+
+    async def of_a_later_term(bench: Bench) -> None:
+        await bench.write("n1", "p term 5 n2")
+        bench.send("n1", "told p 2 n1")
+        bench.send("n1", "leads p 2 2")
+
+    assert broken(by_a_majority) == []
+    assert broken(by_both_halves) == []
+    assert broken(of_a_later_term) == []
+    (found,) = details(by_itself)
+    assert found.detail == "n1 leads term 2 of p by the votes of 1 of the 2 voters n1 n2"
+    assert any("by the votes of 1 of the 2 voters" in f.detail for f in details(by_one_half))
+
+
+def test_a_cut_keeps_the_members_of_its_place() -> None:
+    async def cut(bench: Bench, index: int, members: str, whole: str = "") -> None:
+        for line in ("p joins 1 1 n1,n2", "p 2 1 b", "p joins 3 1 n1,n2,n3"):
+            for node in ("n1", "n2", "n3"):
+                await bench.write(node, line)
+        bench.send("n1", "leads p 1 1 1 1 1")
+        bench.send("n1", "committed p 1 3")
+        await bench.write("n3", f"p base {index} 1 {members} {whole}".rstrip())
+
+    async def as_it_was(bench: Bench) -> None:
+        await cut(bench, 2, "n1,n2")
+
+    async def as_it_came_to_be(bench: Bench) -> None:
+        await cut(bench, 3, "n1,n2,n3")
+
+    async def with_the_newest(bench: Bench) -> None:
+        await cut(bench, 2, "n1,n2,n3")
+
+    async def with_the_founders(bench: Bench) -> None:
+        await cut(bench, 2, "n1,n2,n3", "whole")
+
+    async def behind_what_is_known(bench: Bench) -> None:
+        await cut(bench, 9, "n1,n2", "whole")
+
+    assert broken(as_it_was) == []
+    assert broken(as_it_came_to_be) == []
+    assert broken(behind_what_is_known) == []
+    for act in (with_the_newest, with_the_founders):
+        (found,) = details(act)
+        assert found.detail == (
+            "p is cut at entry 2 with (n1 n2 n3), and there its members are (n1 n2)"
+        )
 
 
 def test_a_start_finds_no_less_than_is_synced() -> None:

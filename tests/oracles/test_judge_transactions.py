@@ -245,3 +245,54 @@ def test_a_log_with_a_gap_is_followed_no_further() -> None:
     assert partition.committed(1, 1) == []
     assert partition.committed(2, 0) == []
     assert partition.committed(3, 1) == []
+
+
+def test_a_transaction_is_prepared_with_all_of_its_locks() -> None:
+    def prepared(shared: tuple[bytes, ...], exclusive: tuple[bytes, ...]) -> str | None:
+        locks = Locks()
+        locks.locked(locked("a"))
+        locks.locked(locked("a", key=OTHER, exclusive=False))
+        return locks.prepared(PreparedLocks("q", 1, "a", shared, exclusive))
+
+    assert prepared((OTHER,), (KEY,)) == ""
+    assert prepared((), (KEY, OTHER)) == ""
+    assert prepared((), (KEY,)) == f"a is prepared in q without its lock of {OTHER.hex()}"
+
+
+def test_what_is_prepared_is_judged_once_and_by_its_own_epoch() -> None:
+    locks, prepared = Locks(), PreparedLocks("q", 2, "a", (), (KEY,))
+    locks.locked(locked("a", key=OTHER))  # by the primary before: it may not prepare any more
+
+    assert locks.prepared(prepared) == ""
+    assert locks.prepared(prepared) is None
+
+
+def test_locks_are_given_up_once_what_they_protect_is_certain() -> None:
+    """``T-put:p:a`` has proposed entry 1 as the primary of epoch 1."""
+    release = LockRelease("p", 1, "T-put:1")
+
+    async def on_a_majority(bench: Bench) -> None:
+        for node in ("n1", "n2"):
+            await bench.write(node, "p 1 1 put:1")
+        bench.declare("n1", release)
+
+    async def on_one_disk(bench: Bench) -> None:
+        await bench.write("n1", "p 1 1 put:1")
+        bench.declare("n1", release)
+
+    async def by_a_later_primary(bench: Bench) -> None:
+        await bench.write("n1", "p 1 1 put:1")
+        bench.declare("n2", LockRelease("p", 2, "T-put:1"))
+
+    async def before_anything_is_logged(bench: Bench) -> None:
+        bench.declare("n1", release)
+
+    assert broken(on_a_majority) == []
+    assert broken(by_a_later_primary) == []
+    assert broken(before_anything_is_logged) == []
+    (found,) = judged(on_one_disk).examples
+    assert found.claim is Claim.LOCK_KEPT
+    assert found.detail == (
+        "T-put:1 gives up its locks in p, with writes in entry 1, and the synced disks of 1 of 3 "
+        "voters hold it"
+    )

@@ -28,6 +28,7 @@ class Logged:
 
     def __init__(self) -> None:
         self.reader = ReferenceClaims()
+        self.followed: list[Fact] = []
         self._disk, self._at, self._next = self.reader.disk(), 0, {"p0": 1, METASTORAGE: 1}
 
     def commit(self, group: str, data: bytes) -> tuple[Fact, ...]:
@@ -37,13 +38,14 @@ class Logged:
         header = b"" if self._at else segment_header(1)
         record = encode_record((Update(group, None, (entry,)),), 1, self._at + len(header))
         self._at, facts = self._disk.read("log-00000001", self._at, header + record)
-        list(self.reader.committed(group, entry.index, entry_mark(entry)))
+        self.followed = list(self.reader.committed(group, entry.index, entry_mark(entry)))
         (update,) = [fact for fact in facts if isinstance(fact, LogUpdate)]
         return update.entries[0].says
 
-    def write(self, key: str, value: bytes) -> None:
-        """Set a key of metastorage."""
+    def write(self, key: str, value: bytes) -> list[Fact]:
+        """Set a key of metastorage; return what follows from that."""
         self.commit(METASTORAGE, encode_invoke(Invoke((), (Operation(key, value),))))
+        return self.followed
 
     def order(self, command: commands.Command) -> TimestampOrder:
         """What ``command`` says of timestamps."""
@@ -98,3 +100,22 @@ def test_a_timestamp_that_was_promised_away_breaks_a_promise() -> None:
 
     (found,) = details(act)
     assert found.detail == ("the commit of u is 55, and up to 55 readers may have been promised")
+
+
+def test_the_ceiling_of_a_lease_never_falls() -> None:
+    logged = Logged()
+
+    def order(number: int, ceiling: int, start: str = "a") -> TimestampOrder:
+        facts = logged.write("lease/n1", encode(Lease(f"n1~{start}", number, ceiling)))
+        (found,) = [fact for fact in facts if isinstance(fact, TimestampOrder)]
+        return found
+
+    for number, ceiling in ((1, 400), (2, 500), (2, 500)):
+        found = order(number, ceiling)
+        assert found.ts > found.promised
+    late = order(1, 400)
+    assert late.what == "the ceiling of renewal 1 of n1~a"
+    assert late.ts <= late.promised
+    # Another start has made no promises yet; those of the one before are told by its takeover.
+    other = order(1, 300, start="b")
+    assert other.ts > other.promised

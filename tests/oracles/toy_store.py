@@ -2,12 +2,13 @@
 messages.
 
 A line of its log is ``GROUP INDEX TERM COMMAND``, ``GROUP term TERM VOTE``, ``GROUP members A,B``,
-``GROUP joins INDEX TERM A,B``, which is an entry, or ``GROUP begins SUCCESSOR``, its next
-generation. A message is ``told GROUP TERM [VOTE]``, ``votes GROUP TERM LAST-TERM LAST-INDEX``,
-``holds GROUP TERM INDEX``, ``leads GROUP TERM INDEX:TERM,...``, ``committed GROUP TERM INDEX``,
-``learnt GROUP INDEX``, ``done COMMAND@GROUP ...`` or ``acts GROUP [EPOCH]``. In the log of ``p``,
-``renew:HOLDER:MS`` and ``grant:GROUP:HOLDER:EPOCH`` are commands, the former with the time of its
-sending by the holder's wall clock.
+``GROUP joins INDEX TERM A,B``, which is an entry (joint with ``A,B&&C,D``), ``GROUP base INDEX TERM
+A,B [whole]`` or ``GROUP begins SUCCESSOR``, its next generation. A message is ``told GROUP TERM
+[VOTE]``, ``votes GROUP TERM LAST-TERM LAST-INDEX``, ``holds GROUP TERM INDEX``, ``leads GROUP TERM
+INDEX TERM ...``, ``committed GROUP TERM INDEX``, ``learnt GROUP INDEX``, ``done COMMAND@GROUP ...``
+or ``acts GROUP [EPOCH]``. In the log of ``p``, ``renew:HOLDER:MS`` and ``grant:GROUP:HOLDER:EPOCH``
+are commands, the former with the time of its sending by the holder's wall clock; ``put:EPOCH``
+writes a key.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from harness.protocols.claims import (
     LeaderLog,
     LeaseRenewal,
     LogEntry,
+    LoggedWrites,
     LogMatch,
     LogUpdate,
     Member,
@@ -73,9 +75,12 @@ def _logged(line: str) -> Fact | None:
         case [group, "members", names]:
             return LogUpdate(group, base=Base(0, 0, Members(tuple(names.split(",")))))
         case [group, "joins", index, term, names]:
-            members = (Members(tuple(names.split(","))),)
-            entry = LogEntry(int(index), mark_of(int(term), 0), members)
+            entry = LogEntry(int(index), mark_of(int(term), 0), (_members(names),))
             return LogUpdate(group, entries=(entry,))
+        case [group, "base", index, term, names, *whole]:
+            return LogUpdate(
+                group, base=Base(int(index), int(term), _members(names), whole=bool(whole))
+            )
         case [group, "begins", successor]:
             return NewGeneration("p", group, successor)
         case [group, "term", term, *vote]:
@@ -90,12 +95,19 @@ def _logged(line: str) -> Fact | None:
     return None
 
 
+def _members(names: str) -> Members:
+    voters, _, outgoing = names.partition("&&")
+    return Members(tuple(voters.split(",")), tuple(outgoing.split(",")) if outgoing else ())
+
+
 def _of_leases(command: str) -> tuple[Fact, ...]:
     match command.split(":"):
         case ["renew", holder, ms]:
             return (LeaseRenewal(holder, WALL_EPOCH_NS + int(ms) * 1_000_000),)
         case ["grant", group, holder, epoch]:
             return (PrimaryGrant(group, holder, int(epoch)),)
+        case ["put", epoch]:
+            return (LoggedWrites("p", int(epoch), f"T-{command}", (b"k",), ()),)
     return ()
 
 

@@ -480,6 +480,9 @@ class _Grants:
                 lease = decode_lease(value)
                 known = self._ceilings.get(lease.origin, 0)
                 self._ceilings[lease.origin] = max(known, lease.ceiling)
+                # The next primary begins above the ceiling of the last one: it never falls.
+                what = f"the ceiling of renewal {lease.number} of {lease.origin}"
+                self._changed.append(TimestampOrder(what, lease.ceiling, known - 1))
                 self._changed.append(_renewed(value))
 
 

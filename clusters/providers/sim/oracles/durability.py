@@ -11,7 +11,9 @@ from harness.protocols.claims import (
     CommitClaim,
     CommitLearnt,
     LeaderLog,
+    LockRelease,
     LogEntry,
+    LoggedWrites,
     LogMatch,
     LogUpdate,
     NewGeneration,
@@ -49,6 +51,8 @@ class Durability:
         self._commit: dict[str, int] = {}
         self._places: dict[tuple[str, str], list[Place]] = {}  # of commands
         self._parts: dict[str, dict[Place, tuple[str, ...]]] = {}  # group: transactions of entries
+        # Entries with writes, by group, transaction and the epoch of their primary: the last one.
+        self._writes: dict[tuple[str, str, int], Place] = {}
         self._origins: dict[str, _Origin] = {}  # of generations but the first
         self._generations: dict[str, list[str]] = {}  # root: the later ones
 
@@ -285,10 +289,25 @@ class Durability:
         if parts:
             self._parts.setdefault(group, {})[(entry.index, entry.mark)] = parts
         for fact in entry.says:
-            if isinstance(fact, Command):
+            if isinstance(fact, LoggedWrites):
+                self._writes[(group, fact.txn, fact.epoch)] = entry.index, entry.mark
+            elif isinstance(fact, Command):
                 places = self._places.setdefault((group, fact.name), [])
                 if (entry.index, entry.mark) not in places:
                     places.append((entry.index, entry.mark))
+
+    def undecided(self, fact: LockRelease) -> str | None:
+        """The primary that has proposed writes of a transaction gives its locks up: by then they
+        are certain. Where they are of no majority they may yet be, and under no lock.
+        """
+        place = self._writes.get((fact.group, fact.txn, fact.epoch))
+        if place is None or fact.group in self._generations:
+            return None
+        lacking = self._lives.shortfall(fact.group, *place)
+        if not lacking:
+            return ""
+        text = f"{fact.txn} gives up its locks in {fact.group}, with writes in entry {place[0]}"
+        return f"{text}, and {lacking}"
 
     def acknowledged(self, fact: Acknowledgement) -> str:
         """All commands of a transaction are on majorities."""

@@ -92,16 +92,23 @@ class Locks:
             epoch.given_up.setdefault(fact.txn, {}).update(held)
             _forget(epoch.given_up)
 
-    def prepared(self, fact: PreparedLocks) -> None:
-        """A transaction is prepared."""
-        group, _ = self._at(fact.group, fact.epoch)
+    def prepared(self, fact: PreparedLocks) -> str | None:
+        """A transaction is prepared: with all locks that it has here, or the next primary does not
+        know of them. ``None`` where that was told before.
+        """
+        group, epoch = self._at(fact.group, fact.epoch)
         # A primary that was paused may tell it after the end.
         if fact.txn in group.finished or fact.txn in group.prepared:
-            return
+            return None
         group.prepared[fact.txn] = fact
         for keys, exclusive in ((fact.shared, False), (fact.exclusive, True)):
             for key in keys:
                 group.kept.setdefault(key, {})[fact.txn] = fact.epoch, exclusive
+        logged = (*fact.shared, *fact.exclusive)
+        lost = [key.hex() for key in epoch.held.get(fact.txn, ()) if key not in logged]
+        if not lost:
+            return ""
+        return f"{fact.txn} is prepared in {fact.group} without its lock of {', '.join(lost)}"
 
     def finished(self, fact: TransactionEnd) -> None:
         """A prepared transaction has its outcome."""

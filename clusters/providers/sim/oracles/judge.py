@@ -18,6 +18,7 @@ from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.durability import Durability
 from clusters.providers.sim.oracles.isolation import Locks, Outcomes, Snapshots, timestamp_order
 from clusters.providers.sim.oracles.leases import Leases
+from clusters.providers.sim.oracles.memberships import Configurations, Elections
 from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
@@ -75,6 +76,7 @@ class Judge:
         self._leases = Leases(reader, self._on_majority)
         self._locks, self._outcomes, self._snapshots = Locks(), Outcomes(), Snapshots()
         self._upkeep = Upkeep()
+        self._elections, self._configurations = Elections(), Configurations()
         self._lease_group = ""  # whose log the renewals are in
         # When the disk of each member had an entry: that of a majority is when it could be
         # committed. By member, since a disk that is read again has it no second time.
@@ -125,10 +127,12 @@ class Judge:
         durability = self._durability
         text: str | None
         if isinstance(fact, TermClaim):
+            self._elections.voted(disk, fact)
             claim, text = Claim.HARD_STATE_SYNCED, durability.term_told(disk, fact)
         elif isinstance(fact, LeaderLog):
             durability.log_told(fact)
-            return
+            claim = Claim.COMMITTED_ON_MAJORITY
+            text = self._elections.leads(disk, fact.group, fact.term)
         elif isinstance(fact, LogMatch):
             claim, text = Claim.KNOWN_AFTER_CRASH, durability.log_held(disk, fact)
         elif isinstance(fact, CommitClaim):
@@ -163,8 +167,9 @@ class Judge:
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.read(fact))
         elif isinstance(fact, LockRelease):
             self._locks.unlocked(fact)
+            self._conclude(Claim.LOCK_KEPT, node, message, self._durability.undecided(fact))
         elif isinstance(fact, PreparedLocks):
-            self._locks.prepared(fact)
+            self._conclude(Claim.LOCK_KEPT, node, message, self._locks.prepared(fact))
         elif isinstance(fact, TransactionEnd):
             self._locks.finished(fact)
         elif isinstance(fact, LoggedWrites):
@@ -191,6 +196,7 @@ class Judge:
         """Follow what newly committed entries did."""
         for index in range(first, self._durability.commit_index(fact.group) + 1):
             mark = self._durability.mark(disk, fact.group, fact.term, index) or 0
+            self._configurations.committed(fact.group, index, mark)
             since_s = sorted(self._synced_s.pop((fact.group, index, mark), {}).values())
             repeated = self._durability.repeats(fact.group, index, mark)
             for did in self._reader.committed(fact.group, index, mark):
@@ -351,6 +357,7 @@ class Judge:
                 since_s.setdefault(disk.member_of(group), now_s)
             if entry.says:
                 durability.logged(group, entry)
+                self._configurations.logged(group, entry)
                 if durability.is_cut(group, entry.index, entry.mark):
                     self._late(group, entry)
                 self._renewals(group, disk.node, entry)
@@ -359,9 +366,16 @@ class Judge:
                         self._judge_transaction(disk, RECORD, each)
 
     def _judge_members(self, platter: Platter, log: SyncedLog, update: LogUpdate) -> None:
-        """Hold the first change of members in ``update`` against those before it."""
+        """Hold the members that ``update`` names against those before them."""
         if self._rebuilding:
             return
+        found, node = self._configurations, platter.node
+        self._conclude(Claim.COMMITTED_ON_MAJORITY, node, RECORD, found.stepped(log, update))
+        if update.base is not None:
+            commit = self._durability.commit_index(update.group)
+            cut = found.cut(log, update.group, update.base, commit)
+            self._conclude(Claim.COMMITTED_ON_MAJORITY, node, RECORD, cut)
+        # The first change in it: those behind it are of the same leader, and wait for it.
         for entry in update.entries:
             if any(isinstance(fact, Members) for fact in entry.says):
                 text = self._durability.reconfigured(log, update, entry)
