@@ -1,23 +1,33 @@
 """What a seed of a simulated campaign draws for crash points and chosen messages.
 
-Logs of a group differ only where a leader has written entries that no follower has, and a mistake
-in mending them shows only while they differ: for milliseconds, which a random fault seldom meets.
-So a choice of appends is the first fault of a sequence: the leader that can't replicate is deposed,
-and as it comes back, with its long tail, the next leader goes, or loses messages on its part.
+Some mistakes show only in situations that last for milliseconds, and that a random fault seldom
+meets. So a choice of messages is often the first fault of a story that leads there:
+
+* Logs of a group differ only where a leader has written entries that no follower has. The leader
+  that can't replicate is deposed, and as it comes back, with its long tail, the next leader goes,
+  or loses messages on its part; or that one goes as soon as it is elected, with a log that is
+  shorter than the tail and of a later term.
+* A participant has prepared, and can't finish: its group has no majority until home has given up
+  to wait for it.
+* Home has decided and falls silent, before any participant is told, for longer than any waits.
+* A primary whose clock loses as much as is allowed is out of reach for longer than its lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
 from msgspec.structs import replace
 
+from clusters.reference import churn
 from harness.plan.plan import Plan
 from harness.protocols.crash_points import DATAGRAMS, MessageClass, Operation, Way, When
-from harness.protocols.faults import PlannedFault
+from harness.protocols.fault_kinds import CLOCK_FAST, CLOCK_SLOW, with_strength
+from harness.protocols.faults import ITS_NODE, PlannedFault
 from harness.protocols.moments import Moment
 
+DRIFT_EDGE = 4.8  # % between two clocks; the design allows 5
 CRASHES = ("crash",)
 MESSAGES = ("double-messages", "drop-messages", "hold-messages", "reorder-messages")
 CHOSEN = (*CRASHES, *MESSAGES)
@@ -28,10 +38,14 @@ _DECIDING = (
     *(MessageClass.FINISHES, MessageClass.RESOLVES),
 )
 _PATIENCE_S = (2.1, 3.2)
-# The part of the choices that keeps a leader from replicating, and begins a sequence.
-_DIVERGING = 0.6
 _UNTIL = (Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED)
 _MOST_NTH = 300  # operations of a busy node within a second or two
+# The part of the choices of a schedule that keeps a leader from replicating.
+_DIVERGING = 0.5
+_STORY_SHARE = 0.7  # of the seeds that choose messages
+_STORY_S, _FIRST_S = 7.5, 1.0  # how long most of them take, and when they begin at the earliest
+_MOST_STORIES, _BETWEEN_S = 2, (1.0, 3.0)
+_SHORT_REIGN = 0.6  # the share of leaders that go as they are elected
 _DEPOSING = ("kill", "pause")  # beside messages that are chosen; a cut would wait for their end
 _REPLICAS = 3  # fewer have no majority without the leader
 _TAIL_S = (0.2, 0.8)  # in which the leader writes what nobody else has
@@ -41,26 +55,64 @@ _NEXT_S = (0.5, 1.2)
 _LOSSY_S = (0.4, 1.5)
 _SOON_S = 0.3
 _LATE_S = 2.0  # by so much a fault of a sequence comes later where no leader is there for it yet
+_REIGN_S = (0.001, 0.04)  # of a leader that goes as it is elected: its first entry is on its way
+_UNTOLD_S = (1.2, 2.6)  # that it is away: the two that are left elect a leader meanwhile
+# Past what home waits for a participant to finish, and a participant for home to tell.
+_UNFINISHED_S = (2.9, 4.2)
+_CUT_S, _DRIFTING_S = (1.2, 1.9), 0.8  # past the end of a lease; a drift shows before it
+_SILENT_S = (4.0, 4.6)
 
 
 def sharpened(
-    draw: Random, fault: PlannedFault, plan: Plan, end_s: float
+    draw: Random, fault: PlannedFault, plan: Plan, end_s: float, *, first: bool = False
 ) -> Iterator[PlannedFault]:
     """Yield the drawn ``fault`` of a kind in ``CHOSEN`` with its options, and the faults that
-    follow from it; all are over at ``end_s``.
+    follow from it; all are over at ``end_s``. The ``first`` fault of a seed waits for no moment,
+    which may not come.
     """
     if fault.kind in CRASHES:
         yield replace(fault, options=_point(draw))
         return
-    messages = _messages(draw, fault)
-    replicas = int(str(plan.system.options.get("replicas", _REPLICAS)))
-    diverging = fault.kind not in _ANY_ORDER and draw.random() < _DIVERGING
-    if diverging and replicas >= _REPLICAS:
-        sequence = tuple(_divergence(draw, fault, plan))
-        if all(each.at_s + each.hold_s + _LATE_S <= end_s for each in sequence):
+    if fault.kind not in _ANY_ORDER and _diverges(plan) and draw.random() < _DIVERGING:
+        sequence = tuple(_divergence(draw, fault.kind, fault.at_s, plan))
+        if _fit(sequence, end_s) and not (first and _only_wait(sequence)):
             yield from sequence
             return
-    partitions = _partitions(plan)
+    yield _at_random(draw, fault, plan, end_s)
+
+
+def stories(draw: Random, plan: Plan, end_s: float) -> tuple[tuple[PlannedFault, ...], ...]:
+    """Return the faults of one or more stories, one after the other and over at ``end_s``; none
+    where ``plan`` has no room for it or does not draw such faults. Nothing else should come between
+    the faults of one.
+    """
+    kinds = sorted({"drop-messages", "hold-messages"} & set(plan.nemesis.mix))
+    weights = tuple(told(plan) for told in _STORIES.values())
+    if not kinds or not any(weights) or draw.random() >= _STORY_SHARE:
+        return ()
+    found: list[tuple[PlannedFault, ...]] = []
+    at_s = draw.uniform(_FIRST_S, max(_FIRST_S, min(_FIRST_S + _STORY_S, end_s - _STORY_S)))
+    while len(found) < _MOST_STORIES:
+        (told,) = draw.choices(tuple(_STORIES), weights)
+        faults = tuple(told(draw, draw.choice(kinds), round(at_s, 3), plan))
+        if not _fit(faults, end_s):
+            break
+        found.append(faults)
+        at_s = max(each.at_s + each.hold_s for each in faults) + draw.uniform(*_BETWEEN_S)
+    return tuple(found)
+
+
+def _fit(faults: Sequence[PlannedFault], end_s: float) -> bool:
+    return all(each.at_s + each.hold_s + _LATE_S <= end_s for each in faults)
+
+
+def _only_wait(faults: Sequence[PlannedFault]) -> bool:
+    return all(each.on is not None for each in faults)
+
+
+def _at_random(draw: Random, fault: PlannedFault, plan: Plan, end_s: float) -> PlannedFault:
+    """``fault`` of messages of any class."""
+    messages = _messages(draw, fault)
     options: dict[str, object] = {
         "messages": messages.value,
         "way": draw.choice(tuple(Way)).value,
@@ -72,13 +124,14 @@ def sharpened(
         options["share"] = round(draw.uniform(0.15, 0.6), 2)
     if fault.kind == "hold-messages" and draw.random() < 0.5:
         options["until"] = draw.choice(_UNTIL).value
-    role = draw.choice(("leader", "primary", "other voter") if replicas > 1 else ("leader",))
+    several = _replicas(plan) > 1
+    role = draw.choice(("leader", "primary", "other voter") if several else ("leader",))
     hold_s = fault.hold_s
     if messages in _DECIDING and "count" not in options and draw.random() < 0.5:
         # Past what the node waits for an answer itself, as far as there is time for it.
         hold_s = max(hold_s, min(draw.uniform(*_PATIENCE_S), end_s - fault.at_s))
-    target = f"{role} of partition {draw.randrange(partitions)}"
-    yield replace(fault, target=target, hold_s=round(hold_s, 3), options=options)
+    target = f"{role} of partition {draw.randrange(_partitions(plan))}"
+    return replace(fault, target=target, hold_s=round(hold_s, 3), options=options)
 
 
 def _messages(draw: Random, fault: PlannedFault) -> MessageClass:
@@ -87,8 +140,13 @@ def _messages(draw: Random, fault: PlannedFault) -> MessageClass:
     return draw.choice(tuple(MessageClass))
 
 
+def _replicas(plan: Plan) -> int:
+    return int(str(plan.system.options.get("replicas", _REPLICAS)))
+
+
 def _partitions(plan: Plan) -> int:
-    return int(str(plan.system.options.get("partitions", 1)))
+    known = plan.system.options.get("partitions")
+    return churn.partitions(plan) if known is None else int(str(known))
 
 
 def _point(draw: Random) -> dict[str, object]:
@@ -104,7 +162,7 @@ def _point(draw: Random) -> dict[str, object]:
     return options
 
 
-def _divergence(draw: Random, fault: PlannedFault, plan: Plan) -> Iterator[PlannedFault]:
+def _divergence(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
     """A leader that can't replicate for a while, its fall, and what meets it as it returns."""
     partition = draw.randrange(_partitions(plan))
     leader = f"leader of partition {partition}"
@@ -122,11 +180,15 @@ def _divergence(draw: Random, fault: PlannedFault, plan: Plan) -> Iterator[Plann
             options=options or None,
         )
 
-    begin_s = fault.at_s
     # Held ones arrive when another leads, or long after.
-    yield planned(begin_s, fault.kind, leader, tail_s + _SOON_S, way=Way.FROM.value, **appends)
+    yield planned(begin_s, kind, leader, tail_s + _SOON_S, way=Way.FROM.value, **appends)
     fallen_s = begin_s + tail_s
     yield planned(fallen_s, draw.choice(_DEPOSING), leader, away_s)
+    if draw.random() < _SHORT_REIGN:
+        reign = planned(fallen_s, "kill", ITS_NODE, draw.uniform(*_UNTOLD_S))
+        reign_s = round(draw.uniform(*_REIGN_S), 3)
+        yield replace(reign, on=Moment.LEADER_ELECTED, by=leader, after_s=reign_s, options=None)
+        return
     back_s = fallen_s + away_s + draw.uniform(*_BACK_S)
     if draw.random() < 0.6:
         yield planned(back_s, draw.choice(_DEPOSING), leader, draw.uniform(*_NEXT_S))
@@ -141,3 +203,89 @@ def _divergence(draw: Random, fault: PlannedFault, plan: Plan) -> Iterator[Plann
             yield planned(
                 back_s, "drop-messages", leader, lossy_s, way="both", share=share, **appends
             )
+
+
+def _unfinished(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """A participant that has prepared, and whose group then has no majority for a while."""
+    # Home is the first of those that are written.
+    partition = draw.randrange(1, _partitions(plan))
+    yield PlannedFault(
+        at_s=begin_s,
+        kind=kind,
+        target=ITS_NODE,
+        hold_s=round(draw.uniform(*_UNFINISHED_S), 3),
+        options={"messages": MessageClass.APPENDS.value, "of": partition, "way": Way.BOTH.value},
+        on=Moment.PREPARE_LOGGED,
+        by=f"primary of partition {partition}",
+        after_s=draw.choice((None, 0.001, 0.003)),
+        nth=draw.choice((None, None, 2, 5)),
+    )
+
+
+def _silent_home(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """The node of a home goes as that has decided, and no other leads in its place for a while."""
+    del kind
+    silent_s = round(draw.uniform(*_SILENT_S), 3)
+    after_s = draw.choice((None, None, 0.001))
+    # Of two replicas the other one is no majority by itself, of three it is one with a third.
+    targets = (ITS_NODE, "other voter of its partition") if _replicas(plan) > 2 else (ITS_NODE,)
+    for target in targets:
+        yield PlannedFault(
+            at_s=begin_s,
+            kind="kill",
+            target=target,
+            hold_s=silent_s,
+            on=Moment.OUTCOME_LOGGED,
+            after_s=after_s,
+        )
+
+
+def _drifting(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """A primary with a slow clock is cut off until another takes its place."""
+    del kind
+    primary = f"primary of partition {draw.randrange(_partitions(plan))}"
+    cut_s = draw.uniform(*_CUT_S)
+    slow = with_strength(primary, DRIFT_EDGE, "%")
+    yield PlannedFault(
+        at_s=begin_s, kind=CLOCK_SLOW.name, target=slow, hold_s=round(_DRIFTING_S + cut_s, 3)
+    )
+    yield PlannedFault(
+        at_s=round(begin_s + _DRIFTING_S, 3),
+        kind=draw.choice(("partition", "partition", "pause")),
+        target=primary,
+        hold_s=round(cut_s, 3),
+    )
+
+
+def _diverges(plan: Plan) -> int:
+    return 5 if _replicas(plan) >= _REPLICAS else 0
+
+
+def _leaves_unfinished(plan: Plan) -> int:
+    if _replicas(plan) < 2 or _partitions(plan) < 2:
+        return 0
+    # Most is at stake where a transaction has several participants.
+    longest = int(str(plan.workload.options.get("max_length", 2)))
+    return 6 if min(longest, _partitions(plan)) > 2 else 1
+
+
+def _falls_silent(plan: Plan) -> int:
+    return 3 if _partitions(plan) > 1 and _replicas(plan) <= _REPLICAS else 0
+
+
+def _drifts(plan: Plan) -> int:
+    # Where clocks are in the mix another may drift the other way.
+    others = set(plan.nemesis.mix) & {CLOCK_FAST.name, CLOCK_SLOW.name}
+    return 0 if others or plan.cluster.spares or _replicas(plan) < _REPLICAS else 1
+
+
+# How likely each is in a plan; 0 where it can't be told.
+_STORIES: Mapping[
+    Callable[[Random, str, float, Plan], Iterator[PlannedFault]], Callable[[Plan], int]
+]
+_STORIES = {
+    _divergence: _diverges,
+    _unfinished: _leaves_unfinished,
+    _silent_home: _falls_silent,
+    _drifting: _drifts,
+}

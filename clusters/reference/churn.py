@@ -7,6 +7,7 @@ is drawn stands in the plan of the seed, as in ``swarm``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from random import Random
 
@@ -26,6 +27,8 @@ SPARES = 2
 # Kinds that strike while data moves; those that take a node's disk wait for whole replicas.
 # Slow disks and links make the stages of a change long enough to fall into, and differ by member.
 KINDS = ("delay", "disk-slow", "kill", "one-way", "partition", "pause", "restart")
+CHOSEN = ("crash", "drop-messages", "drop-messages", "hold-messages")
+_CHOSEN_SHARE = 0.5  # of the seeds, which have one of these beside
 DRIVE_S = 27.0
 FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so long apart
 CHANGES = 4
@@ -43,6 +46,9 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
     partitions = draw.choice((1, 2, 2, 3, 4))
     up_s, down_s = draw.choice((0, 0, 1)), draw.choice((0, 0, 1, 2))
     without = draw.randint(1, LEAST_NODES)
+    kinds = draw.sample(KINDS, draw.randint(1, 2))
+    if draw.random() < _CHOSEN_SHARE:
+        kinds.append(draw.choice(CHOSEN))
     # What is drawn of replicas and partitions is said by statements.
     kept = {
         key: value
@@ -65,12 +71,18 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
         "drive.duration_s": DRIVE_S,
         "drive.rate_per_s": round(draw.uniform(15, 25), 1),
         "drive.concurrency": draw.randint(8, 16),
-        "nemesis.mix": sorted(draw.sample(KINDS, draw.randint(1, 2))),
+        "nemesis.mix": sorted(kinds),
         "nemesis.first_s": round(draw.uniform(2, 4), 2),
         "nemesis.hold_s": round(draw.uniform(0.8, 1.6), 2),
         "nemesis.quiet_s": round(draw.uniform(3, 5), 2),
         "nemesis.overlap": 1,
     }
+
+
+def partitions(plan: Plan) -> int:
+    """How many partitions the table of ``plan`` begins with, as its statements say."""
+    said_so = re.search(r"PARTITIONS = (\d+)", str(plan.system.options.get("ddl", "")))
+    return 1 if said_so is None else int(said_so[1])
 
 
 def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:

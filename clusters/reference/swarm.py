@@ -16,7 +16,7 @@ from random import Random
 from msgspec.structs import replace
 
 from clusters.reference import chosen_faults, churn, majority_losses
-from clusters.reference.chosen_faults import CHOSEN, MESSAGES
+from clusters.reference.chosen_faults import CHOSEN, DRIFT_EDGE, MESSAGES
 from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
@@ -47,6 +47,7 @@ WHOLE_S = 2.0  # between two faults, for a node whose disk is gone to catch up
 MOST_KINDS = 5
 MIN_OK = 10
 SHORT_S = 10.0  # a node whose disk is gone may take that long to be whole under load
+MENDED_S = 5.0  # mostly it is within that
 # Of a drive in which disks are destroyed: in a shorter one the last node whose disk is gone may not
 # be whole before the end, and what it was meant to prove stays open.
 DESTROYED_DRIVE_S = 20.0
@@ -54,7 +55,6 @@ SEQUENCE_DRIVE_S = 11.0
 CALM_S = 1.5  # at the end of each drive
 RING_NODES = 4  # fewer are no ring
 LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
-DRIFT_EDGE = 4.8  # % between two clocks; the design allows 5
 JUMP_EDGE_MS = 5000  # a clock that is further ahead is followed by no other node
 _RESTART_AFTER_S = (0.2, 0.8)  # of the jump
 _WELL_AFTER_S = (0.3, 1.2)  # of the restart, until the clock is set right
@@ -64,15 +64,15 @@ _DOWN_S = 0.4
 _AIMED = ("kill", "restart", "pause", "partition", "one-way", "one-way-in")
 _AIMED_SHARE = 0.5
 _CHURN_SHARE = 0.15
-_VARIANTS = ("lock", "cancel")
+_VARIANTS = ("base", "lock", "cancel")
 _NO_CHURN = (
     *("cluster.nodes", "cluster.spares", "system.replicas", "system.partitions", "system.ddl"),
     *("nemesis.mix", "nemesis.schedule", churn.ASKED_BY, majority_losses.ASKED_BY),
 )
 # The share of seeds that have one of these in any case: they reach what chance does not. The more
 # a kind leads to logs that differ the more often.
-_CHOSEN_SHARE = 0.7
-_CHOSEN_WEIGHTS = tuple({"drop-messages": 4, "hold-messages": 3}.get(kind, 1) for kind in CHOSEN)
+_CHOSEN_SHARE = 0.8
+_CHOSEN_WEIGHTS = tuple({"drop-messages": 5, "hold-messages": 3}.get(kind, 1) for kind in CHOSEN)
 _WIPE_SHARE = 0.15  # a new member is to be taken in: the only way to it without zones
 _MOMENTS = (
     *(Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED, Moment.LEASE_ENDING),
@@ -86,6 +86,7 @@ _STRIKING = ("kill", "one-way", "partition", "partition", "pause")
 _STRIKE_SHARE, _STRIKE_S = 0.6, (0.8, 1.5)
 # Some last for longer than the store waits for an outcome, and then for the home of it.
 _LONG_SHARE, _LONG_S = 0.3, (3.2, 4.6)
+_APART_S = 0.3  # a story from other faults
 _ROOM_S = 3.0  # behind an aimed fault's earliest end, for its moment to come, and to heal
 
 
@@ -360,7 +361,8 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
     found: list[PlannedFault] = []
     free_s = 0.0
     for fault in schedule:
-        if found and fault.at_s + fault.hold_s > end_s:
+        needed_s = MENDED_S if fault.kind in _DESTROYING else fault.hold_s
+        if found and fault.at_s + needed_s > end_s:
             continue
         if fault.kind == "clock-jump":
             # One at a time: starts that wait for each other would fill the rest of the drive.
@@ -375,15 +377,28 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
                 percent = draw.choice((percent, DRIFT_EDGE))
             found.append(replace(fault, target=with_strength(fault.target, percent, "%")))
         elif fault.kind in CHOSEN:
-            found.extend(chosen_faults.sharpened(choices, fault, plan, end_s))
+            found.extend(chosen_faults.sharpened(choices, fault, plan, end_s, first=not found))
         else:
             # The first one comes whatever happens: a seed without any fault shows nothing.
             found.append(_aimed(aims, fault, plan) if found else fault)
+    for story in chosen_faults.stories(_stream(plan.seed, "stories"), plan, end_s):
+        found = _with_story(found, story)
     changes = churn.changes(_stream(plan.seed, "changes"), plan)
     found += changes
     wipes = [fault for fault in found if fault.kind == "wipe"]
     found += _strikes(_stream(plan.seed, "strikes"), (*changes, *wipes), end_s)
     return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _with_story(faults: list[PlannedFault], story: tuple[PlannedFault, ...]) -> list[PlannedFault]:
+    """``faults`` that do not meet ``story``, and that; without it where none of them would come for
+    certain.
+    """
+    begin_s = min(fault.at_s for fault in story) - _APART_S
+    end_s = max(fault.at_s + fault.hold_s for fault in story) + _APART_S
+    apart = [f for f in faults if f.at_s + f.hold_s <= begin_s or f.at_s >= end_s]
+    found = [*apart, *story]
+    return found if any(fault.on is None for fault in found) else faults
 
 
 def _aimed(draw: Random, fault: PlannedFault, plan: Plan) -> PlannedFault:

@@ -7,6 +7,7 @@ from collections import Counter
 from cli.campaign_plans import swarm_plans
 from cli.wiring import schedule_of
 from clusters.reference import churn
+from clusters.reference.chosen_faults import CHOSEN
 from harness.plan.plan import dumps, loads
 
 VARIANTS = ("base", "lock", "cancel")
@@ -39,7 +40,7 @@ def test_each_seed_of_each_variant_has_changes_that_can_be_applied() -> None:
     # Data moves for all that may be altered, at once and after a wait.
     assert set(altered) == {*WAITS, *ALTERED}
     assert set(timed) == set(WAITS)
-    assert set(seen) <= {*CHANGES, *churn.KINDS}
+    assert set(churn.CHOSEN) < set(seen) <= {*CHANGES, *churn.KINDS, *CHOSEN}
 
 
 def test_a_seed_that_asks_for_no_variant_has_changes_with_churn_alone() -> None:

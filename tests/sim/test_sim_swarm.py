@@ -11,6 +11,9 @@ import pytest
 
 from cli.campaign_plans import swarm_plans
 from clusters.reference import chosen_faults, churn
+from clusters.reference.chosen_faults import MESSAGES
+from clusters.reference.node.tx.limits import RECOVER_AFTER_S
+from clusters.reference.node.tx.outcome_sender import FINISH_TIMEOUT_S
 from clusters.reference.swarm import (
     DESTROYED_DRIVE_S,
     DRIFT_EDGE,
@@ -60,9 +63,11 @@ def test_in_some_seeds_members_and_placement_change(
     churning = [plan for plan in all_plans if plan.cluster.spares]
 
     assert 0.1 <= len(churning) / len(all_plans) <= 0.2
-    assert {plan.system.options["rebalance"] for plan in churning} == {"lock", "cancel"}
+    assert {plan.system.options["rebalance"] for plan in churning} == {"base", "lock", "cancel"}
     kinds = {fault.kind for plan in churning for fault in plan.nemesis.schedule}
-    assert {"join", "leave", "replace", "ddl", "attributes", *churn.KINDS} == kinds
+    changes = {"join", "leave", "replace", "ddl", "attributes"}
+    assert {*changes, *churn.KINDS, *churn.CHOSEN} <= kinds
+    assert kinds <= {*changes, *churn.KINDS, *chosen_faults.CHOSEN}
     assert len(plans) + len(churning) == len(all_plans)
 
 
@@ -101,6 +106,8 @@ def test_a_leader_that_cannot_replicate_is_deposed_before_it_can_again(plans: li
         for fault in plan.nemesis.schedule:
             if fault.kind not in ("drop-messages", "hold-messages") or "of" not in options(fault):
                 continue
+            if fault.on is not None:
+                continue
             end_s = fault.at_s + fault.hold_s
             found += any(
                 fault.at_s < other.at_s < end_s and other.target == fault.target
@@ -109,6 +116,51 @@ def test_a_leader_that_cannot_replicate_is_deposed_before_it_can_again(plans: li
             )
             assert plan.system.options["replicas"] >= 3
     assert found >= 30
+
+
+def test_some_leaders_go_as_they_are_elected(plans: list[Plan]) -> None:
+    short = [
+        fault
+        for plan in plans
+        for fault in plan.nemesis.schedule
+        if fault.on is Moment.LEADER_ELECTED and fault.by is not None
+    ]
+
+    assert len(short) >= 25
+    assert all(str(fault.by).startswith("leader of partition ") for fault in short)
+    assert all(fault.kind == "kill" and fault.target == "its node" for fault in short)
+
+
+def test_some_participants_cannot_finish_what_they_have_prepared(plans: list[Plan]) -> None:
+    found = 0
+    for plan in plans:
+        for fault in plan.nemesis.schedule:
+            if fault.kind not in MESSAGES or fault.on is not Moment.PREPARE_LOGGED:
+                continue
+            found += 1
+            # Longer than home waits for one answer, and never in the partition that is home.
+            assert fault.hold_s > FINISH_TIMEOUT_S
+            assert fault.by == f"primary of partition {options(fault)['of']}"
+            assert options(fault)["of"] > 0
+    assert found >= 25
+
+
+def test_some_homes_are_silent_for_longer_than_a_participant_asks(plans: list[Plan]) -> None:
+    found = 0
+    for plan in plans:
+        others = [f for f in plan.nemesis.schedule if f.target == "other voter of its partition"]
+        for fault in others:
+            found += 1
+            (home,) = [
+                each
+                for each in plan.nemesis.schedule
+                if each.target == "its node" and (each.on, each.at_s) == (fault.on, fault.at_s)
+            ]
+            assert fault.on is Moment.OUTCOME_LOGGED
+            assert plan.system.options["replicas"] == 3  # neither has a majority without both
+            # It is due, and then asked for in vain.
+            assert RECOVER_AFTER_S + FINISH_TIMEOUT_S < home.hold_s == fault.hold_s
+    assert found >= 10
 
 
 def test_seeds_differ_in_everything_that_a_store_may_depend_on(plans: list[Plan]) -> None:
@@ -254,7 +306,7 @@ def test_workloads_take_turns() -> None:
     assert names == list(itertools.islice(itertools.cycle(turn), 10))
 
 
-def test_some_faults_wait_for_a_moment_and_never_the_first_of_a_seed(
+def test_some_faults_wait_for_a_moment_and_never_all_of_a_seed(
     all_plans: list[Plan], plans: list[Plan]
 ) -> None:
     moments = {fault.on for plan in all_plans for fault in plan.nemesis.schedule} - {None}
@@ -263,12 +315,13 @@ def test_some_faults_wait_for_a_moment_and_never_the_first_of_a_seed(
 
     assert len(aimed) >= 100
     assert {fault.kind for fault in aimed} == {
-        *("kill", "restart", "pause", "partition", "one-way", "one-way-in")
+        *("kill", "restart", "pause", "partition", "one-way", "one-way-in"),
+        *("drop-messages", "hold-messages"),
     }
     assert any(fault.target == "its node" for fault in aimed)
     assert any(fault.target != "its node" for fault in aimed)
     for plan in plans:
-        assert plan.nemesis.schedule[0].on is None
+        assert any(fault.on is None for fault in plan.nemesis.schedule)
         for fault in plan.nemesis.schedule:
             if plan.system.options["partitions"] == 1:
                 assert fault.on not in (Moment.PREPARE_LOGGED, Moment.OUTCOME_LOGGED)

@@ -688,6 +688,8 @@ class Raft:
             self._lead()
 
     def _lead(self) -> None:
+        if self._log.configuration.joint:
+            reached("elected in a joint configuration")
         self._election, self._leader = None, self._config.node
         self._leadership = Leadership(
             config=self._config, term=self.term, log=self._log, now=self._now
@@ -724,6 +726,8 @@ class Raft:
             self._log.last_term,
             self._log.last_index,
         )
+        if not up_to_date and request.last_index > self._log.last_index:
+            reached("vote refused to a longer log of an earlier term")
         if request.pre:
             self._answer_vote(request, granted=up_to_date and request.term > self.term)
             return
