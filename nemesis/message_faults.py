@@ -127,9 +127,11 @@ class MessageFault:
 
     def _choice(self, scene: Scene, victims: Victims) -> Choice:
         options = self._given
+        # Of all machines: members may join and leave before the heal, which has to name the same.
+        machines = tuple(sorted(scene.cluster.machines))
         return Choice(
             action=self.action,
-            links=_links(options.way, victims.nodes, scene.cluster.nodes),
+            links=_links(options.way, victims.nodes, machines),
             messages=options.messages,
             partition=options.of,
             share=options.share,

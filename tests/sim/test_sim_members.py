@@ -295,3 +295,15 @@ def test_a_change_is_not_over_while_a_timer_runs_for_it(
     assert zones is not None
     found = [text for text in unsettled_in(zones, told, ("n2",)) if "waits" in text]
     assert found == says
+
+
+def test_messages_that_are_chosen_while_a_member_joins_pass_again_at_the_heal(
+    tmp_path: Path,
+) -> None:
+    chosen = fault(1.0, "drop-messages", "n2", 4.0, messages="votes", way="both")
+    joins = fault(1.5, "join", "n5", 0.5, stays=True)
+
+    run, _ = drill(plan_with(chosen, joins, duration_s=9.0), tmp_path / "run")
+
+    first, second = judged(run)
+    assert second["healed_ns"] < first["healing_ns"]  # by then the cluster has other members
