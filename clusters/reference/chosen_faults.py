@@ -270,7 +270,9 @@ def _leaves_unfinished(plan: Plan) -> int:
 
 
 def _falls_silent(plan: Plan) -> int:
-    return 3 if _partitions(plan) > 1 and _replicas(plan) <= _REPLICAS else 0
+    # With two nodes gone metastorage keeps its majority: the others go on.
+    alone = _replicas(plan) < _REPLICAS or plan.cluster.nodes > 2 * (_REPLICAS - 1)
+    return 3 if _partitions(plan) > 1 and _replicas(plan) <= _REPLICAS and alone else 0
 
 
 def _drifts(plan: Plan) -> int:
