@@ -35,7 +35,8 @@ fact                     claim                 holds if
 ``PreparedLocks``        lock-kept             it names all locks that the transaction has there
 ``LockRelease``          lock-kept             what the transaction has in the log is on a majority
 ``Outcome``              one-outcome           no other outcome of the transaction was told before
-``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more
+``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more, and its
+                                               ends are on majorities
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
 ``SnapshotRead``         snapshot-stable       no version between the one read and the time of the
                                                snapshot is committed, before or after
@@ -287,12 +288,14 @@ class TransactionEnd(Fact, frozen=True, gc=False):
     txn: str
 
 
-class OutcomeDrop(Fact, frozen=True, gc=False):
+class OutcomeDrop(Fact, frozen=True):
     """The entry drops the outcome of ``txn``, which is finished everywhere: a transaction of which
-    nothing is known counts as aborted.
+    nothing is known counts as aborted. ``ends`` are (group, name) of the commands that end it where
+    nothing says yet that it has ended.
     """
 
     txn: str
+    ends: tuple[tuple[str, str], ...] = ()
 
 
 class NewVersions(Fact, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from oracles.toy_store import Bench, broken, details
+
 from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.claims.durable_facts import entry_mark
 from clusters.reference.node.declarations import PrimaryAnswer
@@ -14,7 +16,9 @@ from clusters.reference.node.storage.log_records import (
 from clusters.reference.node.tx import commands
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Ack, Failed, Finish, TxnId
-from harness.protocols.claims import Acknowledgement, Command, LogUpdate
+from harness.protocols.claims import Acknowledgement, Command, LogUpdate, OutcomeDrop
+
+HEADER = segment_header(1)
 
 TXN, OTHER = TxnId(7, "n1~a", 1), TxnId(8, "n1~a", 2)
 
@@ -59,3 +63,45 @@ def test_a_participant_that_says_it_has_finished_has_the_finish_in_its_log() -> 
     finish = entries(*logged)[2]
     list(reader.committed("p0", finish.index, entry_mark(finish)))
     assert promised(reader, TXN, Ack()) == []
+
+
+def test_a_dropped_outcome_names_the_ends_that_are_not_known_yet() -> None:
+    prepared = (
+        commands.Takeover(1, 0),
+        commands.Prepare(1, TXN, 5, (), ((b"k", b"v"),), 1),
+    )
+    finished = (*prepared, commands.Finish(1, TXN, 9))
+
+    def dropped(*committed: commands.Command) -> tuple[tuple[str, str], ...]:
+        forgets = (*finished, commands.Forget(1, (TXN,), 0))
+        reader, _ = reading(*finished)
+        for entry in entries(*committed):
+            list(reader.committed("p0", entry.index, entry_mark(entry)))
+        data = encode_record((Update("p1", None, entries(*forgets)[3:]),), 1, len(HEADER))
+        _, facts = reader.disk().read("log-00000001", 0, HEADER + data)
+        (update,) = [fact for fact in facts if isinstance(fact, LogUpdate)]
+        (drop,) = [fact for fact in update.entries[0].says if isinstance(fact, OutcomeDrop)]
+        return drop.ends
+
+    assert dropped() == ()
+    assert dropped(*prepared) == (("p0", f"finish of {TXN}"),)
+    assert dropped(*finished) == ()
+
+
+def test_an_outcome_is_dropped_once_its_ends_are_certain() -> None:
+    async def ended_on(bench: Bench, *nodes: str) -> None:
+        for node in nodes:
+            await bench.write(node, "p 1 1 end")
+        bench.declare("n3", OutcomeDrop("T", (("p", "end"),)))
+
+    async def on_a_majority(bench: Bench) -> None:
+        await ended_on(bench, "n1", "n2")
+
+    async def on_one_disk(bench: Bench) -> None:
+        await ended_on(bench, "n1")
+
+    assert broken(on_a_majority) == []
+    (found,) = details(on_one_disk)
+    assert found.detail == (
+        "the outcome of T is dropped, and of the end in p the synced disks of 1 of 3 voters hold it"
+    )

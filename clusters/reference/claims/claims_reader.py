@@ -76,6 +76,7 @@ from clusters.reference.node.wire.messages import (
     Resolve,
     ResolveReply,
     Started,
+    TxnId,
     Validate,
     Value,
     Version,
@@ -174,12 +175,20 @@ class ReferenceClaims:
         if not isinstance(body, Finish) or not isinstance(answer, Ack):
             return None
         group, txn = _group(body.partition), str(body.txn)
-        # What was never prepared there, as far as is known to be committed, has nothing to finish.
-        # A reset may have cut off either.
-        names = [name for name in self._logs if root_of(name) == group]
-        if names != [group] or not self._logs[group].is_prepared(body.txn):
+        if not self._is_prepared(group, body.txn):
             return None
         return Acknowledgement(f"the end of {txn}", ((group, _finish_name(txn)),))
+
+    def _is_prepared(self, group: str, txn: TxnId) -> bool:
+        """Whether ``txn`` is prepared in ``group``, as far as is known to be committed: what never
+        was has nothing to finish. A reset may have cut off that it is, or that it was.
+        """
+        names = [name for name in self._logs if root_of(name) == group]
+        return names == [group] and self._logs[group].is_prepared(txn)
+
+    def _ends(self, txn: TxnId) -> tuple[tuple[str, str], ...]:
+        groups = [group for group in self._logs if self._is_prepared(group, txn)]
+        return tuple([(group, _finish_name(str(txn))) for group in groups])
 
     def _of_transaction(self, body: PeerBody, answer: PeerAnswer) -> Fact | None:
         """What a primary grants, and what it tells of outcomes."""
@@ -400,7 +409,7 @@ class ReferenceClaims:
             what = f"the floor of epoch {command.epoch} of {group}"
             return (TimestampOrder(what, command.floor, promised),)
         if isinstance(command, commands.Forget):
-            return tuple([OutcomeDrop(str(txn)) for txn in command.txns])
+            return tuple([OutcomeDrop(str(txn), self._ends(txn)) for txn in command.txns])
         return ()
 
     def _above(self, commit: commands.Commit) -> Fact:

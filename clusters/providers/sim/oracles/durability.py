@@ -17,6 +17,7 @@ from harness.protocols.claims import (
     LogMatch,
     LogUpdate,
     NewGeneration,
+    OutcomeDrop,
     RecoveredLog,
     TermClaim,
     VoteClaim,
@@ -314,13 +315,25 @@ class Durability:
         if fact.lacking:
             return f"{fact.what}: its write of {', '.join(fact.lacking)} is in no log"
         for group, name in fact.commands:
-            # A node that asked before a reset may tell its client after it.
-            lacking = [
-                self._lives.shortfall(generation, index, mark)
-                for generation in self._names(group)
-                for index, mark in self._places.get((generation, name), [])
-            ]
-            if all(lacking):
-                where = lacking[0] if lacking else "no synced disk holds it"
+            if where := self._uncertain(group, name):
                 return f"{fact.what}: {name} of {group} is acknowledged, and {where}"
         return ""
+
+    def ended(self, fact: OutcomeDrop) -> str:
+        """An outcome is dropped: nothing asks for it once all ends are certain."""
+        for group, name in fact.ends:
+            if where := self._uncertain(group, name):
+                return f"the outcome of {fact.txn} is dropped, and of the {name} in {group} {where}"
+        return ""
+
+    def _uncertain(self, group: str, name: str) -> str:
+        """Why the command ``name`` of ``group`` is not certain; empty where it is."""
+        # A node that asked before a reset may tell its client after it.
+        lacking = [
+            self._lives.shortfall(generation, index, mark)
+            for generation in self._names(group)
+            for index, mark in self._places.get((generation, name), [])
+        ]
+        if not all(lacking):
+            return ""
+        return lacking[0] if lacking else "no synced disk holds it"

@@ -181,7 +181,8 @@ class Judge:
             self._conclude(Claim.ONE_OUTCOME, node, message, told)
         elif isinstance(fact, OutcomeDrop):
             self._outcomes.forgotten(fact)
-            self._conclude(Claim.ONE_OUTCOME, node, message, self._locks.forgotten(fact))
+            text = self._locks.forgotten(fact) or self._durability.ended(fact)
+            self._conclude(Claim.ONE_OUTCOME, node, message, text)
         elif isinstance(fact, NoOpEntry):
             needless = self._upkeep.needless(true_loop().true_time(), fact)
             self._conclude(Claim.NEEDED_ENTRIES, node, message, needless)
