@@ -150,7 +150,10 @@ class Resets:
         )
         if not await self._propose(transition.invoke):
             return False
-        reached("partition reset" if fresh is None else "partition reset by an operator")
+        if fresh is None:
+            reached("partition reset")
+        else:
+            reached("partition reset by an operator")
         self._tries.pop(number, None)
         text = f"reset to {chosen}, of {' '.join(whole) or 'no copy'}"
         generation = state.generation + 1
