@@ -24,7 +24,6 @@ from results.store.store import RunStore
 if TYPE_CHECKING:
     from harness.history.load import History
 
-FORMS = ("edn", "jsonl", "csv")
 CSV_CHOICES = ("operations", "faults", "events")
 
 

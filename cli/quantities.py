@@ -31,7 +31,8 @@ def words(seconds: float) -> str:
     for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
         # Below two of a unit the smaller one is exact more often: 90 min.
         if seconds >= 2 * size_s or seconds == size_s:
-            return f"{seconds / size_s:.3g} {unit}"
+            count = seconds / size_s
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:,.0f} {unit}"
     return f"{seconds:.3g} s"
 
 

@@ -85,15 +85,17 @@ class CalmCounts(msgspec.Struct, frozen=True, kw_only=True):
 class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a sealed run for the sums of a campaign.
 
-    ``ok``, ``fail`` and ``info`` count transactions. ``changes`` counts primaries that changed
-    during the drive, ``open_changes`` those of them under open transactions on their partition;
-    ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind and role
-    of their target; ``markers`` says how often each marker of the nodes was reached;
-    ``rebalances`` counts what rebalances came to, by kind; ``resets`` the forced resets that were
-    told, and ``lost_by_resets`` the writes that they lost inside their envelopes.
+    ``ok``, ``conflicts``, ``fail`` and ``info`` count transactions by how they ended: those that
+    gave way to another (``harness.protocols.conflicts``) are no failures. ``changes`` counts
+    primaries that changed during the drive, ``open_changes`` those of them under open transactions
+    on their partition; ``tried`` are the kinds of its faults, ``hits`` counts those proven
+    effective by kind and role of their target; ``markers`` says how often each marker of the nodes
+    was reached; ``rebalances`` counts what rebalances came to, by kind; ``resets`` the forced
+    resets that were told, and ``lost_by_resets`` the writes that they lost inside their envelopes.
     """
 
     ok: int = 0
+    conflicts: int = 0
     fail: int = 0
     info: int = 0
     changes: int = 0
@@ -110,12 +112,13 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def operations(self) -> int:
         """All that were begun."""
-        return self.ok + self.fail + self.info
+        return self.ok + self.conflicts + self.fail + self.info
 
     @property
     def ok_share(self) -> float:
-        """The share of operations that succeeded, 0 to 1."""
-        return self.ok / self.operations if self.operations else 0.0
+        """The share that succeeded, 0 to 1, of the operations that gave way to no other."""
+        served = self.operations - self.conflicts
+        return self.ok / served if served else 0.0
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,12 +28,14 @@ def run_stats(run: RunDirectory) -> RunStats:
     history = load(run)
     transactions = history.transactions()
     types = Counter(transactions["type"].to_pylist())
+    gave_way = pc.sum(conflicts(history.manifest.declaration, transactions)).as_py() or 0
     changes, under_load = _changes(history, transactions)
     faults = history.faults().to_pylist()
     end_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
     return RunStats(
         ok=types["ok"],
-        fail=types["fail"],
+        conflicts=gave_way,
+        fail=types["fail"] - gave_way,
         info=types["info"],
         changes=changes,
         open_changes=under_load,

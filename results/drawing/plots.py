@@ -188,7 +188,7 @@ def draw(scene: Scene) -> Picture:
         if scene.resources:
             for axes in others:
                 _shade(axes, scene.faults)
-            resources.draw(others, scene.resources)
+            notes += resources.draw(others, scene.resources)
             named.append("the nodes' resources")
         lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
         lowest.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")

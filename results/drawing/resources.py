@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -22,7 +23,7 @@ LABEL_CHARS = 16
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A737D", "#8C6D46",
 )  # fmt: skip
-POINTS_MAX = 600  # of one line; of more every n-th
+POINTS_MAX = 600  # of one line; of more the highest of every n, so that no peak is lost
 MIB = 1 << 20
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ class Curve:
 
 @attrs.frozen(kw_only=True)
 class Panel:
-    """One resource: its name with the unit, and a curve a node."""
+    """One resource: its name with the unit, and a curve a node, in the order of their numbers."""
 
     label: str
     curves: tuple[Curve, ...]
@@ -49,7 +50,7 @@ def panels(usage: pa.Table) -> tuple[Panel, ...]:
     """Return a panel for each resource that was measured: cores, MiB, and MiB a second on disk and
     network, both ways together.
     """
-    nodes = sorted(set(usage["node"].to_pylist()))[:NODES_MAX]
+    nodes = sorted(pc.unique(usage["node"]).to_pylist(), key=_by_number)
     rows = {node: usage.filter(pc.equal(usage["node"], node)).sort_by("at_ns") for node in nodes}
     wanted = (
         ("CPU (cores)", ("cpu_s",), 1.0, True),
@@ -88,16 +89,26 @@ def _curve(
         value, at_s = np.where(growth < 0, np.nan, growth), at_s[1:]
     if not len(value):
         return None
-    every = max(1, -(-len(value) // POINTS_MAX))
-    return Curve(node=node, at_s=at_s[::every], value=value[::every])
+    every = -(-len(value) // POINTS_MAX)
+    starts = np.arange(0, len(value), every)
+    return Curve(node=node, at_s=at_s[starts], value=np.fmax.reduceat(value, starts))
 
 
-def draw(every: list[Axes], found: tuple[Panel, ...]) -> None:
-    """Draw each panel on axes of its own; the first has the legend."""
-    nodes = sorted({curve.node for panel in found for curve in panel.curves})
+def _by_number(node: str) -> list[tuple[bool, int, str]]:
+    """Sort key: ``n10`` comes after ``n9``."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", node)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
+def draw(every: list[Axes], found: tuple[Panel, ...]) -> tuple[str, ...]:
+    """Draw each panel on axes of its own; the first has the legend. Return notes."""
+    known = dict.fromkeys(curve.node for panel in found for curve in panel.curves)
+    nodes = sorted(known, key=_by_number)[:NODES_MAX]
     colours = {node: COLOURS[place % len(COLOURS)] for place, node in enumerate(nodes)}
     for place, (axes, panel) in enumerate(zip(every, found, strict=True)):
         for curve in panel.curves:
+            if curve.node not in colours:
+                continue
             axes.plot(
                 curve.at_s, curve.value, color=colours[curve.node], linewidth=0.9,
                 label=inert(curve.node, LABEL_CHARS),
@@ -107,3 +118,5 @@ def draw(every: list[Axes], found: tuple[Panel, ...]) -> None:
         axes.grid(axis="y")
         if not place:
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, ncols=2)
+    left_out = len(known) - len(nodes)
+    return (f"What {left_out} more nodes used is not drawn.",) if left_out else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -33,6 +34,8 @@ def edn(value: Any) -> str:  # noqa: ANN401 (what JSON holds)
             return f"{{{', '.join(f'{edn(Name(k))} {edn(v)}' for k, v in value.items())}}}"
         case list() | tuple():
             return f"[{' '.join(map(edn, value))}]"
+        case float() if not math.isfinite(value):
+            return "##NaN" if math.isnan(value) else "##Inf" if value > 0 else "##-Inf"
         case _:
             return repr(value)
 

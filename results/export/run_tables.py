@@ -124,6 +124,9 @@ def export(runs: Iterable[tuple[RunEntry, Verdict | None]], target: Path, *, as_
     changed = 0
     try:
         for name, partitions in found.items():
+            for where in _written(target / name):
+                # A run whose month or system is read anew has rows in its former place.
+                partitions.setdefault(where, [])
             for (month, system), rows in partitions.items():
                 directory = target / name / f"month={month}" / f"system={system}"
                 changed += _write_partition(directory, TABLES[name], rows, exported)
@@ -132,6 +135,12 @@ def export(runs: Iterable[tuple[RunEntry, Verdict | None]], target: Path, *, as_
     except OSError as error:
         raise disk_failure("write", target, error, "the export is not whole") from error
     return changed
+
+
+def _written(directory: Path) -> list[Partition]:
+    """Return the partitions of a table that are there."""
+    places = (path.parts[-3:-1] for path in sorted(directory.glob(f"month=*/system=*/{PART}")))
+    return [(month.partition("=")[2], system.partition("=")[2]) for month, system in places]
 
 
 def read_table(target: Path, name: str) -> pa.Table:

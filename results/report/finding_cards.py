@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -26,6 +26,8 @@ from results.report.missed import Missed
 from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
 from results.report.tabulate import DASH, cell, words
+
+T = TypeVar("T")
 
 NOTHING = Finding(text="", txns=(), keys=())
 CARDS_MAX = 60  # the built-in checkers know some fifty names
@@ -315,8 +317,13 @@ def _example(
     facts = chain(_named(finding, material), _facts(given, edges=not (steps or ring)))
     return Example(
         text=text,
-        clauses=steps[:CLAUSES_MAX],
-        facts=tuple(islice(facts, FACTS_MAX)),
+        clauses=_first(steps, CLAUSES_MAX, "{} more steps".format),
+        facts=_first(
+            tuple(facts),
+            FACTS_MAX,
+            lambda more: ("and", f"{more} more"),
+            unread=max(0, len(finding.details) - FACTS_MAX),
+        ),
         operations=tuple(_operation(row, telling, material.scale) for row in found),
         operations_more=max(0, len(given.txns) - OPERATIONS_MAX),
         events=events,
@@ -324,11 +331,21 @@ def _example(
         undrawn=bool(found) and timeline is None,
         cycle=ring,
         lanes=timeline,
-        quotes=finding.log[:QUOTES_MAX],
+        quotes=_first(finding.log, QUOTES_MAX, "… and {} more lines".format),
         keys=tuple(key_history.histories(material, finding.keys, given.txns, telling))
         if given.first
         else (),
     )
+
+
+def _first(
+    rows: Sequence[T], limit: int, more: Callable[[int], T], unread: int = 0
+) -> tuple[T, ...]:
+    """Return the first ``limit`` of ``rows``, and in a last one how many more there are, with those
+    that were not read.
+    """
+    left_out = max(0, len(rows) - limit) + unread
+    return (*rows[:limit], more(left_out)) if left_out else tuple(rows)
 
 
 def _places(

@@ -155,10 +155,13 @@ def _faults(one: ModeRun) -> dict[str, str]:
         for window in (gaps.windows if gaps else ())
     }
     found = {}
-    for window in (availability.windows or ())[:FAULTS_MAX]:
+    windows = availability.windows or ()
+    for window in windows[:FAULTS_MAX]:
         silent = longest.get(window.fault)
         parts = [DASH if silent is None else seconds(silent), _first_ok(window)]
         found[f"{window.fault} {window.kind} {window.target}"] = " / ".join(parts)
+    if len(windows) > FAULTS_MAX:
+        found["more faults, told in the report alone"] = f"{len(windows) - FAULTS_MAX:,}"
     return found
 
 

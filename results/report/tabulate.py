@@ -27,6 +27,7 @@ _IDENTIFIERS = frozenset(  # no amounts: 5230 is transaction 5230
     {"key", "txn", "fault", "value", "element", "other", "process", "source", "target"}
     | {"partition", "term", "index", "seed"}
 )
+_UNITS = (("_per_s", "1/s"), ("_ns", "s"), ("_ms", "ms"), ("_s", "s"))  # that a name ends in
 _TYPES = frozenset(kind.value for kind in OpType)
 
 
@@ -79,9 +80,9 @@ class _Room:
 
 def words(name: str) -> str:
     """Format a key as a heading: ``time_to_first_ok_ns`` is ``time to first ok (s)``."""
-    for unit in ("_ns", "_s"):
-        if name.endswith(unit):
-            return f"{name.removesuffix(unit).replace('_', ' ')} (s)"
+    for ending, unit in _UNITS:
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending).replace('_', ' ')} ({unit})"
     return str(name).replace("_", " ")
 
 
@@ -122,10 +123,15 @@ def _joined(parts: Iterable[str], count: int) -> str:
         chars += len(part) + len(", ")
         if chars > CELL_CHARS:
             break
-    text, more = ", ".join(shown), f" … and {count - len(shown):,} more"
-    if len(shown) == count:
+    text = ", ".join(shown)
+    if len(shown) == count and (len(text) <= CELL_CHARS or count == 1):
         return text
-    return text[: CELL_CHARS - len(more)] + more
+    while True:
+        # What is cut off whole is one more; of the first, which has no room, its beginning stays.
+        text, more = ", ".join(shown), f" … and {count - len(shown):,} more"
+        if len(text) + len(more) <= CELL_CHARS or len(shown) == 1:
+            return text[: CELL_CHARS - len(more)] + more
+        shown.pop()
 
 
 def seconds(value_ns: float) -> str:

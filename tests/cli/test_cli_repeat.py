@@ -254,8 +254,8 @@ def test_a_time_that_is_none_is_named(
 
 
 def test_spans_are_said_as_people_say_them() -> None:
-    assert [words(s) for s in (0.5, 45, 60, 90, 1800, 9000, 14 * 86_400)] == [
-        "0.5 s", "45 s", "1 min", "90 s", "30 min", "2.5 h", "14 d",
+    assert [words(s) for s in (0.5, 45, 60, 90, 1800, 9000, 14 * 86_400, 86_400_000)] == [
+        "0.5 s", "45 s", "1 min", "90 s", "30 min", "2.5 h", "14 d", "1,000 d",
     ]  # fmt: skip
 
 

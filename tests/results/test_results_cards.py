@@ -198,8 +198,9 @@ def test_of_ten_times_as_much_data_no_more_is_looked_at(shape: str) -> None:
 
 
 def test_a_cell_tells_how_much_of_it_is_left_out() -> None:
-    assert cell("rows", [7] * 100_000).endswith(" … and 99,799 more")
+    assert cell("rows", [7] * 100_000).endswith("7 … and 99,806 more")
     assert cell("rows", ["x" * CELL_CHARS, "y"]).endswith("x … and 1 more")
+    assert cell("rows", ["a" * 300, "b" * 290, "c" * 300, "d"]).endswith("a … and 3 more")
     assert cell("rows", [7] * 50) == ", ".join("7" * 50)
     assert cell("x", [[[[[1]]]]]) == "…"
     assert cell("x", [[[[1]]]]) == "1"

@@ -20,7 +20,7 @@ import pytest
 
 from checkers.engine.analyze import analyze
 from checkers.promises.always_on import log_lines
-from cli.export import operations_of
+from cli.export import CSV_CHOICES, operations_of
 from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
 from harness.history.load import load
@@ -176,6 +176,8 @@ def test_an_exported_history_is_of_the_workload_that_its_manifest_names(
         (True, "true"),
         (-7, "-7"),
         (0.05, "0.05"),
+        (float("nan"), "##NaN"),
+        ([float("inf"), float("-inf")], "[##Inf ##-Inf]"),
         ('a "b"\n\\', '"a \\"b\\"\\n\\\\"'),
         (Name("append"), ":append"),
         (Name("two words"), '"two words"'),
@@ -185,6 +187,10 @@ def test_an_exported_history_is_of_the_workload_that_its_manifest_names(
 )
 def test_values_are_edn(value: object, text: str) -> None:
     assert edn(value) == text
+
+
+def test_the_command_offers_every_table() -> None:
+    assert CSV_CHOICES == rows.CSV_TABLES
 
 
 @pytest.mark.parametrize("table", rows.CSV_TABLES)

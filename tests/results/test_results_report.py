@@ -37,6 +37,7 @@ from harness.protocols.verdict import Anomaly, Coverage, LogLines, Takeover, Ver
 from harness.run.directory import RunDirectory
 from results.report import fault_rows, sections
 from results.report import page as pages
+from results.report.finding_cards import FACTS_MAX, QUOTES_MAX
 from results.report.render import LEAN_LINES, write_report
 from results.report.run_data import gather
 
@@ -120,6 +121,23 @@ def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
     assert "Anomalies" not in page.text
     assert "firedrill shrink" not in page.text
     assert_inert(page)
+
+
+def test_what_an_example_leaves_out_is_counted(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    details = {f"detail {number}": number for number in range(FACTS_MAX + 3)}
+    log = tuple(f"line {number}" for number in range(QUOTES_MAX + 2))
+    example = Finding(text="odd", txns=(), keys=(), details=details, log=log)
+    anomaly = Anomaly(count=1, examples=(example,))
+
+    page = report(
+        run, msgspec.structs.replace(violation(txns=(10, 11)), anomalies={"odd-one": anomaly})
+    )
+
+    assert "and3 more" in page.text.replace("\n", "")
+    assert "… and 2 more lines" in page.text
+    assert "line 9" in page.text
+    assert "line 10" not in page.text
 
 
 def test_a_simulated_run_is_replayed_byte_for_byte(tmp_path: Path) -> None:

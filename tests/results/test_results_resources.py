@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 from msgspec.structs import replace
 from synthetic_run import BREAKS, build, valid, write_verdict
 
@@ -14,7 +15,7 @@ from harness.clock import NS_PER_S
 from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.run.node_usage import USAGE, USAGE_FILE
-from results.drawing.resources import panels
+from results.drawing.resources import NODES_MAX, POINTS_MAX, draw, panels
 from results.report.render import write_report
 
 MIB = 1 << 20
@@ -65,3 +66,27 @@ def test_the_plot_shows_what_was_sampled_and_none_where_nothing_was(tmp_path: Pa
     assert "resources over time" not in before
     assert "resources over time" in after
     assert "CPU" in after
+
+
+def test_nodes_come_in_the_order_of_their_numbers_and_the_rest_is_told() -> None:
+    nodes = [f"n{number}" for number in range(1, NODES_MAX + 5)]
+    rows = [sample(at, node, None, memory_bytes=MIB) for at in (1, 2) for node in nodes]
+    (memory,) = panels(pa.Table.from_pylist(rows, schema=USAGE))
+    axes = Figure().subplots()
+
+    notes = draw([axes], (memory,))
+
+    assert [curve.node for curve in memory.curves] == nodes
+    assert [line.get_label() for line in axes.get_lines()] == nodes[:NODES_MAX]
+    assert notes == ("What 4 more nodes used is not drawn.",)
+
+
+def test_no_peak_is_lost_where_there_are_too_many_points() -> None:
+    count = 3 * POINTS_MAX + 1
+    rows = [sample(at, "n1", None, memory_bytes=MIB) for at in range(count)]
+    rows[100] = sample(100, "n1", None, memory_bytes=9 * MIB)
+
+    (memory,) = panels(pa.Table.from_pylist(rows, schema=USAGE))
+
+    assert len(memory.curves[0].value) <= POINTS_MAX
+    assert memory.curves[0].value.max() == 9.0

@@ -99,6 +99,17 @@ def test_runs_that_are_gone_stay_and_those_that_are_there_are_made_anew(tmp_path
         assert [row["run"] for row in csv.DictReader(file)] == ["a", "b", "c"]
 
 
+def test_a_run_whose_system_is_read_anew_stands_in_one_place(tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    export([(entry("a", system=""), None), (entry("b", system=""), None)], target, as_csv=False)
+
+    export([(entry("a", system="reference"), None)], target, as_csv=False)
+
+    rows = read_table(target, "runs").select(["run", "system"]).to_pylist()
+    assert [row["run"] for row in rows] == ["a", "b"]
+    assert rows[0]["system"] == "reference"
+
+
 HOSTILE = ["../../etc", "a/b=c", "%2e%2e", "x" * 300, "=1+1", "\N{SNOWMAN}" * 90, "", "a b\\c:d"]
 
 
