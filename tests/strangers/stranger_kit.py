@@ -1,5 +1,5 @@
 """Run directories from strangers: a small sound run to spoil, canaries around it, and the commands,
-each in a process of its own whose time, memory and reach are measured.
+each in processes of its own whose time, memory and reach are measured.
 """
 
 from __future__ import annotations
@@ -8,24 +8,26 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import json
 import os
 import select
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
+import command_server
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# What commands import late: imported here once, so that what a child takes is the run's doing.
-from cli.main import execute
 from harness import supervisor
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
@@ -41,6 +43,7 @@ CPU_LIMIT_S = 2.0  # beyond what a sound run takes
 HANG_CPU_S = 60.0
 HANG_STILL_S = 60.0
 POLL_S = 1.0
+LOOK_S = 0.01  # between two looks at what a command holds
 MEMORY_LIMIT_BYTES = 300 << 20
 SECRET = "TOP-SECRET-d41d8cd98f00"  # noqa: S105
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b1m\r\nVALID: every promise that was tested was kept\r"
@@ -69,7 +72,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """How a command ended, and what it took beyond what this process had when it was forked."""
+    """How a command ended, and what all its processes took, beyond what it began with."""
 
     code: int
     out: str
@@ -233,34 +236,98 @@ def reached(handle: int) -> bytes:
         os.close(handle)
 
 
-def firedrill(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Ended:
-    """Run a command line in a child of this process, which has imported everything already."""
-    out, err = cwd / ".out", cwd / ".err"
-    before = _resident_bytes()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        os._exit(_run(arguments, cwd, env or {}, out, err))
-    handle = os.pidfd_open(child)
-    try:
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        if reason := hangs(child, lambda: bool(ended.poll(POLL_S * 1000))):
-            for pid in (child, *supervisor.descendants(child)):
+class CommandServer:
+    """The process of ``command_server``, and what each command that it forks takes."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        program = [sys.executable, "-P", command_server.__file__, str(theirs.fileno())]
+        with theirs:  # it ends with the other end, however these tests end
+            subprocess.Popen(program, pass_fds=[theirs.fileno()])
+        self._answers = self._channel.makefile("r")
+
+    def run(self, asked: dict[str, object]) -> tuple[dict[str, Any], int]:
+        """How the command ended, and what its processes took together beyond what the first of them
+        held at its begin. Raises ``AssertionError`` for one that hangs, which is killed.
+        """
+        self._channel.sendall(json.dumps(asked).encode() + b"\n")
+        begun = self._answer()
+        taken = Taken(begun["pid"])
+        if reason := hangs(begun["pid"], lambda: self._over(taken)):
+            for pid in (begun["pid"], *supervisor.descendants(begun["pid"])):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            os.wait4(child, 0)
-            raise AssertionError(f"firedrill {' '.join(arguments)} {reason}: {err.read_text()}")
-        _, status, usage = os.wait4(child, 0)
-    finally:
-        os.close(handle)
+            self._answer()
+            raise AssertionError(reason)
+        ended = self._answer()
+        highest = max(taken.highest_bytes, ended["highest_bytes"])
+        return ended, highest - begun["held_bytes"]
+
+    def _over(self, taken: Taken) -> bool:
+        ready = select.poll()
+        ready.register(self._channel, select.POLLIN)
+        for _ in range(int(POLL_S / LOOK_S)):
+            if ready.poll(LOOK_S * 1000):
+                return True
+            taken.look()
+        return False
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        assert line, "the server of commands ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class Taken:
+    """The most memory that a process and those below it held at the same time. What they grow by
+    between the last look and their end is not in it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.highest_bytes = 0
+
+    def look(self) -> None:
+        total, left = 0, [self._pid]
+        while left:
+            pid = left.pop()
+            with contextlib.suppress(OSError, ValueError):  # it ended
+                total += command_server.highest_resident_bytes(pid)
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    below = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                    left.extend(map(int, below.split()))
+        self.highest_bytes = max(self.highest_bytes, total)
+
+
+@functools.cache
+def _server() -> CommandServer:
+    return CommandServer()
+
+
+def firedrill(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Ended:
+    """Run a command line in a process that has imported everything already."""
+    out, err = cwd / ".out", cwd / ".err"
+    # What a daemon of this machine runs is no business of these tests.
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{cwd}/no-daemon"} | (env or {})
+    asked: dict[str, object] = {
+        "arguments": arguments,
+        "environment": environment,
+        "cwd": str(cwd),
+        "outputs": [str(out), str(err)],
+    }
+    try:
+        ended, memory_bytes = _server().run(asked)
+    except AssertionError as hanging:
+        raise AssertionError(
+            f"firedrill {' '.join(arguments)} {hanging}: {err.read_text()}"
+        ) from hanging
     told = Ended(
-        code=os.waitstatus_to_exitcode(status),
+        code=ended["code"],
         out=out.read_text("utf-8", "surrogateescape"),
         err=err.read_text("utf-8", "surrogateescape"),
-        cpu_s=usage.ru_utime + usage.ru_stime,
-        memory_bytes=usage.ru_maxrss * 1024 - before,
+        cpu_s=ended["cpu_s"],
+        memory_bytes=memory_bytes,
     )
     out.unlink()
     err.unlink()
@@ -316,32 +383,6 @@ def usual() -> dict[str, Ended]:
             name: firedrill(*command, "--runs-dir", str(store), cwd=store.parent)
             for name, command in commands.items()
         }
-
-
-def _run(arguments: Sequence[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> int:
-    """In the child: never returns to the test."""
-    code = 99
-    try:
-        for number, path in ((1, out), (2, err)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-        os.chdir(cwd)
-        # What a daemon of this machine runs is no business of these tests.
-        os.environ.update({"DOCKER_HOST": f"unix://{cwd}/no-daemon"} | env)
-        code = execute(arguments)
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    return code
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def below(root: Path) -> Iterator[Path]:

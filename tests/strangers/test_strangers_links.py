@@ -183,9 +183,10 @@ def assert_harmless(
         assert "unexpected" not in ended.said, said
         assert "Traceback" not in ended.said, said
         judged = ended.code != 254 and command[0] in ("check", "report")
-        usually_s = usual()[command[0]].cpu_s if judged else 0
-        assert ended.cpu_s < CPU_LIMIT_S + usually_s, said
-        assert ended.memory_bytes < MEMORY_LIMIT_BYTES, said
+        # One without a sound run to be held against may take no more than one that judges nothing.
+        like = usual()[command[0] if command[0] in usual() else "runs"]
+        assert ended.cpu_s < CPU_LIMIT_S + (like.cpu_s if judged else 0), said
+        assert ended.memory_bytes < MEMORY_LIMIT_BYTES + like.memory_bytes, said
         told.append((command, ended.code, ended.said))
     assert canaries.state() == before
     assert SECRET not in written_in(store)
