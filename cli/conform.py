@@ -211,7 +211,7 @@ def _conclude(
     if broken:
         write_atomically(run.root / RESULTS, encoded)
     else:
-        store.remove(run)
+        store.remove(run, held=True)
     if as_json:
         click.echo(encoded)
     else:

@@ -133,7 +133,7 @@ def _forget(run: RunDirectory, store: RunStore) -> None:
     with contextlib.suppress(HarnessError):
         store.forget(run)
         if run.root.is_dir():
-            store.remove(run)
+            store.remove(run, held=True)
 
 
 def _copied_stdin(scratch: Path) -> Path:

@@ -34,6 +34,7 @@ from harness.exit_codes import Outcome, worst
 from harness.history import files
 from harness.history.load import History, load
 from harness.history.parquet import read_key_names
+from harness.history.store_events import resets_in
 from harness.plan import planfile
 from harness.plan.plan import (
     MAX_DEADLINE_S,
@@ -47,7 +48,6 @@ from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, P
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
 from harness.protocols.finding import finding_of
-from harness.protocols.generations import resets_of
 from harness.protocols.models import (
     OF_LIMITS,
     OF_NODES,
@@ -172,7 +172,7 @@ def judge(
     """Judge tables of any origin. ``beside`` are the tables that are no history: states of
     replicas, lines of logs, the controller's load.
     """
-    setting = msgspec.structs.replace(setting, resets=resets_of(events.to_pylist()))
+    setting = msgspec.structs.replace(setting, resets=resets_in(events))
     checkers = (*checkers, *((RESETS,) if setting.resets else ()))
     kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
     given = _by_key(executor, spark)(kernels, source, setting)

@@ -7,24 +7,27 @@ time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.engine.arrays import Ints, ints
 from checkers.explain.attribution import windows
 from harness.history.records import EventKind
+from harness.history.store_events import of_kinds
 from harness.protocols.roles import RoleKind, parsed
 from harness.protocols.verdict import Takeover
 
 # The event of a role's takeover; one of the metastorage has no partition.
 _ANSWER = {
-    RoleKind.LEADER: EventKind.LEADER_ELECTED.value,
-    RoleKind.PRIMARY: EventKind.LEASE_GRANTED.value,
-    RoleKind.METASTORAGE_LEADER: EventKind.LEADER_ELECTED.value,
+    RoleKind.LEADER: EventKind.LEADER_ELECTED,
+    RoleKind.PRIMARY: EventKind.LEASE_GRANTED,
+    RoleKind.METASTORAGE_LEADER: EventKind.LEADER_ELECTED,
 }
 
 
@@ -52,7 +55,7 @@ def effects(transactions: pa.Table, faults: pa.Table, events: pa.Table) -> tuple
     invoked = np.sort(ints(transactions, "invoke_ns"))
     completed = np.sort(ints(transactions, "complete_ns"))
     injected = {row["fault"]: row["injected_ns"] for row in faults.to_pylist()}
-    taken = _takings(events)
+    taken = _Takings(events)
     return tuple(
         Effect(
             fault=window["fault"],
@@ -93,28 +96,35 @@ def summary(found: Sequence[Effect]) -> dict[str, int | None]:
     }
 
 
-def _takings(events: pa.Table) -> dict[tuple[str, int | None], list[tuple[int, str]]]:
-    """Return the takeovers of each role: (kind, partition) -> (at_ns, node), ascending."""
-    found: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
-    columns = ["kind", "partition", "at_ns", "node"]
-    for row in events.select(columns).to_pylist():
-        found.setdefault((row["kind"], row["partition"]), []).append((row["at_ns"], row["node"]))
-    return {key: sorted(rows) for key, rows in found.items()}
+class _Takings:
+    """The takeovers of each role, by kind of event and partition, as arrays that ascend in time: a
+    store may tell of a million.
+    """
+
+    def __init__(self, events: pa.Table) -> None:
+        columns = ["kind", "partition", "at_ns", "node"]
+        order = [("at_ns", "ascending"), ("node", "ascending")]
+        self._told = of_kinds(events.select(columns), _ANSWER.values()).sort_by(order)
+        self.of = functools.cache(self._of)
+
+    def _of(self, kind: EventKind, partition: int | None) -> tuple[Ints, pa.ChunkedArray]:
+        """When nodes took the role, and which."""
+        told = of_kinds(self._told, (kind,))
+        its = told["partition"]
+        here = pc.is_null(its) if partition is None else pc.equal(its, partition)
+        told = told.filter(here)
+        return ints(told, "at_ns"), told["node"]
 
 
-def _takeovers(
-    window: Mapping[str, Any], taken: Mapping[tuple[str, int | None], list[tuple[int, str]]]
-) -> Iterator[Takeover]:
+def _takeovers(window: Mapping[str, Any], taken: _Takings) -> Iterator[Takeover]:
     for role in parsed(window["roles"]):
         if role.kind not in _ANSWER:
             continue
-        later = [
-            (at_ns, node)
-            for at_ns, node in taken.get((_ANSWER[role.kind], role.partition), ())
-            if at_ns >= window["start_ns"]
-            # An election after the heal is not proven to answer this fault.
-            and (window["end_ns"] is None or at_ns <= window["end_ns"])
-        ]
-        at_ns, node = later[0] if later else (None, None)
-        after_ns = None if at_ns is None else at_ns - window["start_ns"]
+        times, nodes = taken.of(_ANSWER[role.kind], role.partition)
+        place = int(np.searchsorted(times, window["start_ns"]))
+        # An election after the heal is not proven to answer this fault.
+        end_ns = window["end_ns"]
+        found = place < len(times) and (end_ns is None or times[place] <= end_ns)
+        node = nodes[place].as_py() if found else None
+        after_ns = int(times[place]) - window["start_ns"] if found else None
         yield Takeover(role=str(role), node=node, after_ns=after_ns)

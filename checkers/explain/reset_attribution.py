@@ -11,16 +11,20 @@ more.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import msgspec
+import numpy as np
 import pyarrow as pa
 
+from checkers.engine.arrays import Ints
 from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
+from harness.history.store_events import rows_of
 from harness.protocols.finding import Explanation, ResetCause
 from harness.text import seconds
 
@@ -34,6 +38,7 @@ RESETS = pa.schema(
 )
 
 Row = Mapping[str, Any]
+_KINDS = (EventKind.RESET, EventKind.PARTITION_RESET, EventKind.NODE_STARTED)
 Found = TypeVar("Found")
 
 
@@ -89,23 +94,28 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
     reset of its partition that may lie between acknowledgement and read, ``None`` where there is
     none, and the last one that lies before.
     """
+    if not lost.num_rows:
+        return []
     wanted = ("kind", "node", "at_ns", "uncertainty_ns", "partition", "generation", "text")
     # Runs of before have no generations.
-    rows = events.select([name for name in wanted if name in events.column_names])
-    told = sorted(rows.to_pylist(), key=lambda row: row["at_ns"])
+    columns = [name for name in wanted if name in events.column_names]
+    told = sorted(rows_of(events, _KINDS, columns), key=lambda row: row["at_ns"])
     resets = list(_told_first(told))
     if not resets:
         return [None] * lost.num_rows
     starts = [row for row in told if row["kind"] == EventKind.NODE_STARTED]
     known = windows(faults)
-    whole = [_forced(reset, starts, known) for reset in resets]
+    forced = functools.cache(lambda place: _forced(resets[place], starts, known))
+    by_partition = functools.cache(lambda partition: _Resets.of(resets, partition))
     found: list[Cause | None] = []
     for row in lost.select(["ack_ns", "read_ns", "partition"]).to_pylist():
-        here = [forced for forced in whole if _concerns(forced.reset, row)]
+        here = by_partition(row["partition"])
         # The first reset after the acknowledgement discarded the write; later ones found it gone.
-        taken = next((forced for forced in here if _between(forced.reset, row)), None)
-        under = _last(forced for forced in here if _before(forced.reset, row))
-        found.append(Cause(taken=taken, under=under) if taken else None)
+        taken, under = here.first_between(row), here.last_before(row)
+        cause = None
+        if taken is not None:
+            cause = Cause(taken=forced(taken), under=None if under is None else forced(under))
+        found.append(cause)
     return found
 
 
@@ -137,21 +147,39 @@ def _columns(cause: Cause | None) -> dict[str, Any]:
     }
 
 
-def _concerns(reset: Row, row: Row) -> bool:
-    """Tell whether the event may be of the row's partition."""
-    return None in (reset["partition"], row["partition"]) or reset["partition"] == row["partition"]
+@attrs.frozen(kw_only=True)
+class _Resets:
+    """The resets that may be of one partition, in their order, by arrays: their ``places`` among
+    all, and the moments between which each took place.
+    """
 
+    places: Ints
+    earliest_ns: Ints
+    latest_ns: Ints
 
-def _before(reset: Row, row: Row) -> bool:
+    @classmethod
+    def of(cls, resets: Sequence[Row], partition: int | None) -> _Resets:
+        """Those of ``partition``, and of none in particular; all, where it is ``None``."""
+        its = [
+            (place, row["at_ns"], row["uncertainty_ns"])
+            for place, row in enumerate(resets)
+            if None in (row["partition"], partition) or row["partition"] == partition
+        ]
+        places, at_ns, off_ns = np.array(its, np.int64).reshape(-1, 3).T
+        return cls(places=places, earliest_ns=at_ns - off_ns, latest_ns=at_ns + off_ns)
+
     # Before only for certain, between where it is possible: an open order may hide the cause.
-    return bool(reset["at_ns"] + reset["uncertainty_ns"] < row["ack_ns"])
 
+    def first_between(self, row: Row) -> int | None:
+        """The place of the first reset that may lie between acknowledgement and read."""
+        possible = (self.latest_ns >= row["ack_ns"]) & (self.earliest_ns <= row["read_ns"])
+        found = np.flatnonzero(possible)
+        return int(self.places[found[0]]) if len(found) else None
 
-def _between(reset: Row, row: Row) -> bool:
-    off_ns = reset["uncertainty_ns"]
-    return bool(
-        reset["at_ns"] + off_ns >= row["ack_ns"] and reset["at_ns"] - off_ns <= row["read_ns"]
-    )
+    def last_before(self, row: Row) -> int | None:
+        """The place of the last reset that lies before the acknowledgement."""
+        found = np.flatnonzero(self.latest_ns < row["ack_ns"])
+        return int(self.places[found[-1]]) if len(found) else None
 
 
 def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> ForcedReset:

@@ -25,6 +25,7 @@ from checkers.promises.fault_free_windows import Calm
 from checkers.promises.legal_transitions import Assigned, Nodes
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
+from harness.history.store_events import rows_of
 from harness.protocols.changes import LINKS_APART, AssignmentKind
 from harness.protocols.fault_kinds import Effect
 from harness.text import seconds
@@ -53,8 +54,8 @@ def erased_copies(
     """
     told = {
         (row["node"], row["partition"], row["at_ns"])
-        for row in events.to_pylist()
-        if row["kind"] == EventKind.START_DECISION and row["text"].startswith(TOLD_ERASURE)
+        for row in rows_of(events, (EventKind.START_DECISION,))
+        if row["text"].startswith(TOLD_ERASURE)
     }
     for before, after in _next_lives(states):
         node, partition = after["node"], after["partition"]
@@ -87,8 +88,8 @@ def same_members(states: pa.Table, events: pa.Table) -> Found:
     """
     erased = [
         row
-        for row in events.to_pylist()
-        if row["kind"] == EventKind.START_DECISION and row["text"].startswith(TOLD_ERASURE)
+        for row in rows_of(events, (EventKind.START_DECISION,))
+        if row["text"].startswith(TOLD_ERASURE)
     ]
     rows = states.to_pylist() if erased else []
     for event in erased:

@@ -35,6 +35,7 @@ from checkers.promises.rebalance_targets import Targets
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind
+from harness.history.store_events import rows_of
 from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
@@ -89,7 +90,7 @@ class Assignments:
         texts: dict[str, list[str]] = defaultdict(list)
         resets: Resets = {}
         if not isinstance(variant, msgspec.UnsetType):
-            told = told_resets(setting.resets, tables["events"].to_pylist())
+            told = told_resets(setting.resets, rows_of(tables["events"], _OF_RESETS))
             legal = {p: [t for t in each if available or t.asked] for p, each in told.items()}
             resets = steps_of_resets(steps, variant, legal)
         checks: list[Found] = [

@@ -23,6 +23,7 @@ are mapped, with an error bound that is granted to the store.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from checkers.promises.permitted_loss import Envelope
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind
+from harness.history.store_events import rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.finding import Finding
@@ -62,6 +64,16 @@ from harness.text import seconds
 SETTLED_NS = 5 * NS_PER_S
 """How long a node must have been there before it counts as live for certain: what was just healed
 or started may still be missing in the topology from which a store decides."""
+# Resets beyond these are told and not judged: a table of a few bytes may tell of any number.
+RESETS_JUDGED = 10_000
+WORK_MAX = 60_000_000  # times at which nodes were out, for all resets together
+LEAST_JUDGED = 100
+_LIFE = (
+    EventKind.NODE_STARTED,
+    EventKind.NODE_EXITED,
+    EventKind.NODE_REFUSED,
+    EventKind.NODE_STOPPED,
+)
 
 Row = Mapping[str, Any]
 
@@ -80,10 +92,17 @@ class Resets:
         trees = trees_of(setting.resets)
         states = tables.get("states", STATES.empty_table())
         cuts = tables.get("resets.cuts", CUTS.empty_table())
+        away = TimesOut.of(tables["faults"], tables["events"], setting)
+        every = [
+            Envelope(tree=tree, place=place, states=states)
+            for tree in trees.values()
+            for place in range(1, len(tree))
+        ]
+        judged = every[: max(LEAST_JUDGED, min(RESETS_JUDGED, WORK_MAX // (away.rows + 1)))]
         found: dict[str, list[Finding]] = {}
         for name, finding in (
-            *_forbidden(trees, states, tables, setting),
-            *_over_survivors(trees, states),
+            *_forbidden(judged, away, setting),
+            *_over_survivors(judged),
             *_contradictions(
                 trees, tables.get("resets.findings", RESET_FINDINGS.empty_table()), lookup
             ),
@@ -93,14 +112,17 @@ class Resets:
         ):
             found.setdefault(name, []).append(_attributed(finding, tables["faults"]))
         undecided = tables.get("resets.undecided", UNDECIDED.empty_table())
+        reasons = [_UNDECIDED.format(undecided.num_rows)] if undecided.num_rows else []
+        if len(judged) < len(every):
+            reasons.append(_UNJUDGED.format(len(every) - len(judged), len(every)))
         told = {str(p): len(tree.resets) for p, tree in trees.items()}
         return Part(
             anomalies={
                 name: Anomaly(count=len(these), examples=tuple(these[:EXAMPLES_MAX]))
                 for name, these in found.items()
             },
-            outcome=Outcome.UNKNOWN if undecided.num_rows else Outcome.VALID,
-            reasons=(_UNDECIDED.format(undecided.num_rows),) if undecided.num_rows else (),
+            outcome=Outcome.UNKNOWN if reasons else Outcome.VALID,
+            reasons=tuple(reasons),
             statistics={"resets": {"mode": setting.declaration.mode, "by_partition": told}},
         )
 
@@ -109,6 +131,7 @@ _UNDECIDED = (
     "undecided: around resets, {} keys were read in more ways than can be compared; what was read "
     "of them then is left out"
 )
+_UNJUDGED = "{} of {} resets were not judged: they are more than a run of this size can have"
 
 
 def _attributed(finding: Finding, faults: pa.Table) -> Finding:
@@ -120,57 +143,49 @@ def _attributed(finding: Finding, faults: pa.Table) -> Finding:
 
 
 def _forbidden(
-    trees: Mapping[int, GenerationTree], states: pa.Table, tables: Tables, setting: Setting
+    envelopes: Iterable[Envelope], away: TimesOut, setting: Setting
 ) -> Iterator[tuple[str, Finding]]:
-    for tree in trees.values():
-        for place in range(1, len(tree)):
-            envelope = Envelope(tree=tree, place=place, states=states)
-            reset = envelope.reset
-            if setting.declaration.mode == STRONG_CONSISTENCY and not reset.asked:
+    for envelope in envelopes:
+        reset = envelope.reset
+        if setting.declaration.mode == STRONG_CONSISTENCY and not reset.asked:
+            yield (
+                RESET_IN_SC,
+                _of_reset(
+                    reset,
+                    f"reset in SC: {_told(reset)}: a partition of this mode waits for its "
+                    "majority, and goes on from no minority",
+                ),
+            )
+        why = live_majority(envelope, away, setting)
+        if why is not None and not reset.restores:
+            yield (
+                RESET_WITH_MAJORITY,
+                _of_reset(reset, f"reset with a live majority: {_told(reset)}, though {why}"),
+            )
+
+
+def _over_survivors(envelopes: Iterable[Envelope]) -> Iterator[tuple[str, Finding]]:
+    for envelope in envelopes:
+        reset = envelope.reset
+        if reset.base_index is None or reset.restores:
+            continue
+        base_term = reset.base_term or 0
+        for node, (term, index) in sorted(envelope.applied_by_survivors().items()):
+            # A log that ends with an entry of an earlier term has none of a later one.
+            if index and (index > reset.base_index or 0 < base_term < term):
                 yield (
-                    RESET_IN_SC,
+                    RESET_OVER_SURVIVOR,
                     _of_reset(
                         reset,
-                        f"reset in SC: {_told(reset)}: a partition of this mode waits for its "
-                        "majority, and goes on from no minority",
+                        f"reset over a survivor: {_told(reset)} goes on from entry "
+                        f"{reset.base_index} of term {base_term}, though {node}, which "
+                        f"survived, had applied entry {index} of term {term}",
+                        node=node,
                     ),
                 )
-            why = live_majority(envelope, tables["faults"], tables["events"], setting)
-            if why is not None and not reset.restores:
-                yield (
-                    RESET_WITH_MAJORITY,
-                    _of_reset(reset, f"reset with a live majority: {_told(reset)}, though {why}"),
-                )
 
 
-def _over_survivors(
-    trees: Mapping[int, GenerationTree], states: pa.Table
-) -> Iterator[tuple[str, Finding]]:
-    for tree in trees.values():
-        for place in range(1, len(tree)):
-            envelope = Envelope(tree=tree, place=place, states=states)
-            reset = envelope.reset
-            if reset.base_index is None or reset.restores:
-                continue
-            base_term = reset.base_term or 0
-            for node, (term, index) in sorted(envelope.applied_by_survivors().items()):
-                # A log that ends with an entry of an earlier term has none of a later one.
-                if index and (index > reset.base_index or 0 < base_term < term):
-                    yield (
-                        RESET_OVER_SURVIVOR,
-                        _of_reset(
-                            reset,
-                            f"reset over a survivor: {_told(reset)} goes on from entry "
-                            f"{reset.base_index} of term {base_term}, though {node}, which "
-                            f"survived, had applied entry {index} of term {term}",
-                            node=node,
-                        ),
-                    )
-
-
-def live_majority(
-    envelope: Envelope, faults: pa.Table, events: pa.Table, setting: Setting
-) -> str | None:
+def live_majority(envelope: Envelope, times: TimesOut, setting: Setting) -> str | None:
     """Say why a majority of the partition's voters certainly lived when it was reset; ``None``
     where that is not certain.
 
@@ -178,7 +193,7 @@ def live_majority(
     under no fault that may take it out, lived meanwhile. By declaration: too few voters were under
     such faults for the majority to be lost.
     """
-    away = _maybe_out(envelope, faults, events, setting)
+    away = times.at(envelope.reset)
     voters = _voters(envelope)
     if voters:
         live = sorted(node for node in voters if node not in away and _lived(envelope, node))
@@ -215,49 +230,67 @@ def _lived(envelope: Envelope, node: str) -> bool:
     return bool(before & set(own.filter(late)["boot"].to_pylist()))
 
 
-def _maybe_out(
-    envelope: Envelope, faults: pa.Table, events: pa.Table, setting: Setting
-) -> dict[str, list[Row]]:
-    """Return the nodes that may have been out at the reset, with the faults that they were under.
-
-    A node that was under such a fault counts as out until it has started again and settled: a store
-    may keep out a node that it once missed.
+@attrs.frozen(kw_only=True)
+class TimesOut:
+    """When each node may have been out: from the begin of a fault that takes it out, or its end, to
+    its next start. ``started`` ascend.
     """
-    reset, kinds = envelope.reset, by_name(setting.fault_kinds)
-    started: dict[str, list[int]] = {}
-    out: dict[str, list[Row]] = {}
-    names = ("kind", "node", "at_ns", "uncertainty_ns")
-    for row in events.select(names).to_pylist():
-        at_ns = row["at_ns"] - row["uncertainty_ns"]
-        if row["kind"] == EventKind.NODE_STARTED:
-            started.setdefault(row["node"], []).append(row["at_ns"] + row["uncertainty_ns"])
-        elif row["kind"] in (EventKind.NODE_EXITED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED):
-            out.setdefault(row["node"], []).append(
-                {"start_ns": at_ns, "end_ns": row["at_ns"], "roles": ()}
-            )
-    for window in windows(faults):
-        # A kind of which nothing is known may take its targets out: an accusation needs certainty.
-        missed = window["kind"] not in kinds or kinds[window["kind"]].may_be_missed
-        if missed:
-            for node in window["nodes"] or ():
-                out.setdefault(node, []).append(window)
-    settled_ns = reset.earliest_ns - SETTLED_NS
-    return {
-        node: these
-        for node, found in out.items()
-        if (
-            these := [
+
+    started: Mapping[str, Sequence[int]]
+    out: Mapping[str, Sequence[Row]]
+
+    @classmethod
+    def of(cls, faults: pa.Table, events: pa.Table, setting: Setting) -> TimesOut:
+        """Those of a run."""
+        kinds = by_name(setting.fault_kinds)
+        started: dict[str, list[int]] = {}
+        out: dict[str, list[Row]] = {}
+        for row in rows_of(events, _LIFE, ("node", "at_ns", "uncertainty_ns")):
+            if row["kind"] == EventKind.NODE_STARTED:
+                started.setdefault(row["node"], []).append(row["at_ns"] + row["uncertainty_ns"])
+            else:
+                at_ns = row["at_ns"] - row["uncertainty_ns"]
+                out.setdefault(row["node"], []).append(
+                    {"start_ns": at_ns, "end_ns": row["at_ns"], "roles": ()}
+                )
+        for window in windows(faults):
+            # A kind of which nothing is known may take its targets out: an accusation needs
+            # certainty.
+            if window["kind"] not in kinds or kinds[window["kind"]].may_be_missed:
+                for node in window["nodes"] or ():
+                    out.setdefault(node, []).append(window)
+        return cls(started={node: sorted(times) for node, times in started.items()}, out=out)
+
+    @property
+    def rows(self) -> int:
+        """How many times are looked at for each reset."""
+        return sum(map(len, self.out.values()))
+
+    def at(self, reset: Reset) -> dict[str, list[Row]]:
+        """Return the nodes that may have been out at ``reset``, with the faults that they were
+        under.
+
+        A node that was under such a fault counts as out until it has started again and settled: a
+        store may keep out a node that it once missed.
+        """
+        settled_ns = reset.earliest_ns - SETTLED_NS
+        out = {
+            node: [
                 each
                 for each in found
                 if each["start_ns"] <= reset.latest_ns
-                and (
-                    each["end_ns"] is None
-                    or each["end_ns"] > settled_ns
-                    or not any(each["end_ns"] <= at <= settled_ns for at in started.get(node, ()))
-                )
+                and not self._is_back(node, each["end_ns"], settled_ns)
             ]
-        )
-    }
+            for node, found in self.out.items()
+        }
+        return {node: found for node, found in out.items() if found}
+
+    def _is_back(self, node: str, end_ns: int | None, settled_ns: int) -> bool:
+        if end_ns is None or end_ns > settled_ns:
+            return False
+        started = self.started.get(node, ())
+        place = bisect.bisect_left(started, end_ns)
+        return place < len(started) and started[place] <= settled_ns
 
 
 def _voting(away: Mapping[str, Sequence[Row]], partition: int, setting: Setting) -> frozenset[str]:

@@ -38,11 +38,11 @@ from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind, FaultState
+from harness.history.store_events import resets_in, rows_of
 from harness.plan.plan import options as convert
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import ROLLING_RESTART
 from harness.protocols.finding import Finding
-from harness.protocols.generations import resets_of
 from harness.protocols.models import (
     RESTART_FAILURES,
     RESTART_LATENCY,
@@ -290,11 +290,9 @@ def _resets(restart: Restart, events: pa.Table) -> int:
     """Return how many resets began while ``restart`` went on, those of no told partition too; of
     one that was broken off, during its steps.
     """
-    rows = events.to_pylist()
-    times = [reset.earliest_ns for reset in resets_of(rows)]
-    times += [
-        row["at_ns"] for row in rows if row["kind"] == EventKind.RESET and row["partition"] is None
-    ]
+    times = [reset.earliest_ns for reset in resets_in(events)]
+    told = rows_of(events, (EventKind.RESET,), ("at_ns", "partition"))
+    times += [row["at_ns"] for row in told if row["partition"] is None]
     spans = tuple(_spans(restart))
     return sum(
         restart.alone(at_ns, at_ns) and any(start <= at_ns <= end for start, end in spans)

@@ -11,6 +11,7 @@ controller did not seal: see ``analyze``.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 import attrs
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from checkers.explain.attribution import windows
 from harness.errors import MalformedHistory
@@ -27,6 +27,7 @@ from harness.history.evidence import NodeLog
 from harness.history.files import open_or_refuse
 from harness.history.load import History
 from harness.history.records import EventKind
+from harness.history.store_events import of_kinds, rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.protocols.finding import Finding
@@ -66,21 +67,22 @@ class StaysUp:
         may_end = {kind.name for kind in setting.fault_kinds if kind.may_end}
         risky = [w for w in windows(tables["faults"]) if w["kind"] in may_end]
         events = tables["events"]
-        exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value)).to_pylist()
-        lives = _lives(events) if exits else []
+        exits = rows_of(events, (EventKind.NODE_EXITED,))
+        lives = _lives(events) if exits else {}
+        own = [
+            row
+            for row in exits
+            if not (_explained(row, risky) or _gave_way(row, lives.get(row["node"])))
+        ]
+        panics = [_panic(row) for row in _panics(lines, risky)]
         found = {
-            NODE_EXIT: [
-                _exit(row, lines)
-                for row in exits
-                if not (_explained(row, risky) or _gave_way(row, lives))
-            ],
-            PANIC: [_panic(row) for row in _panics(lines, risky)],
+            NODE_EXIT: (len(own), [_exit(row, lines) for row in own[:EXAMPLES_MAX]]),
+            PANIC: (_count(lines, risky), panics[:EXAMPLES_MAX]),
         }
-        counts = {NODE_EXIT: len(found[NODE_EXIT]), PANIC: _count(lines, risky)}
         return Part(
             anomalies={
-                name: Anomaly(count=counts[name], examples=tuple(examples[:EXAMPLES_MAX]))
-                for name, examples in found.items()
+                name: Anomaly(count=count, examples=tuple(examples))
+                for name, (count, examples) in found.items()
                 if examples
             },
             node_logs=_summary(lines),
@@ -99,23 +101,35 @@ def _explained(row: Row, risky: Iterable[Row]) -> bool:
     )
 
 
-def _lives(events: pa.Table) -> list[Row]:
-    """Return the store's events about the starts and ends of its nodes, in order of time."""
-    kinds = pa.array([kind.value for kind in LIFE])
-    table = events.filter(pc.is_in(events["kind"], value_set=kinds)).sort_by("at_ns")
-    rows: list[Row] = table.select(["node", "kind", "at_ns"]).to_pylist()
-    return rows
-
-
-def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
-    """Tell whether other nodes refused the node in the life that ended so, and the store then
-    reported its stop.
+@attrs.frozen(kw_only=True)
+class _Life:
+    """A node's starts and ends in order of time, and after each of them whether others had refused
+    the node in that life and the store then reported its stop.
     """
-    told = [e["kind"] for e in lives if e["node"] == row["node"] and e["at_ns"] <= row["at_ns"]]
-    began = [place for place, kind in enumerate(told) if kind == EventKind.NODE_STARTED]
-    life = told[began[-1] if began else 0 :]
-    # An empty life holds no refusal, so that its last event is not asked for.
-    return EventKind.NODE_REFUSED in life and life[-1] == EventKind.NODE_STOPPED
+
+    at_ns: list[int] = attrs.Factory(list)
+    gave_way: list[bool] = attrs.Factory(list)
+
+
+def _lives(events: pa.Table) -> dict[str, _Life]:
+    """Return by node what the store told of its starts and ends."""
+    lives: dict[str, _Life] = {}
+    refused: dict[str, bool] = {}
+    told = of_kinds(events, LIFE).sort_by("at_ns").select(["node", "kind", "at_ns"])
+    for row in told.to_pylist():
+        node, kind = row["node"], row["kind"]
+        if kind != EventKind.NODE_STOPPED:
+            refused[node] = kind == EventKind.NODE_REFUSED
+        life = lives.setdefault(node, _Life())
+        life.at_ns.append(row["at_ns"])
+        life.gave_way.append(kind == EventKind.NODE_STOPPED and refused.get(node, False))
+    return lives
+
+
+def _gave_way(row: Row, life: _Life | None) -> bool:
+    """Tell whether the node ended since others had refused it."""
+    before = bisect.bisect_right(life.at_ns, row["at_ns"]) if life else 0
+    return life is not None and before > 0 and life.gave_way[before - 1]
 
 
 def _exit(row: Row, lines: list[Row]) -> Finding:
@@ -204,9 +218,8 @@ def scan(history: History, patterns: Iterable[LogPattern]) -> pa.Table:
     _refuse_unusable(history.run, wanted)
     rows = [row for log in history.logs.files for row in _findings(log, wanted)]
     if wanted:
-        events = history.events()
-        exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value))
-        ended = frozenset(exits["node"].to_pylist())
+        exits = of_kinds(history.events(("kind", "node")), (EventKind.NODE_EXITED,))
+        ended = frozenset(exits["node"].unique().to_pylist())
         rows += [row for log in history.logs.files if log.node in ended for row in _tail(log)]
     return pa.Table.from_pylist(rows, schema=LOG_LINES)
 

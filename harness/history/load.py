@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -35,10 +36,31 @@ from harness.history.layout import (
 )
 from harness.history.manifest import RUNNING, read_manifest
 from harness.history.parquet import ROWS_PER_BYTE, require_plausible
+from harness.history.records import EventKind
 from harness.run.directory import Manifest, RunDirectory
+from harness.text import inert
 
 # Their times differ, so that the densest history that can be recorded has 0.15.
 TRANSACTIONS_PER_BYTE = 4
+# What judges and draws a run holds its events in memory, some 350 bytes of each. An hour of every
+# fault tells of 15,000, two days of 750,000.
+EVENTS_MAX = 750_000
+# Those that readers look at one by one, of each kind.
+RARE_EVENTS_MAX = 50_000
+COMMON_EVENTS = frozenset(
+    (
+        EventKind.LEASE_GRANTED,
+        EventKind.LEASE_LOST,
+        EventKind.LEADER_ELECTED,
+        EventKind.LEADER_LOST,
+        EventKind.ASSIGNMENTS_CHANGED,
+        EventKind.DATA_NODES_CHANGED,
+        EventKind.TOPOLOGY_CHANGED,
+        EventKind.CONFIGURATION_CHANGED,
+        EventKind.REBALANCE_STAGE,
+        EventKind.LOG_TRUNCATED,
+    )
+)
 # 64 equal reads in each of many transactions come to 13, and to 3 with the times of version 2.
 STEPS_PER_BYTE = 16
 
@@ -98,9 +120,13 @@ class History:
         """One row a fault (``schema.FAULTS``)."""
         return self._table(FAULTS)
 
-    def events(self) -> pa.Table:
-        """One row an event of the store, by mapped time (``schema.EVENTS``)."""
-        return self._table(EVENTS)
+    def events(self, columns: Collection[str] = ()) -> pa.Table:
+        """One row an event of the store, by mapped time (``schema.EVENTS``), with ``columns`` of
+        its first version alone where any are given.
+        """
+        if not columns:
+            return self._table(EVENTS)
+        return self._table(EVENTS, list(columns)).select(list(columns))
 
     def notes(self) -> pa.Table:
         """One row a note, in the order of writing (``schema.NOTES``)."""
@@ -132,6 +158,7 @@ def load(run: RunDirectory) -> History:
     require_checksums(run, manifest)
     for name, path in tables.items():
         _require_schema(path, name, table_schema(name))
+    _require_few_events(tables[EVENTS])
     _require_transactions(tables, manifest.splits)
     return History(
         run,
@@ -166,6 +193,25 @@ def _require_transactions(tables: Mapping[str, Path], splits: int) -> None:
                 found = f"found {txn.max() if txn.max() >= count else txn.min()}"
                 reason = f"expected micro-operations of {count} transactions, {found}"
                 raise MalformedHistory(str(tables[name]), "", f"{reason}: it is of another run")
+
+
+def _require_few_events(path: Path) -> None:
+    """No more events than can be held, before any of them is."""
+    try:
+        with pq.ParquetFile(regular(path)) as source:
+            if (rows := source.metadata.num_rows) > EVENTS_MAX:
+                reason = f"expected at most {EVENTS_MAX:,} events, found {rows:,}"
+                raise MalformedHistory(str(path), "", reason)
+            counted: Counter[str] = Counter()
+            for piece in source.iter_batches(columns=["kind"]):
+                for each in piece.column(0).value_counts().to_pylist():
+                    counted[each["values"]] += each["counts"]
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
+    for kind, count in sorted(counted.items()):
+        if count > RARE_EVENTS_MAX and kind not in COMMON_EVENTS:
+            expected = f"expected at most {RARE_EVENTS_MAX:,} events {inert(kind)!r}"
+            raise MalformedHistory(str(path), "", f"{expected}, found {count:,}")
 
 
 def _numbers(path: Path) -> Iterator[npt.NDArray[np.int64]]:

@@ -54,6 +54,15 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool = False
 
 
+OF_RESETS = (
+    EventKind.RESET,
+    EventKind.PARTITION_RESET,
+    EventKind.RESTORED,
+    EventKind.RESET_ASKED,
+)
+"""All that ``resets_of`` reads."""
+
+
 def resets_of(events: Iterable[Mapping[str, Any]]) -> tuple[Reset, ...]:
     """Return the resets among ``events`` (rows of ``schema.EVENTS``), each once, by partition and
     time.
@@ -188,5 +197,7 @@ def tree_of(partition: int, resets: Iterable[Reset]) -> GenerationTree:
 
 def trees_of(resets: Iterable[Reset]) -> dict[int, GenerationTree]:
     """Return the trees of the partitions that were reset, by partition."""
-    resets = tuple(resets)
-    return {p: tree_of(p, resets) for p in sorted({reset.partition for reset in resets})}
+    own: dict[int, list[Reset]] = {}
+    for reset in resets:
+        own.setdefault(reset.partition, []).append(reset)
+    return {partition: tree_of(partition, its) for partition, its in sorted(own.items())}

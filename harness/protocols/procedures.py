@@ -139,13 +139,10 @@ class NodeStep:
 
 def step_rows(events: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of the table ``events`` that tell steps."""
-    # Here: the command line names procedures, and starts without this library.
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    # Here: the command line names procedures, and starts without pyarrow.
+    from harness.history.store_events import rows_of
 
-    told = pc.is_in(events["kind"].cast(pa.string()), value_set=pa.array(STEPS, pa.string()))
-    rows: list[dict[str, Any]] = events.filter(told).to_pylist()
-    return rows
+    return rows_of(events, STEPS)
 
 
 def node_steps(

@@ -6,7 +6,8 @@ explain, and prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,12 +15,22 @@ import pyarrow as pa
 
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
+from harness.history.store_events import of_kinds, rows_of
 from harness.protocols.fault_kinds import BUILT_IN, FaultKind
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.roles import Role, RoleKind, parse
 
 DOWN, PAUSED, OTHER = "down", "paused or frozen", "under another fault"
+PIECE_ROWS = 10_000  # of a table that may have a million, as objects of Python at once
 _COLUMNS = ("kind", "node", "at_ns", "partition")
+_LIFE = (EventKind.NODE_STARTED, EventKind.NODE_EXITED)
+_KINDS = (
+    *_LIFE,
+    EventKind.LEASE_GRANTED,
+    EventKind.LEASE_LOST,
+    EventKind.LEADER_ELECTED,
+    EventKind.LEADER_LOST,
+)
 
 Row = Mapping[str, Any]
 
@@ -79,9 +90,10 @@ def roles_over_time(
     ``nodes`` are the nodes to show; ``end_ns`` is the end of the run; ``kinds`` tell what the
     faults do.
     """
-    rows = sorted(events.select(list(_COLUMNS)).to_pylist(), key=lambda row: row["at_ns"])
-    leased = any(r["kind"] == EventKind.LEASE_GRANTED and r["partition"] is not None for r in rows)
-    stretches = _stretches(rows, faults, end_ns, kinds)
+    told = of_kinds(events.select(list(_COLUMNS)), _KINDS).sort_by("at_ns")
+    granted = of_kinds(told, (EventKind.LEASE_GRANTED,))
+    leased = granted["partition"].null_count < granted.num_rows
+    stretches = _stretches(rows_of(told, _LIFE), faults, end_ns, kinds)
     holding = _Holding(EventKind.LEASE_GRANTED if leased else EventKind.LEADER_ELECTED)
     starts = [
         (int(s.start_s * NS_PER_S), n)
@@ -89,15 +101,15 @@ def roles_over_time(
         for s in ss
         if s.state == DOWN and not s.unsure
     ]
-    # Rows do not compare; at one moment the fall comes before what is reported.
-    for at_ns, act, what in sorted(
-        [(row["at_ns"], 1, row) for row in rows] + [(at, 0, node) for at, node in starts],
-        key=lambda item: item[:2],
-    ):
-        if act:
-            holding.take(what)
-        else:
-            holding.fall(what, at_ns)
+    falls = deque(sorted(starts, key=lambda start: start[0]))
+    for row in _in_pieces(told):
+        # At one moment the fall comes before what is reported.
+        while falls and falls[0][0] <= row["at_ns"]:
+            at_ns, node = falls.popleft()
+            holding.fall(node, at_ns)
+        holding.take(row)
+    for at_ns, node in falls:
+        holding.fall(node, at_ns)
     holding.close(end_ns)
     return RolesOverTime(
         nodes=tuple(_lane(node, holding, stretches.get(node, [])) for node in nodes),
@@ -121,6 +133,11 @@ def briefly(roles: Iterable[str]) -> str:
     )
 
 
+def _in_pieces(told: pa.Table) -> Iterator[Row]:
+    for piece in told.to_batches(max_chunksize=PIECE_ROWS):
+        yield from piece.to_pylist()
+
+
 class _Holding:
     """The present holder of each partition, and the history of holders so far."""
 
@@ -130,6 +147,7 @@ class _Holding:
             EventKind.LEASE_LOST if gained is EventKind.LEASE_GRANTED else EventKind.LEADER_LOST
         )
         self._holder: dict[int, str] = {}
+        self._held: defaultdict[str, set[int]] = defaultdict(set)  # the same, by node
         self._asleep: set[str] = set()  # their own lease ran out
         self._leader: tuple[str, int] | None = None
         self.steps: dict[str, list[tuple[int, int]]] = {}
@@ -146,12 +164,15 @@ class _Holding:
             self._of_node(kind, node, at_ns)
         elif kind == self._gained:
             before = self._holder.get(partition)
+            self._held[before or node].discard(partition)
             self._holder[partition] = node
+            self._held[node].add(partition)
             self._asleep.discard(node)
             self._note(at_ns, node, *([before] if before else []))
         # The report of a loss may come after another node has gained the partition.
         elif kind == self._lost and self._holder.get(partition) == node:
             del self._holder[partition]
+            self._held[node].discard(partition)
             self._note(at_ns, node)
 
     def _of_node(self, kind: str, node: str, at_ns: int) -> None:
@@ -168,7 +189,8 @@ class _Holding:
 
     def fall(self, node: str, at_ns: int) -> None:
         """Mark the node as down: it holds nothing."""
-        self._holder = {p: n for p, n in self._holder.items() if n != node}
+        for partition in self._held.pop(node, ()):
+            del self._holder[partition]
         self._note(at_ns, node)
         if self._leader and self._leader[0] == node:
             self._lead(None, at_ns)
@@ -185,8 +207,7 @@ class _Holding:
 
     def _note(self, at_ns: int, *nodes: str) -> None:
         for node in dict.fromkeys(nodes):
-            awake = node not in self._asleep
-            count = sum(1 for holder in self._holder.values() if holder == node) if awake else 0
+            count = 0 if node in self._asleep else len(self._held[node])
             steps = self.steps.setdefault(node, [])
             # Most events leave the count as it is: only changes are drawn.
             if not steps or steps[-1][1] != count:
@@ -194,7 +215,7 @@ class _Holding:
 
 
 def _stretches(
-    rows: list[Row], faults: Iterable[Row], end_ns: int, kinds: Mapping[str, FaultKind]
+    rows: Sequence[Row], faults: Iterable[Row], end_ns: int, kinds: Mapping[str, FaultKind]
 ) -> dict[str, list[Stretch]]:
     """Return by node the times when it was down, paused or under another fault."""
     found: dict[str, list[Stretch]] = {}
@@ -219,17 +240,20 @@ def _state(kind: FaultKind | None) -> str:
     return DOWN if kind.ends_program else PAUSED if kind.silences_program else OTHER
 
 
-def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
-    """Yield (node, since, until) of every exit that no verb of the run requested."""
-    for place, row in enumerate(rows):
-        if row["kind"] == EventKind.NODE_EXITED:
-            later = (
-                other["at_ns"]
-                for other in rows[place + 1 :]
-                if other["node"] == row["node"] and other["kind"] == EventKind.NODE_STARTED
-            )
+def _exits(rows: Sequence[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
+    """Return (node, since, until) of every exit that no verb of the run requested. ``rows``
+    ascend.
+    """
+    started: dict[str, int] = {}  # by node its next start
+    found: list[tuple[str, int, int]] = []
+    for row in reversed(rows):
+        node, at_ns = row["node"], row["at_ns"]
+        if row["kind"] == EventKind.NODE_STARTED:
+            started[node] = at_ns
+        elif row["kind"] == EventKind.NODE_EXITED:
             # Events are in mapped time: one may lie behind the end of the run.
-            yield row["node"], row["at_ns"], next(later, max(end_ns, row["at_ns"]))
+            found.append((node, at_ns, started.get(node, max(end_ns, at_ns))))
+    return reversed(found)
 
 
 def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> Stretch:

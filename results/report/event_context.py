@@ -28,25 +28,25 @@ def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.
     ``causes_ns``, then all of the rarest kinds, since a reader looks for these, and of the first
     kind that has too many the earliest ones.
     """
-    led = _leading(events, causes_ns).to_pylist()
-    kinds = Counter(
-        k for k, first in zip(events["kind"].to_pylist(), led, strict=True) if not first
-    )
-    room, whole, part = limit - sum(led), set[str](), ""
+    led = _leading(events, causes_ns)
+    kinds = counts(events.filter(pc.invert(led)))
+    room, whole, part = limit - (pc.sum(led).as_py() or 0), list[str](), ""
     for kind, count in sorted(kinds.items(), key=lambda item: (item[1], item[0])):
         if count > room:
             part = kind
             break
-        whole.add(kind)
+        whole.append(kind)
         room -= count
-    kept = []
-    for row, kind in enumerate(events["kind"].to_pylist()):
-        if led[row] or kind in whole:
-            kept.append(row)
-        elif kind == part and room > 0:
-            kept.append(row)
-            room -= 1
-    return events.take(pa.array(kept, pa.int64()))
+    kind = events["kind"].cast(pa.string())
+    kept = pc.or_(led, pc.is_in(kind, value_set=pa.array(whole, pa.string()))).to_numpy().copy()
+    kept[np.flatnonzero(~kept & pc.equal(kind, part).to_numpy())[: max(0, room)]] = True
+    return events.filter(pa.array(kept))
+
+
+def counts(events: pa.Table) -> Counter[str]:
+    """Return how many events there are of each kind."""
+    counted = events["kind"].value_counts().to_pylist()
+    return Counter({each["values"]: each["counts"] for each in counted})
 
 
 def events(

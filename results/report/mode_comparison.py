@@ -15,8 +15,8 @@ from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
 from harness.history.load import load
 from harness.history.records import OpType
+from harness.history.store_events import resets_in
 from harness.protocols.fault_spans import fault_spans
-from harness.protocols.generations import resets_of
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import FaultWindow, Verdict
 from harness.run.directory import RunDirectory
@@ -208,4 +208,4 @@ def _attributed(one: ModeRun) -> dict[str, str]:
 
 
 def _resets(run: RunDirectory) -> int:
-    return len(resets_of(load(run).events().to_pylist()))
+    return len(resets_in(load(run).events()))

@@ -125,7 +125,7 @@ def page(material: RunData) -> Page:
     events, _ = finding_cards.event_rows(
         event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX
     )
-    kinds = Counter(material.events["kind"].to_pylist())
+    kinds = event_context.counts(material.events)
     lines = material.plan_text.splitlines()
     recoveries = fault_recovery.recoveries(material)
     log_rows, logs_more = sections.logs(verdict)

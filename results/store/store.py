@@ -7,6 +7,7 @@ anywhere, since a run directory stands alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -87,7 +88,7 @@ class RunStore:
                 path.mkdir()
             except FileExistsError:
                 continue
-            if (lock := _lock_made(path)) is not None:
+            if (lock := _lock_for_a_moment(path)) is not None:
                 self._point_latest(path)
                 return path, lock
         raise HarnessError(f"run store {self.root}: no free identifier after {CREATE_TRIES} tries")
@@ -106,22 +107,29 @@ class RunStore:
             run.root.rmdir()
             self.mend_latest()
 
-    def remove(self, run: RunDirectory) -> None:
+    def remove(self, run: RunDirectory, *, held: bool = False) -> None:
         """Delete ``run`` with all its content; ``latest`` then points at the newest run that is
-        left.
+        left. ``held``: this process holds it, as in the block of its ``create``.
 
         Its name goes first, so that an interrupted deletion leaves no partial run. Raises
-        ``HarnessError``.
+        ``HarnessError``, also where another process drives, judges, archives or removes it.
         """
+        lock = None
         # No identifier matches this name, so that no listing shows it. Beside it: a run that was
         # named by its path may lie on another file system than this store.
         doomed = run.root.with_name(f".{run.root.name}.removing")
         try:
+            lock = None if held else _lock_for_a_moment(run.root)
+            if not held and lock is None and run.root.exists():
+                raise HarnessError(f"cannot remove run {run.root}: another process works on it")
             run.root.rename(doomed)
             shutil.rmtree(doomed, onerror=_unless_gone)
             RunStore(run.root.parent).mend_latest()
         except (OSError, RecursionError) as error:
             raise HarnessError(f"cannot remove run {run.root}: {_why(error)}") from error
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     def mend_latest(self) -> None:
         """Repair a ``latest`` that leads to no run of the store: point it at the newest run that is
@@ -186,7 +194,7 @@ class RunStore:
             except OSError:  # another sweep has removed it
                 return False
             if alone and _abandoned(run):
-                self.remove(run)
+                self.remove(run, held=True)
                 return True
         return False
 
@@ -217,6 +225,9 @@ class RunStore:
             return RunStore(path.parent)._latest()
         if os.path.isdir(path):
             if not _RUN_ID.fullmatch(path.resolve().name) and not _holds_a_run(path):
+                # What may not be looked into holds nothing that can be seen.
+                if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
+                    raise UnknownRun(f"{name}: {os.strerror(errno.EACCES)}")
                 expected = "expected the directory of a run, with its manifest, plan or chunks"
                 raise UnknownRun(f"run {name!r}: {expected}")
             nameless = path.name in ("", "..") or path.is_symlink()
@@ -276,8 +287,8 @@ class RunStore:
         os.replace(temporary, self.root / LATEST)
 
 
-def _lock_made(path: Path) -> int | None:
-    """Lock the new run ``path``. ``None`` where a sweep has removed it, or holds it for long."""
+def _lock_for_a_moment(path: Path) -> int | None:
+    """Lock the run ``path``. ``None`` where it is gone, or another process holds it for long."""
     ends_s = time.monotonic() + LOCK_LIMIT_S
     # Others hold it for a moment, to see whether it is driven.
     while (lock := lock_new_directory(path, shared=False)) is None:

@@ -242,6 +242,64 @@ def test_a_sweep_leaves_what_lives_what_is_kept_and_what_holds_tables(tmp_path: 
     assert left == {"0003", "0004", "0005", "0006"}
 
 
+def test_a_run_that_another_process_works_on_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LOCK_LIMIT_S", 0.05)
+    store = RunStore(tmp_path)
+    run = begun(store, "d-1", 1)
+
+    with locked(run.root), pytest.raises(HarnessError, match="another process works on it"):
+        store.remove(run)
+    assert run.root.is_dir()
+
+    store.remove(run)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(HarnessError, match="No such file"):
+        store.remove(run)
+
+
+def test_a_run_is_removed_once_a_short_look_at_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(tmp_path)
+    run = begun(store, "d-1", 1)
+    looks = [lambda: None, lambda: None]
+
+    def looked_at(directory: Path, *, shared: bool) -> int | None:
+        return looks.pop()() if looks else lock_new_directory(directory, shared=shared)
+
+    monkeypatch.setattr(store_module, "lock_new_directory", looked_at)
+    store.remove(run)
+
+    assert looks == []
+    assert not run.root.exists()
+
+
+def test_a_run_is_held_while_it_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RunStore(tmp_path)
+    run = begun(store, "d-1", 1)
+    seen = []
+
+    def removed(path: Path, **_: object) -> None:
+        with locked(path) as alone:
+            seen.append(alone)
+
+    monkeypatch.setattr(store_module.shutil, "rmtree", removed)
+    store.remove(run)
+
+    assert seen == [False]
+
+
+def test_a_run_that_its_maker_holds_is_removed_by_its_maker(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+
+    with store.create("d-1", NOON_NS, b"\x00\x01") as run:
+        store.remove(run, held=True)
+
+    assert not run.root.exists()
+
+
 def test_a_sweep_between_the_making_of_a_run_and_its_lock_costs_one_identifier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

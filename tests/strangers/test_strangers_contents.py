@@ -39,7 +39,7 @@ from stranger_kit import (
 )
 
 from clusters.providers.process import procfs
-from harness.history import record_frames
+from harness.history import record_frames, schema
 from harness.history.manifest import read_manifest
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import LogSum, RunDirectory
@@ -155,6 +155,33 @@ def many_rows(name: str, rows: int) -> Attack:
         with pq.ParquetWriter(path, like, compression="zstd") as writer:
             for _ in range(rows // count):
                 writer.write_table(one)
+        forge(run)
+
+    return spoil
+
+
+def many_events(rows: int, *kinds: str, partitions: int = 64) -> Attack:
+    """So many events that differ, of these kinds in turn: as honest ones would be."""
+
+    def spoil(run: RunDirectory) -> None:
+        place = np.arange(rows)
+        given = {
+            "kind": pa.array(kinds).take(pa.array(place % len(kinds))),
+            "node": pa.array(["n1", "n2"]).take(pa.array(place // 64 % 2)),
+            "at_ns": place // 100,
+            "wall_ns": place,
+            "partition": place % partitions,
+            "term": place // 64,
+            "generation": place // 64,
+            "text": pa.array(place).cast(pa.string()),
+        }
+        columns = [
+            pa.array(given[field.name], field.type)
+            if field.name in given
+            else equal_values(field, rows)
+            for field in schema.EVENTS
+        ]
+        pq.write_table(pa.table(columns, schema=schema.EVENTS), run.events, compression="zstd")
         forge(run)
 
     return spoil
@@ -489,6 +516,15 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
         REFUSED,
     ),
     "99,000 equal faults": (many_rows("faults.parquet", 99_000), REFUSED),
+    "500,000 leases": (many_events(500_000, "lease-granted", "leader-elected"), VALID),
+    "more events than any run has": (many_events(750_001, "lease-granted"), REFUSED),
+    "50,000 resets": (many_events(50_000, "partition-reset"), VIOLATION),
+    "50,000 resets of as many partitions": (
+        many_events(50_000, "partition-reset", partitions=50_000),
+        VIOLATION,
+    ),
+    "100,000 exits and starts": (many_events(100_000, "node-exited", "node-started"), VIOLATION),
+    "more exits than any run has": (many_events(50_001, "node-exited"), REFUSED),
     "150 million equal events": (many_rows("events.parquet", 150_000_000), REFUSED),
     "150 million equal steps": (many_rows("history/micro_ops-0000.parquet", 150_000_000), REFUSED),
     "a table of 3 GB": (sparse("events.parquet", 3 << 30), REFUSED),
@@ -518,7 +554,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
         REFUSED,
     ),
 }
-SLICE = 40  # of 160 cases: each takes eight commands
+SLICE = 40  # of 170 cases: each takes eight commands
 
 
 @pytest.fixture(scope="module")

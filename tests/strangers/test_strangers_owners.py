@@ -68,3 +68,18 @@ def test_a_run_that_another_user_keeps_to_himself_stops_no_other(
     assert ended.returncode == code, told
     assert said in told
     assert "unexpected" not in told
+
+
+@pytest.mark.parametrize("command", ["check", "report", "status"])
+def test_a_directory_that_may_not_be_looked_into_is_refused_as_that(
+    store: Path, command: str
+) -> None:
+    shut = store / "from elsewhere"
+    (store / SHUT).rename(shut)
+    try:
+        ended = firedrill(command, str(shut), store=store)
+    finally:
+        shut.rename(store / SHUT)
+
+    assert (ended.returncode, ended.stdout) == (254, ""), ended
+    assert f"{shut}: Permission denied" in ended.stderr
