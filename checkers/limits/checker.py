@@ -23,7 +23,7 @@ was starved, whose delays can't be told from the store's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -44,10 +44,12 @@ from checkers.limits.served import (
 )
 from checkers.promises import controller_overload, liveness
 from harness.clock import NS_PER_S
+from harness.errors import HarnessBug
 from harness.exit_codes import Outcome
 from harness.plan.plan import ServiceLimits
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
+from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
@@ -65,6 +67,24 @@ class _Limit:
     def name(self) -> str:
         """Its dotted path."""
         return f"{self.path}.{self.key}"
+
+    @property
+    def allowed_ns(self) -> int:
+        """What a limit in seconds allows."""
+        return int(self.allowed * NS_PER_S)
+
+    @property
+    def rule(self) -> _Rule:
+        """How it is judged."""
+        if self.key not in RULES:
+            raise HarnessBug(f"{self.name}: expected a limit with a rule ({', '.join(RULES)})")
+        return RULES[self.key]
+
+    def figure(self, clients: _Clients) -> Figure:
+        """Measure it. Raises ``Untested``."""
+        if not self.stretches:
+            raise Untested("no fault of that kind came into force")
+        return self.rule.measure(self, clients)
 
 
 @attrs.frozen
@@ -87,22 +107,22 @@ class Limits:
             return Part()
         got = served(tables, setting, marks)
         starved = _starved(tables, setting, lookup)
-        measure = _Measure(tables=tables, setting=setting, got=got)
+        clients = _Clients(tables=tables, setting=setting, got=got)
         broken: list[tuple[_Limit, Broken]] = []
         doubts, remarks = list[str](), list[str]()
         figures: dict[str, dict[str, Any]] = {}
         for limit in _limits(sections, got):
-            if not _promised(limit, setting):
+            if not limit.rule.promised(setting.declaration):
                 remarks.append(f"{limit.name} is not promised in mode {setting.declaration.mode}")
                 continue
             try:
-                figure = measure.figure(limit)
+                figure = limit.figure(clients)
             except Untested as reason:
                 doubts.append(f"{limit.name} was not tested: {reason}")
                 continue
-            sure = (
-                _beyond_doubt(limit, figure, measure, starved.periods) if starved else figure.broken
-            )
+            sure = figure.broken
+            if starved:
+                sure = limit.rule.beyond_doubt(limit, figure, clients, starved.periods)
             if figure.broken and not sure:
                 doubts.append(f"undecided: {limit.name} looks broken, but {starved.reason}")
             broken += [(limit, one) for one in sure]
@@ -132,12 +152,12 @@ def _stretches(path: str, got: Served) -> tuple[Stretch, ...]:
     drive = got.drive
     return tuple(
         Stretch(
-            start_ns=max(window["start_ns"], drive.start_ns),
-            end_ns=drive.end_ns if window["end_ns"] is None else window["end_ns"],
-            fault=window,
+            start_ns=max(fault.begin_ns, drive.start_ns),
+            end_ns=drive.end_ns if fault.healed_ns is None else fault.healed_ns,
+            fault=fault,
         )
-        for window in got.windows
-        if window["kind"] == kind
+        for fault in got.faults
+        if fault.kind == kind
     )
 
 
@@ -169,23 +189,6 @@ def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
     return _Starved(reason=reasons[0], periods=tuple(found))
 
 
-def _beyond_doubt(
-    limit: _Limit, figure: Figure, measure: _Measure, late: Sequence[Period]
-) -> tuple[Broken, ...]:
-    """Return the breaches that hold without what happened in the periods ``late``."""
-    match limit.key:
-        case "longest_gap_s":
-            allowed_ns = int(limit.allowed * NS_PER_S)
-            return tuple(one for one in figure.broken if _calm_ns(one, late) > allowed_ns)
-        case "recovered_within_s" | "refused_within_s" | "serves_within_s":
-            return tuple(one for one in figure.broken if _apart(one.rests_on, late))
-        case _:
-            try:
-                return measure.without(late).figure(limit).broken
-            except Untested:
-                return ()
-
-
 def _calm_ns(one: Broken, late: Sequence[Period]) -> int:
     """The length of the longest part of a gap that touches none of ``late``."""
     longest_ns, from_ns = 0, one.start_ns
@@ -199,56 +202,101 @@ def _apart(periods: Sequence[Period], late: Sequence[Period]) -> bool:
     return all(end < low or start > high for low, high in periods for start, end in late)
 
 
-def _promised(limit: _Limit, setting: Setting) -> bool:
-    """Tell whether the store's mode is one in which ``limit`` may hold: a partition that has lost
-    its majority goes on where writes may be lost, and refuses else.
-    """
-    match limit.key:
-        case "refused_within_s":
-            return not setting.declaration.may_lose
-        case "serves_within_s":
-            return setting.declaration.may_lose
-        case _:
-            return True
-
-
 @attrs.frozen(kw_only=True)
-class _Measure:
-    """Measures limits by what clients got."""
+class _Clients:
+    """What clients got, by which limits are measured."""
 
     tables: Tables
     setting: Setting
     got: Served
 
-    def without(self, periods: Sequence[Period]) -> _Measure:
+    def without(self, periods: Sequence[Period]) -> _Clients:
         return attrs.evolve(self, got=self.got.without(periods))
 
-    def figure(self, limit: _Limit) -> Figure:
-        """Measure one limit. Raises ``Untested``."""
-        if not limit.stretches:
-            raise Untested("no fault of that kind came into force")
-        allowed_ns = int(limit.allowed * NS_PER_S)
-        match limit.key:
-            case "longest_gap_s":
-                return longest_gaps(self.got, limit.stretches, allowed_ns)
-            case "p99_ms":
-                return outcomes.p99(self.got, limit.stretches, limit.allowed)
-            case "recovered_within_s":
-                return recovery.unrecovered(self.got, limit.stretches, allowed_ns)
-            case "refused_within_s":
-                return majority_loss.refusals(self.tables, self._losses(limit), allowed_ns)
-            case "serves_within_s":
-                return majority_loss.first_served(self.tables, self._losses(limit), allowed_ns)
-            case _:
-                return outcomes.indefinite_share(self.got, limit.stretches, limit.allowed)
-
-    def _losses(self, limit: _Limit) -> tuple[MajorityLoss, ...]:
+    def losses(self, limit: _Limit) -> tuple[MajorityLoss, ...]:
         """Return those that a fault of the limit's table took part in. Raises ``Untested``."""
         losses = majority_losses(self.tables, self.setting, self.got)
         found = tuple(loss for loss in losses if loss.of(limit.stretches))
         if not found:
             raise Untested("no partition certainly lost the majority of its voters")
         return found
+
+
+# -- what each limit is
+
+
+def _gaps(limit: _Limit, clients: _Clients) -> Figure:
+    return longest_gaps(clients.got, limit.stretches, limit.allowed_ns)
+
+
+def _p99(limit: _Limit, clients: _Clients) -> Figure:
+    return outcomes.p99(clients.got, limit.stretches, limit.allowed)
+
+
+def _recovered(limit: _Limit, clients: _Clients) -> Figure:
+    return recovery.unrecovered(clients.got, limit.stretches, limit.allowed_ns)
+
+
+def _indefinite(limit: _Limit, clients: _Clients) -> Figure:
+    return outcomes.indefinite_share(clients.got, limit.stretches, limit.allowed)
+
+
+def _refused(limit: _Limit, clients: _Clients) -> Figure:
+    return majority_loss.refusals(clients.tables, clients.losses(limit), limit.allowed_ns)
+
+
+def _serves(limit: _Limit, clients: _Clients) -> Figure:
+    return majority_loss.first_served(clients.tables, clients.losses(limit), limit.allowed_ns)
+
+
+def _apart_long_enough(
+    limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Period]
+) -> tuple[Broken, ...]:
+    return tuple(one for one in figure.broken if _calm_ns(one, late) > limit.allowed_ns)
+
+
+def _counted_apart(
+    _limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Period]
+) -> tuple[Broken, ...]:
+    return tuple(one for one in figure.broken if _apart(one.rests_on, late))
+
+
+def _measured_without(
+    limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Period]
+) -> tuple[Broken, ...]:
+    try:
+        return limit.rule.measure(limit, clients.without(late)).broken
+    except Untested:
+        return ()
+
+
+@attrs.frozen(kw_only=True)
+class _Rule:
+    """How a limit is measured, which of its breaches hold without what happened while the
+    controller was starved, and in which of the store's modes it is promised. ``measure`` raises
+    ``Untested``.
+    """
+
+    measure: Callable[[_Limit, _Clients], Figure]
+    beyond_doubt: Callable[[_Limit, Figure, _Clients, Sequence[Period]], tuple[Broken, ...]]
+    promised: Callable[[Declaration], bool] = lambda _: True
+
+
+# A partition that has lost its majority goes on where writes may be lost, and refuses else.
+RULES = {
+    "longest_gap_s": _Rule(measure=_gaps, beyond_doubt=_apart_long_enough),
+    "p99_ms": _Rule(measure=_p99, beyond_doubt=_measured_without),
+    "recovered_within_s": _Rule(measure=_recovered, beyond_doubt=_counted_apart),
+    "indefinite_share": _Rule(measure=_indefinite, beyond_doubt=_measured_without),
+    "refused_within_s": _Rule(
+        measure=_refused,
+        beyond_doubt=_counted_apart,
+        promised=lambda declared: not declared.may_lose,
+    ),
+    "serves_within_s": _Rule(
+        measure=_serves, beyond_doubt=_counted_apart, promised=lambda declared: declared.may_lose
+    ),
+}
 
 
 def _anomalies(
@@ -269,17 +317,19 @@ def _anomalies(
 def _finding(limit: _Limit, one: Broken, got: Served, lookup: Lookup) -> Finding:
     operations = lookup.operations(one.txns) if one.txns else {}
     within = [
-        f"{named(w)} from {seconds(w['start_ns'])}"
-        + (f" to {seconds(w['end_ns'])}" if w["end_ns"] is not None else " on")
-        for w in got.windows
-        if w["start_ns"] <= one.end_ns and (w["end_ns"] is None or w["end_ns"] >= one.start_ns)
+        f"{named(fault)} from {seconds(fault.begin_ns)}"
+        + (f" to {seconds(fault.healed_ns)}" if fault.healed_ns is not None else " on")
+        for fault in got.faults
+        if fault.touches(one.start_ns, one.end_ns)
     ]
     more = f" and {len(within) - EXAMPLES_MAX} more" if len(within) > EXAMPLES_MAX else ""
-    force = f"; in force: {', '.join(within[:EXAMPLES_MAX])}{more}" if within else "; no fault was"
+    force = (
+        f"in force: {', '.join(within[:EXAMPLES_MAX])}{more}" if within else "no fault was in force"
+    )
     figures = {"limit": f"{limit.name} = {limit.allowed:g}", "measured": round(one.measured, 6)}
     of = {} if one.partition is None else {"partition": one.partition}
     return Finding(
-        text=f"{one.text}; {limit.name} is {limit.allowed:g}{force}",
+        text=f"{one.text}; {limit.name} is {limit.allowed:g}; {force}",
         txns=one.txns,
         keys=(),
         operations=tuple(operations[txn] for txn in one.txns if txn in operations),

@@ -29,6 +29,7 @@ from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_kinds import PROCEDURES, Effect, FaultKind, by_name
+from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.models import REFUSAL, SERVICE
 from harness.text import seconds
 
@@ -40,7 +41,6 @@ REQUESTS = "limits.requests"
 _DOWN = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 _AIMED = re.compile(r"(majority|all) of partition (\d{1,9})", re.ASCII)
 
-_Window = Mapping[str, Any]
 _METASTORAGE = None  # the partition of a group that is none's
 
 
@@ -81,7 +81,7 @@ KERNEL = Kernel(name=REQUESTS, exchange=Exchange.KEY, run=requests)
 @attrs.frozen(kw_only=True)
 class MajorityLoss:
     """``partition`` was without its majority from ``start_ns`` to ``end_ns``: ``out`` are the
-    voters that the faults ``windows`` had taken, ``left`` are the others, ``None`` where the store
+    voters that ``faults`` had taken, ``left`` are the others, ``None`` where the store
     does not tell them.
     """
 
@@ -90,7 +90,7 @@ class MajorityLoss:
     end_ns: int
     out: tuple[str, ...]
     left: tuple[str, ...] | None
-    windows: tuple[_Window, ...]
+    faults: tuple[FaultSpan, ...]
 
     @property
     def told(self) -> str:
@@ -104,26 +104,26 @@ class MajorityLoss:
         """Tell whether one of its faults is that of one of ``stretches``; a stretch without a fault
         is of all.
         """
-        numbers = {window["fault"] for window in self.windows}
-        return any(s.fault is None or s.fault["fault"] in numbers for s in stretches)
+        numbers = {fault.fault for fault in self.faults}
+        return any(s.fault is None or s.fault.fault in numbers for s in stretches)
 
 
 def majority_losses(tables: Tables, setting: Setting, got: Served) -> tuple[MajorityLoss, ...]:
     """Return the losses of the drive, in the order of their begin."""
     kinds, found = by_name(setting.fault_kinds), list[MajorityLoss]()
-    down = [window for window in got.windows if _takes_down(kinds.get(window["kind"]))]
-    for window in down:
-        at_ns = window["effective_ns"]
+    down = [fault for fault in got.faults if _takes_down(kinds.get(fault.kind))]
+    for fault in down:
+        at_ns = fault.effective_ns
         if at_ns is None or not got.drive.start_ns <= at_ns < got.drive.end_ns:
             continue
         lasting = [each for each in down if _in_force(each, at_ns)]
-        voters = _voters(tables.get("states"), window["start_ns"])
+        voters = _voters(tables.get("states"), fault.begin_ns)
         if _lost(voters.get(_METASTORAGE), lasting):
             continue
         for partition, members in sorted(
             (number, members) for number, members in voters.items() if number is not None
         ):
-            before = [each for each in lasting if each["fault"] != window["fault"]]
+            before = [each for each in lasting if each.fault != fault.fault]
             if _lost(members, lasting) and not _lost(members, before):
                 out = members & _targets(lasting)
                 taking = tuple(each for each in lasting if members & _targets([each]))
@@ -135,19 +135,19 @@ def majority_losses(tables: Tables, setting: Setting, got: Served) -> tuple[Majo
                         end_ns=end_ns,
                         out=tuple(sorted(out)),
                         left=tuple(sorted(members - out)),
-                        windows=taking,
+                        faults=taking,
                     )
                 )
-        aimed = None if voters else _AIMED.fullmatch(window["target"])
+        aimed = None if voters else _AIMED.fullmatch(fault.target)
         if aimed is not None:
             found.append(
                 MajorityLoss(
                     partition=int(aimed[2]),
                     start_ns=at_ns,
-                    end_ns=_end_ns([window], kinds, got, at_ns),
-                    out=tuple(sorted(window["nodes"] or ())),
+                    end_ns=_end_ns([fault], kinds, got, at_ns),
+                    out=tuple(sorted(fault.nodes)),
                     left=None if aimed[1] == "majority" else (),
-                    windows=(window,),
+                    faults=(fault,),
                 )
             )
     return tuple(loss for loss in found if loss.end_ns > loss.start_ns)
@@ -158,39 +158,39 @@ def _takes_down(kind: FaultKind | None) -> bool:
     return kind is not None and kind.name not in PROCEDURES and bool(kind.effects & _DOWN)
 
 
-def _in_force(window: _Window, at_ns: int) -> bool:
-    return window["effective_ns"] is not None and window["effective_ns"] <= at_ns < _healed(window)
+def _in_force(fault: FaultSpan, at_ns: int) -> bool:
+    return fault.effective_ns is not None and fault.effective_ns <= at_ns < _healed(fault)
 
 
-def _healed(window: _Window) -> int:
-    """When ``window`` may begin to be over."""
-    times = [window[name] for name in ("healing_ns", "end_ns") if window[name] is not None]
+def _healed(fault: FaultSpan) -> int:
+    """When ``fault`` may begin to be over."""
+    times = [at_ns for at_ns in (fault.healing_ns, fault.healed_ns) if at_ns is not None]
     return min(times, default=FOREVER_NS)
 
 
-def _targets(windows: Sequence[_Window]) -> frozenset[str]:
-    return frozenset(node for window in windows for node in window["nodes"] or ())
+def _targets(faults: Sequence[FaultSpan]) -> frozenset[str]:
+    return frozenset(node for fault in faults for node in fault.nodes)
 
 
-def _lost(voters: frozenset[str] | None, windows: Sequence[_Window]) -> bool:
+def _lost(voters: frozenset[str] | None, faults: Sequence[FaultSpan]) -> bool:
     return (
-        bool(voters) and len((voters or frozenset()) - _targets(windows)) <= len(voters or ()) // 2
+        bool(voters) and len((voters or frozenset()) - _targets(faults)) <= len(voters or ()) // 2
     )
 
 
 def _end_ns(
-    taking: Sequence[_Window], kinds: Mapping[str, FaultKind], got: Served, at_ns: int
+    taking: Sequence[FaultSpan], kinds: Mapping[str, FaultKind], got: Served, at_ns: int
 ) -> int:
     """Until when nothing but ``taking`` is in force; ``at_ns`` where something else is."""
-    end_ns = min(got.drive.end_ns, *(_healed(window) for window in taking))
-    own = {window["fault"] for window in taking}
-    for other in got.windows:
-        kind = kinds.get(other["kind"])
-        if other["fault"] in own or (kind is not None and not kind.may_be_missed):
+    end_ns = min(got.drive.end_ns, *(_healed(fault) for fault in taking))
+    own = {fault.fault for fault in taking}
+    for other in got.faults:
+        kind = kinds.get(other.kind)
+        if other.fault in own or (kind is not None and not kind.may_be_missed):
             continue
-        over_ns = FOREVER_NS if other["end_ns"] is None else other["end_ns"]
-        if other["start_ns"] < end_ns and over_ns > at_ns:
-            end_ns = max(at_ns, min(end_ns, other["start_ns"]))
+        over_ns = FOREVER_NS if other.healed_ns is None else other.healed_ns
+        if other.begin_ns < end_ns and over_ns > at_ns:
+            end_ns = max(at_ns, min(end_ns, other.begin_ns))
     return end_ns
 
 

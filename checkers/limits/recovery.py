@@ -29,17 +29,16 @@ from checkers.limits.served import (
 )
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
+from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.models import RECOVERY
 from harness.protocols.recovery import (
-    BEFORE_NS,
-    MIN_CALM_NS,
     SHARE,
+    calms_before,
     counting_ns,
     rate_before,
 )
 from harness.text import seconds
 
-MIN_BEFORE = 20
 # Standard deviations by which a count may lie below what the count before lets expect: a night
 # asks thousands of times, and transactions come in bursts, not each by itself.
 CHANCE = 4.0
@@ -47,9 +46,12 @@ CHANCE = 4.0
 
 @attrs.frozen(kw_only=True)
 class _Heal:
-    """A fault's heal, and how long no other fault follows it."""
+    """A fault's heal, and how long no other fault follows it; ``before`` is when the rate before it
+    is counted.
+    """
 
-    window: Mapping[str, Any]
+    fault: FaultSpan
+    before: Period | None
     healed_ns: int
     due_ns: int
     calm_ns: int
@@ -84,15 +86,17 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
     """Test each heal of the faults of ``stretches``, or of all. Raises ``Untested`` where the rate
     could be told after none, and no partition was silent for too long.
     """
-    faults = [s.fault for s in stretches] if stretches[0].fault else served.windows
+    of_kind = [stretch.fault for stretch in stretches if stretch.fault is not None]
+    faults = of_kind or served.faults
     if not faults:
         raise Untested("no fault came into force")
     tested, unmeasured = list[_Tested](), Counter[_Unmeasured]()
-    for window in (window for window in faults if window is not None):
-        if window["end_ns"] is None:
+    calms = calms_before(served.faults, served.drive.start_ns, served.drive.end_ns)
+    for fault in faults:
+        if fault.healed_ns is None:
             unmeasured[_Unmeasured.UNHEALED] += 1
             continue
-        heal = _heal(served, window, allowed_ns)
+        heal = _heal(served, fault, fault.healed_ns, calms.get(fault.fault), allowed_ns)
         if heal.calm_ns < heal.due_ns:
             unmeasured[_Unmeasured.CROWDED] += 1
             continue
@@ -119,48 +123,40 @@ def _faults(count: int) -> str:
     return f"{count} fault{'s' * (count != 1)}"
 
 
-def _heal(served: Served, window: Mapping[str, Any], allowed_ns: int) -> _Heal:
-    end_ns, until_ns = int(window["end_ns"]), served.drive.end_ns
-    for other in served.windows:
-        if other["fault"] == window["fault"]:
+def _heal(
+    served: Served, fault: FaultSpan, healed_ns: int, before: Period | None, allowed_ns: int
+) -> _Heal:
+    until_ns = served.drive.end_ns
+    for other in served.faults:
+        if other.fault == fault.fault:
             continue
-        if other["start_ns"] <= end_ns and (other["end_ns"] is None or other["end_ns"] > end_ns):
-            until_ns = end_ns
+        if other.begin_ns > healed_ns:
+            until_ns = min(until_ns, other.begin_ns)
+        elif other.healed_ns is None or other.healed_ns > healed_ns:
+            until_ns = healed_ns
             break
-        if other["start_ns"] > end_ns:
-            until_ns = min(until_ns, int(other["start_ns"]))
-    return _Heal(window=window, healed_ns=end_ns, due_ns=end_ns + allowed_ns, calm_ns=until_ns)
+    return _Heal(
+        fault=fault,
+        before=before,
+        healed_ns=healed_ns,
+        due_ns=healed_ns + allowed_ns,
+        calm_ns=until_ns,
+    )
 
 
-def _calm_before(served: Served, window: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the last stretch without a fault before ``window`` that is long enough."""
-    clear_ns, found = served.drive.start_ns, None
-    for other in served.windows:
-        start_ns, end_ns = int(other["start_ns"]), other["end_ns"]
-        if start_ns > window["start_ns"]:
-            break
-        if start_ns - clear_ns >= MIN_CALM_NS:
-            found = max(clear_ns, start_ns - BEFORE_NS), start_ns
-        clear_ns = max(clear_ns, served.drive.end_ns if end_ns is None else int(end_ns))
-    return found
-
-
-def _rate_before(served: Served, window: Mapping[str, Any]) -> _RateBefore | None:
-    """Return the rate before ``window``; ``None`` where too few were acknowledged to tell it."""
-    calm = _calm_before(served, window)
+def _rate_before(served: Served, calm: Period | None) -> _RateBefore | None:
+    """Return the rate in ``calm``; ``None`` where too few were acknowledged to tell it."""
     if calm is None:
         return None
     low, high = np.searchsorted(served.whole.acks, calm)
     count = int(high - low)
-    if count < MIN_BEFORE:
-        return None
     per_ns = rate_before(count, calm[1] - calm[0], served.rate_per_s)
-    return _RateBefore(per_ns=per_ns, count=count, period=calm)
+    return None if per_ns is None else _RateBefore(per_ns=per_ns, count=count, period=calm)
 
 
 def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
     """Tell when the rate returned, or why that can't be told."""
-    before = _rate_before(served, heal.window)
+    before = _rate_before(served, heal.before)
     if before is None:
         return _Unmeasured.NO_RATE
     span_ns = counting_ns(before.per_ns)
@@ -180,11 +176,11 @@ def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
     back = (
         f"it was again from {seconds(heal.healed_ns + took_ns)} on"
         if len(enough)
-        else (f"nor was it until {seconds(heal.calm_ns)}")
+        else f"it did not return by {seconds(heal.calm_ns)}"
     )
     text = (
         f"recovery: of {before.per_ns * NS_PER_S:.1f} transactions a second before "
-        f"{named(heal.window)} at most {most * per_s:.1f} were acknowledged again, from "
+        f"{named(heal.fault)} at most {most * per_s:.1f} were acknowledged again, from "
         f"{seconds(heal.healed_ns)}, when it was healed, to {seconds(heal.due_ns)}; {back}"
     )
     counted = (before.period, (heal.healed_ns, heal.due_ns + span_ns))
@@ -226,7 +222,7 @@ def _partitions(served: Served, heal: _Heal) -> _Tested:
             continue
         text = (
             f"recovery: partition {number} acknowledged nothing from {seconds(heal.healed_ns)}, "
-            f"when {named(heal.window)} was healed, to {seconds(heal.due_ns)}, though it was asked "
+            f"when {named(heal.fault)} was healed, to {seconds(heal.due_ns)}, though it was asked "
             f"{asked} times"
         )
         broken.append(_breach(heal, text, late_ns, partition=number))

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import INFO, OK, TYPES, Ints, codes, ints
-from checkers.explain.attribution import windows
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.conflicts import conflicts
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 
 Period = tuple[int, int]
 """From when to when, in nanoseconds on the run's axis."""
@@ -21,11 +21,11 @@ Period = tuple[int, int]
 
 @attrs.frozen(kw_only=True)
 class Stretch:
-    """A part of the drive in which a limit holds; ``fault`` is its window, if it is one's."""
+    """A part of the drive in which a limit holds; ``fault`` is the one in force, if it is one's."""
 
     start_ns: int
     end_ns: int
-    fault: Mapping[str, Any] | None = None
+    fault: FaultSpan | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -80,8 +80,8 @@ class Tries:
 @attrs.frozen(kw_only=True)
 class Served:
     """The transactions without those that gave way to another, by column. ``by_partition`` is
-    empty where partitions are not known; ``windows`` are those of the faults. ``rate_per_s`` is the
-    rate that an open loop was asked for.
+    empty where partitions are not known; ``faults`` are all that were injected, in the order of
+    their begin. ``rate_per_s`` is the rate that an open loop was asked for.
     """
 
     txn: Ints
@@ -91,7 +91,7 @@ class Served:
     type_: Ints
     by_partition: Mapping[int, Tries]
     drive: Stretch
-    windows: Sequence[Mapping[str, Any]]
+    faults: Sequence[FaultSpan]
     rate_per_s: float | None
 
     @property
@@ -110,7 +110,9 @@ class Served:
         return self.type_ == INFO
 
     def without(self, periods: Sequence[tuple[int, int]]) -> Served:
-        """Leave out the transactions that were open at some time of ``periods``."""
+        """Leave out the transactions that were open at some time of ``periods``; ``by_partition``
+        stays whole.
+        """
         keep = np.ones(len(self.txn), dtype=bool)
         for start_ns, end_ns in periods:
             keep &= (self.ended < start_ns) | (self.begun > end_ns)
@@ -134,7 +136,7 @@ def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Served
         by_partition=_by_partition(tables.get(TRIES)),
         # A prefix has no mark of its end.
         drive=Stretch(start_ns=marks["drive"], end_ns=marks.get("heal", last_ns)),
-        windows=windows(tables["faults"]),
+        faults=fault_spans(tables["faults"].to_pylist()),
         rate_per_s=setting.rate_per_s,
     )
 
@@ -156,6 +158,6 @@ def _by_partition(tries: pa.Table | None) -> dict[int, Tries]:
     return found
 
 
-def named(window: Mapping[str, Any]) -> str:
-    """Name the fault of ``window``: its kind, and what it hit."""
-    return f"{window['kind']} of {', '.join(window['nodes'] or ()) or window['target']}"
+def named(fault: FaultSpan) -> str:
+    """Name ``fault``: its kind, and what it hit."""
+    return f"{fault.kind} of {', '.join(fault.nodes) or fault.target}"

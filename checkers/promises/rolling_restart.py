@@ -164,11 +164,11 @@ class RollingRestarts:
 
 def _restarts(tables: Tables, setting: Setting, got: Served) -> Iterator[Restart]:
     rows = step_rows(tables["events"])
-    for window in got.windows:
-        number, planned = window["fault"], None
-        if window["kind"] != ROLLING_RESTART.name or window["end_ns"] is None:
+    for fault in got.faults:
+        number, planned = fault.fault, None
+        if fault.kind != ROLLING_RESTART.name or fault.healed_ns is None:
             continue
-        if window["state"] != FaultState.HEALED:
+        if fault.state != FaultState.HEALED:
             continue
         if 0 <= number < len(setting.schedule):
             planned = setting.schedule[number]
@@ -177,15 +177,15 @@ def _restarts(tables: Tables, setting: Setting, got: Served) -> Iterator[Restart
             options = convert(RollingRestartOptions, given or {}, "options")
         except PlanError:  # of another version
             options = RollingRestartOptions()
-        start_ns, end_ns = int(window["start_ns"]), int(window["end_ns"])
+        start_ns, end_ns = fault.begin_ns, fault.healed_ns
         yield Restart(
             fault=number,
             options=options,
             start_ns=start_ns,
             end_ns=end_ns,
             calm_ns=_calm_since(got, start_ns),
-            steps=node_steps(rows, window["nodes"] or (), start_ns, end_ns),
-            nodes=len(window["nodes"] or ()),
+            steps=node_steps(rows, fault.nodes, start_ns, end_ns),
+            nodes=len(fault.nodes),
             others=tuple(_others(got, number, start_ns, end_ns, _settled_ns(setting))),
         )
 
@@ -199,11 +199,10 @@ def _settled_ns(setting: Setting) -> int:
 def _others(
     got: Served, fault: int, start_ns: int, end_ns: int, settled_ns: int
 ) -> Iterator[tuple[int, int]]:
-    for window in got.windows:
-        healed_ns = window["end_ns"]
-        over_ns = FOREVER_NS if healed_ns is None else int(healed_ns) + settled_ns
-        if window["fault"] != fault and window["start_ns"] <= end_ns and over_ns >= start_ns:
-            yield int(window["start_ns"]), over_ns
+    for other in got.faults:
+        over_ns = FOREVER_NS if other.healed_ns is None else other.healed_ns + settled_ns
+        if other.fault != fault and other.begin_ns <= end_ns and over_ns >= start_ns:
+            yield other.begin_ns, over_ns
 
 
 def _shared(restart: Restart) -> Iterator[str]:
@@ -219,9 +218,9 @@ def _shared(restart: Restart) -> Iterator[str]:
 def _calm_since(got: Served, start_ns: int) -> int:
     """Since when no fault was in force before ``start_ns``: some seconds at most."""
     since_ns = max(got.drive.start_ns, start_ns - BEFORE_NS)
-    for window in got.windows:
-        if window["start_ns"] < start_ns:
-            healed_ns = start_ns if window["end_ns"] is None else int(window["end_ns"])
+    for fault in got.faults:
+        if fault.begin_ns < start_ns:
+            healed_ns = start_ns if fault.healed_ns is None else fault.healed_ns
             since_ns = max(since_ns, min(healed_ns, start_ns))
     return since_ns
 

@@ -30,6 +30,7 @@ class FaultSpan:
     target: str
     nodes: tuple[str, ...]
     roles: tuple[str, ...]
+    state: str
     begin_ns: int
     effective_ns: int | None
     healing_ns: int | None
@@ -40,6 +41,12 @@ class FaultSpan:
         healed.
         """
         return max(self.begin_ns, last_ns) if self.healed_ns is None else self.healed_ns
+
+    def touches(self, start_ns: int, end_ns: int) -> bool:
+        """Tell whether it was in force at some moment from ``start_ns`` to ``end_ns``; to the end
+        of the run, where its healing was never proven.
+        """
+        return self.begin_ns <= end_ns and (self.healed_ns is None or self.healed_ns >= start_ns)
 
     def in_force(self, last_ns: int) -> tuple[int, int] | None:
         """From the proof of the effect to the begin of the healing; ``None`` where no proof came
@@ -77,6 +84,7 @@ def fault_spans(faults: Iterable[Mapping[str, Any]]) -> tuple[FaultSpan, ...]:
                 target=row["target"],
                 nodes=tuple(row["nodes"] or ()),
                 roles=tuple(row["roles"] or ()),
+                state=row["state"],
                 begin_ns=begin_ns,
                 effective_ns=row["effective_ns"],
                 healing_ns=row["healing_ns"],

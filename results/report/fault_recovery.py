@@ -3,7 +3,8 @@ and the time to 90 % of the rate before.
 
 All counts are of completions, so that anybody can repeat them from ``transactions.parquet``:
 
-``before``  up to ``AROUND_S`` that ended with the fault's begin, and held no other fault
+``before``  up to ``AROUND_S`` without a fault: the last that are long enough, which need not end
+            with the fault's begin
 ``during``  from its begin to the proof of its healing
 ``after``   up to ``AROUND_S`` from there on, until the next fault begins
 
@@ -30,14 +31,13 @@ from harness.plan.plan import asked_rate
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.promise import Declaration
-from harness.protocols.recovery import BEFORE_NS, MIN_CALM_NS, SHARE, counting_ns, rate_before
+from harness.protocols.recovery import BEFORE_NS, SHARE, calms_before, counting_ns, rate_before
 from harness.run.directory import Manifest
 from results.report.run_data import RunData
 
 AROUND_S = BEFORE_NS / NS_PER_S
 STEP_S = 0.1
 SECOND_NS = NS_PER_S
-FAULTS_MAX = 1000  # the work of each grows with their number
 
 Ints = npt.NDArray[np.int64]
 
@@ -64,13 +64,13 @@ class Stretch:
 
 @attrs.frozen(kw_only=True)
 class Recovery:
-    """One fault. ``before`` and ``after`` are ``None`` where another fault leaves no room.
-    ``lowest`` is the least number of acknowledgements in any second from its begin to the end of
-    ``after``. ``from_begin_ns`` and ``from_end_ns`` are times until the rate was back, ``None``
-    where it was not until the next fault, or nothing is known of it; ``fell`` is whether it was
-    lower at a time that began before the end of ``after``. Both are known where the rate before is,
-    and the time that they are looked for in is long enough to count one: ``begin_known``,
-    ``end_known``.
+    """One fault. ``before`` is ``None`` where no time before it was free of faults for long enough,
+    ``after`` where another fault leaves no room. ``lowest`` is the least number of acknowledgements
+    in any second from its begin to the end of ``after``. ``from_begin_ns`` and ``from_end_ns`` are
+    times until the rate was back, ``None`` where it was not until the next fault, or nothing is
+    known of it; ``fell`` is whether it was lower at a time that began before the end of ``after``.
+    Both are known where the rate before is, and the time that they are looked for in is long enough
+    to count one: ``begin_known``, ``end_known``.
     """
 
     fault: int
@@ -115,7 +115,8 @@ def recoveries_in(
     end_ns = marks.get("heal", max([last_ns, *marks.values()]))
     done = _Completions.of(transactions, manifest.declaration, asked_per_s)
     driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
-    return tuple(_recovery(span, spans, done, start_ns, end_ns) for span in driven[:FAULTS_MAX])
+    around = _Faults.of(spans, start_ns, end_ns)
+    return tuple(_recovery(span, around, done) for span in driven)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -162,13 +163,15 @@ class _Completions:
             p99_ns=int(np.quantile(inside, 0.99)) if len(inside) else None,
         )
 
-    def without_backlog(self, healed_ns: int) -> Ints:
-        """Return the ``ok_ns`` without what an open loop meant to begin before ``healed_ns`` and
-        caught up with afterwards.
+    def without_backlog(self, healed_ns: int, start_ns: int, end_ns: int) -> Ints:
+        """Return the ``ok_ns`` from ``start_ns`` until ``end_ns``, without those that an open loop
+        meant to begin before ``healed_ns`` and caught up with afterwards.
         """
+        low, high = np.searchsorted(self.ok_ns, [start_ns, end_ns])
+        ok_ns, intended_ns = self.ok_ns[low:high], self.intended_ns[low:high]
         if self.asked_per_s is None:
-            return self.ok_ns
-        return self.ok_ns[(self.ok_ns < healed_ns) | (self.intended_ns >= healed_ns)]
+            return ok_ns
+        return ok_ns[(ok_ns < healed_ns) | (intended_ns >= healed_ns)]
 
 
 def _each(ok_ns: Ints, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
@@ -186,32 +189,60 @@ def _count(times: Ints, start_ns: int, end_ns: int) -> int:
     return int(high - low)
 
 
-def _recovery(
-    span: FaultSpan,
-    spans: Sequence[FaultSpan],
-    done: _Completions,
-    drive_ns: int,
-    over_ns: int,
-) -> Recovery:
-    around = int(AROUND_S * NS_PER_S)
-    begin_ns, end_ns = span.begin_ns, min(span.end_ns(over_ns), over_ns)
-    others = [other for other in spans if other.fault != span.fault]
-    earlier = [o.end_ns(over_ns) for o in others if o.begin_ns <= begin_ns]
-    calm_ns = max([drive_ns, begin_ns - around, *earlier])
-    later = [o.begin_ns for o in others if o.begin_ns >= begin_ns]
-    free = all(o.end_ns(over_ns) <= end_ns for o in others if o.begin_ns < end_ns)
-    limit_ns = min([over_ns, *(at_ns for at_ns in later if at_ns >= end_ns)])
-    before = done.stretch(calm_ns, begin_ns) if begin_ns - calm_ns >= MIN_CALM_NS else None
-    after_ns = min(limit_ns, end_ns + around)
-    healed = span.healed_ns is not None and free and after_ns > end_ns
+@attrs.frozen(kw_only=True, eq=False)
+class _Faults:
+    """The ``spans`` of a drive that begins at ``drive_ns`` and is over at ``over_ns``, in the order
+    of their begin: when each began, by when it and all before it had ended, and when the rate
+    before each is counted.
+    """
+
+    spans: Sequence[FaultSpan]
+    over_ns: int
+    begins: Ints
+    ended: Ints
+    calms: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, spans: Sequence[FaultSpan], drive_ns: int, over_ns: int) -> _Faults:
+        ends = [min(span.end_ns(over_ns), over_ns) for span in spans]
+        return cls(
+            spans=spans,
+            over_ns=over_ns,
+            begins=np.array([span.begin_ns for span in spans], np.int64),
+            ended=np.maximum.accumulate(np.array(ends, np.int64)),
+            calms=calms_before(spans, drive_ns, over_ns),
+        )
+
+    def alone_at(self, end_ns: int) -> bool:
+        """Tell whether all faults that began before ``end_ns`` were over by then."""
+        count = int(np.searchsorted(self.begins, end_ns))
+        return not count or int(self.ended[count - 1]) <= end_ns
+
+    def next_ns(self, span: FaultSpan, end_ns: int) -> int:
+        """Return when another fault than ``span`` begins, at ``end_ns`` or later, or the drive is
+        over.
+        """
+        at = int(np.searchsorted(self.begins, end_ns))
+        at += at < len(self.spans) and self.spans[at].fault == span.fault
+        return min(self.over_ns, int(self.begins[at])) if at < len(self.spans) else self.over_ns
+
+
+def _recovery(span: FaultSpan, faults: _Faults, done: _Completions) -> Recovery:
+    begin_ns = span.begin_ns
+    end_ns = min(span.end_ns(faults.over_ns), faults.over_ns)
+    calm, alone = faults.calms.get(span.fault), faults.alone_at(end_ns)
+    next_ns = faults.next_ns(span, end_ns)
+    before = None if calm is None else done.stretch(*calm)
+    after_ns = min(next_ns, end_ns + int(AROUND_S * NS_PER_S))
+    healed = span.healed_ns is not None and alone and after_ns > end_ns
     # What falls later is not this fault's doing; what fell by then may be long in coming back.
-    near_ns = after_ns if free else end_ns
+    near_ns = after_ns if alone else end_ns
     _, seconds = _each(done.ok_ns, SECOND_NS, begin_ns, near_ns)
     rate = _rate(before, done.asked_per_s)
-    ok_ns = done.without_backlog(end_ns)
-    begins, enough = _enough(ok_ns, rate, begin_ns, limit_ns if free else end_ns)
+    ok_ns = done.without_backlog(end_ns, begin_ns, next_ns)
+    begins, enough = _enough(ok_ns, rate, begin_ns, next_ns if alone else end_ns)
     fell = not enough[begins < near_ns].all()
-    healed_at, back = _enough(ok_ns, rate, end_ns, limit_ns if healed else end_ns)
+    healed_at, back = _enough(ok_ns, rate, end_ns, next_ns if healed else end_ns)
     return Recovery(
         fault=span.fault,
         kind=span.kind,
@@ -230,7 +261,7 @@ def _recovery(
 
 def _rate(before: Stretch | None, asked_per_s: float | None) -> float | None:
     """Acknowledgements a nanosecond before the fault; ``None`` where they are not known."""
-    if before is None or not before.ok:
+    if before is None:
         return None
     return rate_before(before.ok, before.end_ns - before.start_ns, asked_per_s)
 

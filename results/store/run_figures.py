@@ -24,7 +24,7 @@ MAX_FIGURES_BYTES = 1 << 20
 FAULTS_MAX = 1_000_000
 VALUE_MAX = 1e12  # of any figure; more is no measurement
 KINDS_MAX, KIND_CHARS = 100, 48
-VERSION = 2  # of how they are measured: figures of another one are measured again
+VERSION = 3  # of how they are measured: figures of another one are measured again
 
 
 _Value = Annotated[float, Meta(ge=0, le=VALUE_MAX)]

@@ -9,7 +9,7 @@ import pytest
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
-from checkers.limits.checker import CHECKER
+from checkers.limits.checker import CHECKER, RULES
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.plan.plan import PromisePlan, ServiceLimits
@@ -18,6 +18,9 @@ from harness.protocols.models import INDEFINITE, LONGEST_GAP, P99, RECOVERY
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
 from harness.run import controller_health
+from harness.run.directory import SCHEMA_VERSION, Manifest
+from results.report.fault_recovery import Recovery, recoveries_in
+from results.report.sections import recovery_rows
 
 S = 1_000_000_000
 END_S = 30.0
@@ -41,16 +44,14 @@ def refused(begin_s: float, end_s: float, type_: str = "info", partition: int = 
     return [(begin_s + n / 10, begin_s + n / 10 + 0.09, partition, type_) for n in range(count)]
 
 
-def verdict(
-    ops: list[Op],
-    limits: PromisePlan,
-    *,
-    faults: tuple[tuple[float, float | None, str], ...] = ((10.0, 15.0, "kill"),),
-    late_s: float = 0.0,
-    late_at_s: float = 11.0,
-    rate_per_s: float | None = None,
-    also_reads: bool = False,
-) -> Verdict:
+Fault = tuple[float, float | None, str]
+"""Begin and heal in seconds, and its kind."""
+
+DECLARATION = Declaration(system="s", mode="SC", promises=())
+PHASES = (("drive", 0), ("heal", round(END_S * S)))
+
+
+def tables(ops: list[Op], *, also_reads: bool = False) -> tuple[pa.Table, pa.Table]:
     rows = [
         {
             **dict.fromkeys(("process", "attempt", "wall_ns"), 0),
@@ -70,7 +71,14 @@ def verdict(
     ]
     if also_reads:
         steps += [step | {"pos": 1, "f": "r", "value": None} for step in steps]
-    table = [
+    return (
+        pa.Table.from_pylist(rows, schema=schema.TRANSACTIONS),
+        pa.Table.from_pylist(steps, schema=schema.MICRO_OPS),
+    )
+
+
+def fault_table(faults: tuple[Fault, ...]) -> pa.Table:
+    rows = [
         {
             **{"fault": number, "kind": kind, "target": "n1", "nodes": ["n1"], "roles": []},
             "injecting_ns": round(start_s * S),
@@ -80,23 +88,34 @@ def verdict(
         }
         for number, (start_s, healed_s, kind) in enumerate(faults)
     ]
+    return pa.Table.from_pylist(rows, schema=schema.FAULTS)
+
+
+def verdict(
+    ops: list[Op],
+    limits: PromisePlan,
+    *,
+    faults: tuple[Fault, ...] = ((10.0, 15.0, "kill"),),
+    late_s: float = 0.0,
+    late_at_s: float = 11.0,
+    rate_per_s: float | None = None,
+    also_reads: bool = False,
+) -> Verdict:
+    transactions, steps = tables(ops, also_reads=also_reads)
     load = {"at_ns": round(late_at_s * S), "late_ns": round(late_s * S), "length_ns": S}
     empty = controller_health.SCHEMA.empty_table()
     health = pa.Table.from_pylist([load], schema=empty.schema)
     return judge(
-        Source.of_tables(
-            pa.Table.from_pylist(rows, schema=schema.TRANSACTIONS),
-            pa.Table.from_pylist(steps, schema=schema.MICRO_OPS),
-        ),
+        Source.of_tables(transactions, steps),
         setting=Setting(
             model="strict-serializable",
-            declaration=Declaration(system="s", mode="SC", promises=()),
-            phases=(("drive", 0), ("heal", round(END_S * S))),
+            declaration=DECLARATION,
+            phases=PHASES,
             limits=limits,
             rate_per_s=rate_per_s,
         ),
         checkers=(CHECKER,),
-        faults=pa.Table.from_pylist(table, schema=schema.FAULTS),
+        faults=fault_table(faults),
         events=schema.EVENTS.empty_table(),
         beside={"controller": health},
     ).verdict
@@ -137,6 +156,35 @@ def test_a_limit_is_kept_and_broken_over_the_whole_run(
     assert (
         f"{name} ({beyond.anomalies[name].count}) breaks a limit of the plan" in beyond.reasons[0]
     )
+
+
+def test_a_breach_without_a_fault_says_so() -> None:
+    found = verdict(OUTAGE, PromisePlan(longest_gap_s=2.0), faults=())
+
+    for example in found.anomalies[LONGEST_GAP].examples:
+        assert example.text.endswith(
+            "though clients asked; promise.longest_gap_s is 2; no fault was in force"
+        )
+
+
+def test_a_rate_that_never_returned_is_told_by_when_it_had_not() -> None:
+    found = verdict(HALF, PromisePlan(recovered_within_s=2.0))
+
+    (example,) = found.anomalies[RECOVERY].examples
+    assert "to 17.000 s; it did not return by 30.000 s; promise." in example.text
+
+
+def test_each_limit_of_a_plan_has_a_rule() -> None:
+    assert set(RULES) == set(ServiceLimits.__struct_fields__)
+
+
+def test_a_limit_without_a_rule_is_measured_as_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RULES, "p99_ms")
+
+    found = verdict(SLOW, PromisePlan(p99_ms=950.0))
+
+    assert (found.outcome, found.statistics) == (Outcome.UNKNOWN, {})
+    assert "promise.p99_ms: expected a limit with a rule" in found.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +250,58 @@ def test_a_silent_partition_is_a_breach_though_no_rate_could_be_tested() -> None
     assert any(told in said for said in broken.reasons)
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        # Nine tenths of a second after another fault, and in another one.
+        ((9.0, 10.0, "pause"), (10.9, 12.0, "kill")),
+        ((9.0, 11.5, "pause"), (10.9, 12.0, "kill")),
+    ],
+)
+def test_the_limit_and_the_report_hold_a_fault_against_the_same_rate_before_it(
+    faults: tuple[Fault, ...],
+) -> None:
+    """100 a second until 10 s, and 20 a second after the last heal."""
+    ops = [*steady(0, 9.9, every_s=0.01), *steady(12, 30)]
+
+    found = verdict(ops, PromisePlan(recovered_within_s=2.0), faults=faults)
+    row = reported(ops, faults)[1]
+
+    (example,) = found.anomalies[RECOVERY].examples
+    assert row.before is not None
+    assert f"{row.before.ok_per_s:.1f}" == "99.9"
+    assert "of 99.9 transactions a second before kill of n1 at most 20.5" in example.text
+    assert (row.before.start_ns, row.before.end_ns) == (0, 9 * S)
+    assert recovery_rows((row,))[0].bad
+
+
+def test_neither_the_limit_nor_the_report_tells_a_rate_of_less_than_20_transactions() -> None:
+    limits = PromisePlan(recovered_within_s=2.0)
+    few, enough = (steady(0, 10, every_s=every_s) + steady(15, 30) for every_s in (0.53, 0.5))
+
+    for ops, known in ((few, False), (enough, True)):
+        (row,) = reported(ops, ((10.0, 15.0, "kill"),))
+        assert row.before is not None
+        assert (row.begin_known, row.end_known) == (known, known)
+        found = verdict(ops, limits)
+        assert found.outcome is (Outcome.VALID if known else Outcome.UNKNOWN)
+
+
+def reported(ops: list[Op], faults: tuple[Fault, ...]) -> tuple[Recovery, ...]:
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id="r",
+        state="sealed",
+        versions={},
+        machine={},
+        declaration=DECLARATION,
+        phases=PHASES,
+        workload="w",
+        checkers=(),
+    )
+    return recoveries_in(manifest, tables(ops)[0], fault_table(faults).to_pylist(), None)
+
+
 def test_where_no_client_asks_nothing_is_missing() -> None:
     silent = steady(0, 10) + steady(13, 30)
 
@@ -233,7 +333,7 @@ def test_where_no_client_asks_nothing_is_missing() -> None:
     ],
 )
 def test_a_limit_that_could_not_be_tested_leaves_the_run_inconclusive(
-    limits: PromisePlan, faults: tuple[tuple[float, float | None, str], ...], why: str
+    limits: PromisePlan, faults: tuple[Fault, ...], why: str
 ) -> None:
     found = verdict(steady(0, 1), limits, faults=faults)
 

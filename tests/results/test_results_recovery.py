@@ -98,19 +98,22 @@ def test_what_an_open_loop_owed_from_before_the_heal_is_not_the_rate_again(
 
 
 def test_a_backlog_before_the_fault_is_not_the_rate_that_an_open_loop_has_to_come_back_to(
-    material: RunData, found: tuple[Recovery, ...]
+    tmp_path: Path,
 ) -> None:
-    """Held against half of what was acknowledged before, the rate is back sooner, or never fell."""
-    first = found[0]
+    """Held against half of what was acknowledged before, the rate never fell."""
+    run = build(tmp_path / "run", duration_s=40.0, rate_per_s=60.0, breaks=BREAKS[:1])
+    material = gather(run)
+    (first,) = recoveries(material)
     assert first.before is not None
-    table, manifest = material.transactions, material.manifest
 
-    (half, _) = recoveries_in(manifest, table, material.faults, first.before.ok_per_s / 2)
+    (half,) = recoveries_in(
+        material.manifest, material.transactions, material.faults, first.before.ok_per_s / 2
+    )
 
     assert half.before == first.before
-    assert (half.from_end_ns or 0) <= (first.from_end_ns or 0)
-    assert first.from_begin_ns is not None
-    assert not half.fell or (half.from_begin_ns or 0) < first.from_begin_ns
+    assert (first.begin_known, half.begin_known) == (True, True)
+    assert (first.fell, half.fell) == (True, False)
+    assert half.from_end_ns == 0
 
 
 def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
@@ -121,8 +124,28 @@ def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
 
     assert outer.after is None
     assert outer.from_end_ns is None
-    assert inner.before is None, "no rate is known that was no fault's"
+    assert inner.before == outer.before, "the last time without a fault"
+    assert inner.before is not None
+    assert inner.before.end_ns == outer.during.start_ns
     assert inner.after is not None
+
+
+def test_each_of_a_thousand_faults_and_more_is_measured(material: RunData) -> None:
+    """A plan may have ten thousand, and their mean is what runs are compared by."""
+    (pattern,) = [row for row in material.faults if row["fault"] == 0]
+    steps = [name for name, at in pattern.items() if name.endswith("_ns") and at is not None]
+    begin_ns = min(pattern[name] for name in steps)
+    faults = [
+        pattern
+        | {"fault": number}
+        | {name: begin_ns + number * 10**7 + steps.index(name) for name in steps}
+        for number in range(1500)
+    ]
+
+    found = recoveries_in(material.manifest, material.transactions, faults, None)
+
+    assert [each.fault for each in found] == list(range(1500))
+    assert len({each.before for each in found}) == 1, "none of them leaves a second free"
 
 
 def test_of_a_stretch_that_is_too_short_nothing_is_said(tmp_path: Path) -> None:
