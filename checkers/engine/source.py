@@ -87,7 +87,7 @@ class Source:
             yield self.transactions.select(columns)
             return
         wanted, begin = list(dict.fromkeys(("txn", *columns))), 0
-        names = [name for name in _KEY_NAMES if name in wanted]
+        names = [name for name in _NAMES if name in wanted]
         with pq.ParquetFile(regular(self._transactions_file), read_dictionary=names) as source:
             for batch in source.iter_batches(PIECE_ROWS, columns=wanted):
                 piece = pa.Table.from_batches([batch])

@@ -8,7 +8,7 @@ time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -50,35 +50,69 @@ class Effect:
         return all(each.node is not None for each in self.takeovers)
 
 
-def effects(transactions: pa.Table, faults: pa.Table, events: pa.Table) -> tuple[Effect, ...]:
-    """Return the effect of every injected fault, in the order of ``attribution.windows``."""
-    invoked = np.sort(ints(transactions, "invoke_ns"))
-    completed = np.sort(ints(transactions, "complete_ns"))
+def effects(
+    transactions: Iterable[pa.Table], faults: pa.Table, events: pa.Table
+) -> tuple[Effect, ...]:
+    """Return the effect of every injected fault, in the order of ``attribution.windows``;
+    ``transactions`` are all of them, in parts of any size.
+    """
+    found = windows(faults)
     injected = {row["fault"]: row["injected_ns"] for row in faults.to_pylist()}
     taken = _Takings(events)
+    opened = [_Open(window["start_ns"], injected[window["fault"]]) for window in found]
+    for piece in transactions if found else ():
+        invoked, completed = (ints(piece, name) for name in ("invoke_ns", "complete_ns"))
+        for each in opened:
+            each.add(invoked, completed)
     return tuple(
         Effect(
             fault=window["fault"],
             kind=window["kind"],
-            open=least_open(invoked, completed, window["start_ns"], injected[window["fault"]]),
+            open=each.least(),
             takeovers=tuple(_takeovers(window, taken)),
         )
-        for window in windows(faults)
+        for window, each in zip(found, opened, strict=True)
     )
 
 
-def least_open(invoked: Ints, completed: Ints, start_ns: int, end_ns: int | None) -> int:
+def least_open(spans: Iterable[tuple[Ints, Ints]], start_ns: int, end_ns: int | None) -> int:
     """Return the fewest transactions that were open at one moment from ``start_ns`` to ``end_ns``,
-    both included; at ``start_ns`` alone where there is no end. The arrays ascend.
+    both included; at ``start_ns`` alone where there is no end. ``spans`` are the invocations and
+    completions of all, in parts.
     """
-    # A transaction that is invoked or completes at the very moment is open then: hence the two
-    # sides.
-    low, high = np.searchsorted(completed, [start_ns, start_ns if end_ns is None else end_ns])
-    at_start = np.searchsorted(invoked, start_ns, side="right") - low
-    # Between two ends it can only grow: the fewest are open right after one of them.
-    ends = completed[low:high]
-    after = np.searchsorted(invoked, ends, side="right") - np.arange(low + 1, high + 1)
-    return int(np.min(np.append(after, at_start)))
+    open_ = _Open(start_ns, end_ns)
+    for invoked, completed in spans:
+        open_.add(invoked, completed)
+    return open_.least()
+
+
+@attrs.define
+class _Open:
+    """How many transactions are open at ``start_ns``, and what begins and ends until ``end_ns``."""
+
+    start_ns: int
+    end_ns: int | None
+    _at_start: int = 0
+    _begun: list[Ints] = attrs.field(factory=list)
+    _ended: list[Ints] = attrs.field(factory=list)
+
+    def add(self, invoked: Ints, completed: Ints) -> None:
+        """Count these transactions as well."""
+        end_ns = self.start_ns if self.end_ns is None else self.end_ns
+        # One that is invoked or completes at the very moment is open then.
+        self._at_start += int((invoked <= self.start_ns).sum() - (completed < self.start_ns).sum())
+        self._begun.append(invoked[(invoked > self.start_ns) & (invoked < end_ns)])
+        self._ended.append(completed[(completed >= self.start_ns) & (completed < end_ns)])
+
+    def least(self) -> int:
+        """Return the fewest that are open at one moment."""
+        begun, ended = (
+            np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+            for parts in (self._begun, self._ended)
+        )
+        # Between two ends it can only grow: the fewest are open right after one of them.
+        more = np.searchsorted(begun, ended, side="right") - np.arange(1, len(ended) + 1)
+        return self._at_start + int(more.min(initial=0))
 
 
 def summary(found: Sequence[Effect]) -> dict[str, int | None]:

@@ -75,7 +75,7 @@ def requests(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     return {REQUESTS: rows.group_by(rows.column_names).aggregate([])}
 
 
-KERNEL = Kernel(name=REQUESTS, exchange=Exchange.KEY, run=requests)
+KERNEL = Kernel(name=REQUESTS, exchange=Exchange.KEY, run=requests, numbers={REQUESTS: ("txn",)})
 
 
 @attrs.frozen(kw_only=True)

@@ -4,17 +4,18 @@ decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import OK, TYPES, Ints, codes, ints
+from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.explain.attribution import FOREVER_NS, windows
 from checkers.explain.fault_effects import Effect, effects, summary
 from checkers.promises.liveness import STEP_NS, TRIES
+from harness.errors import InvariantError
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.verdict import (
     Availability,
@@ -36,56 +37,138 @@ class GapChecker:
         """Return ``availability`` with a window per injected fault; where partitions are known
         also ``partitions``.
         """
-        table = tables["transactions"]
-        ok = codes(table, "type", TYPES) == OK
-        done = np.sort(ints(table, "complete_ns")[ok])
-        start_ns, end_ns = _drive(setting, ints(table, "invoke_ns"), done)
-        found = effects(table, tables["faults"], tables["events"])
+        span, marks = _span(lookup), dict(setting.phases)
+        spans = lookup.pieces(("invoke_ns", "complete_ns"))
+        found = effects(spans, tables["faults"], tables["events"])
         faults = windows(tables["faults"])
-        rows = zip(faults, found, strict=True)
-        last_ns = dict(setting.phases).get("heal", FOREVER_NS)  # a prefix has no mark of its end
-        gap = _gap(done, start_ns, end_ns, last_ns)
+        asked_ns = marks.get("heal", FOREVER_NS)  # a prefix has no mark of its end
+        # The drive phase is told by its marks, or by the operations themselves.
+        last_ns = span.first_ns if span.done_ns is None else span.done_ns
+        drive = _Gaps(marks.get("drive", span.first_ns), marks.get("heal", last_ns), asked_ns)
+        within = [_Gaps(row["start_ns"], _end(row, span.done_ns), asked_ns) for row in faults]
+        for done in _completions(lookup, span):
+            for gaps in (drive, *within):
+                gaps.add(done)
+        rows = zip(faults, within, found, strict=True)
         return Part(
             availability=Availability(
-                drive=Window(start_ns=start_ns, end_ns=end_ns, **gap),
-                windows=tuple(_window(row, done, last_ns, effect) for row, effect in rows),
+                drive=Window(start_ns=drive.start_ns, end_ns=drive.end_ns, **drive.longest()),
+                windows=tuple(_window(*row) for row in rows),
                 effects=summary(found),
                 partitions=partition_gaps(tables[TRIES], faults) if TRIES in tables else None,
             )
         )
 
 
-def _drive(setting: Setting, invoked: Ints, done: Ints) -> tuple[int, int]:
-    """Return the begin and end of the drive phase, by its mark or by the operations themselves."""
-    marks = dict(setting.phases)
-    first = int(invoked.min()) if len(invoked) else 0
-    last = int(done[-1]) if len(done) else first
-    return marks.get("drive", first), marks.get("heal", last)
-
-
-def _gap(done: Ints, start_ns: int, end_ns: int, last_ns: int) -> dict[str, int]:
-    """Return the longest time without an ok completion that touches [start, end], and the number of
-    ok completions; a gap ends at the first completion, even when that lies beyond the end, but at
-    the latest at ``last_ns``, after which no client asks.
+@attrs.frozen(kw_only=True)
+class _Span:
+    """The first invocation (0 of none), and the last ok completion. ``ordered``: transactions are
+    in the order of invocations, and none that is ok was complete before its own.
     """
-    low, high = np.searchsorted(done, [start_ns, end_ns], side="right")
-    inner = done[low:high]
-    closing = done[high] if high < len(done) else max(end_ns, start_ns)
-    # What began after the drive phase has no gap; no gap is negative.
-    points = np.minimum(np.concatenate([[start_ns], inner, [closing]]), max(last_ns, start_ns))
-    widths = np.diff(points)
-    at = int(np.argmax(widths))
-    return {
-        "ok": int(high - low),
-        "longest_gap_ns": int(widths[at]),
-        "longest_gap_at_ns": int(points[at]),
-    }
+
+    first_ns: int
+    done_ns: int | None
+    ordered: bool
 
 
-def _window(row: dict[str, Any], done: Ints, drive_end_ns: int, effect: Effect) -> FaultWindow:
-    last_ns = int(done[-1]) if len(done) else row["start_ns"]
-    end_ns = max(last_ns, row["start_ns"]) if row["end_ns"] is None else row["end_ns"]
-    healed = None if row["end_ns"] is None else _first_after(done, row["end_ns"])
+def _span(lookup: Lookup) -> _Span:
+    first: int | None = None
+    done: int | None = None
+    before, ordered = 0, True
+    for invoked, completed, ok in _times(lookup):
+        if len(invoked):
+            least = int(invoked.min())
+            ordered &= first is None or int(invoked[0]) >= before
+            ordered &= bool(np.all(invoked[1:] >= invoked[:-1]))
+            first, before = least if first is None else min(first, least), int(invoked[-1])
+        if ok.any():
+            ordered &= bool(np.all(completed[ok] >= invoked[ok]))
+            latest = int(completed[ok].max())
+            done = latest if done is None else max(done, latest)
+    return _Span(first_ns=first or 0, done_ns=done, ordered=ordered)
+
+
+def _times(lookup: Lookup) -> Iterator[tuple[Ints, Ints, Bools]]:
+    """Yield invocations, completions, and which are ok, of a part of the transactions at a time."""
+    for piece in lookup.pieces(("type", "invoke_ns", "complete_ns")):
+        ok = codes(piece, "type", TYPES) == OK
+        yield ints(piece, "invoke_ns"), ints(piece, "complete_ns"), ok
+
+
+def _completions(lookup: Lookup, span: _Span) -> Iterator[Ints]:
+    """Yield the ok completions in ascending order, in parts. What lies before the invocation of a
+    part's first transaction is before all that follow: no more is kept than is open at one time.
+    """
+    kept = np.zeros(0, dtype=np.int64)
+    for invoked, completed, ok in _times(lookup):
+        if span.ordered and len(invoked):
+            low = int(np.searchsorted(kept, invoked[0]))
+            yield kept[:low]
+            kept = kept[low:]
+        kept = np.sort(np.concatenate([kept, completed[ok]]))
+    yield kept
+
+
+@attrs.define
+class _Gaps:
+    """The longest time without an ok completion that touches [start, end], and the number of ok
+    completions; a gap ends at the first completion, even when that lies beyond the end, but at the
+    latest at ``asked_ns``, after which no client asks.
+    """
+
+    start_ns: int
+    end_ns: int
+    asked_ns: int
+    ok: int = 0
+    after_start_ns: int | None = None
+    after_end_ns: int | None = None
+    _longest: tuple[int, int] | None = None
+    _before: int | None = None
+
+    def add(self, done: Ints) -> None:
+        """Take the completions that follow those so far."""
+        low, high = np.searchsorted(done, [self.start_ns, self.end_ns], side="right").tolist()
+        self.ok += high - low
+        if self.after_start_ns is None and low < len(done):
+            self.after_start_ns = int(done[low]) - self.start_ns
+        if self.after_end_ns is not None:
+            return
+        self._pass(done[low:high])
+        if high < len(done):
+            self.after_end_ns = int(done[high]) - self.end_ns
+            self._pass(done[high : high + 1])
+
+    def longest(self) -> dict[str, int]:
+        """Return the figures, once all were added."""
+        if self.after_end_ns is None:
+            self._pass(np.asarray([max(self.end_ns, self.start_ns)]))
+        if self._longest is None:
+            raise InvariantError("a window without a gap: its end is one")
+        width, at = self._longest
+        return {"ok": self.ok, "longest_gap_ns": width, "longest_gap_at_ns": at}
+
+    def _pass(self, points: Ints) -> None:
+        if not len(points):
+            return
+        before = self.start_ns if self._before is None else self._before
+        # What began after the drive phase has no gap; no gap is negative.
+        points = np.minimum(np.append(before, points), max(self.asked_ns, self.start_ns))
+        widths = np.diff(points)
+        at = int(np.argmax(widths))
+        if self._longest is None or widths[at] > self._longest[0]:
+            self._longest = int(widths[at]), int(points[at])
+        self._before = int(points[-1])
+
+
+def _end(row: dict[str, Any], done_ns: int | None) -> int:
+    start_ns: int = row["start_ns"]
+    if row["end_ns"] is None:
+        return start_ns if done_ns is None else max(done_ns, start_ns)
+    return int(row["end_ns"])
+
+
+def _window(row: dict[str, Any], gaps: _Gaps, effect: Effect) -> FaultWindow:
+    longest = gaps.longest()
     return FaultWindow(
         fault=row["fault"],
         kind=row["kind"],
@@ -93,19 +176,13 @@ def _window(row: dict[str, Any], done: Ints, drive_end_ns: int, effect: Effect) 
         nodes=None if row["nodes"] is None else tuple(row["nodes"]),
         roles=None if row["roles"] is None else tuple(row["roles"]),
         start_ns=row["start_ns"],
-        end_ns=row["end_ns"],
-        **_gap(done, row["start_ns"], end_ns, drive_end_ns),
-        first_ok_after_inject_ns=_first_after(done, row["start_ns"]),
-        first_ok_after_heal_ns=healed,
+        end_ns=gaps.end_ns,
+        **longest,
+        first_ok_after_inject_ns=gaps.after_start_ns,
+        first_ok_after_heal_ns=None if row["end_ns"] is None else gaps.after_end_ns,
         open_at_injection=effect.open,
         takeovers=effect.takeovers,
     )
-
-
-def _first_after(done: Ints, at_ns: int) -> int | None:
-    """Return the time from ``at_ns`` to the first ok completion; ``None`` where there is none."""
-    row = int(np.searchsorted(done, at_ns, side="right"))
-    return int(done[row]) - at_ns if row < len(done) else None
 
 
 CHECKER = GapChecker()

@@ -90,7 +90,7 @@ class LostWrite:
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=anomalies,
-            reasons=(*doubts, *_by_snapshots(tables, setting)),
+            reasons=(*doubts, *_by_snapshots(lookup, setting)),
             statistics=whole,
             tables={
                 "lost_writes": _beside(
@@ -100,19 +100,22 @@ class LostWrite:
         )
 
 
-def _by_snapshots(tables: Tables, setting: Setting) -> Iterator[str]:
+def _by_snapshots(lookup: Lookup, setting: Setting) -> Iterator[str]:
     """Yield a remark where final reads had to be of snapshots: what else takes locks then waits."""
     final_ns = dict(setting.phases).get(FINAL_READS)
     stale = {p.kind for p in setting.declaration.promises if p.staleness_s is not None}
     if final_ns is None or not stale:
         return
-    table = tables["transactions"]
-    late = pc.and_(pc.greater_equal(table["invoke_ns"], final_ns), pc.equal(table["type"], "ok"))
-    kinds = table["kind"].filter(late).cast(pa.string())
-    count = pc.sum(pc.is_in(kinds, value_set=pa.array(sorted(stale), pa.string()))).as_py() or 0
+    count = reads = 0
+    for piece in lookup.pieces(("kind", "type", "invoke_ns")):
+        late = pc.greater_equal(piece["invoke_ns"], final_ns)
+        kinds = piece["kind"].filter(pc.and_(late, pc.equal(piece["type"], "ok")))
+        kinds = kinds.cast(pa.string())
+        of_snapshots = pc.is_in(kinds, value_set=pa.array(sorted(stale), pa.string()))
+        count, reads = count + (pc.sum(of_snapshots).as_py() or 0), reads + len(kinds)
     if count:
         text = "final reads: {} of {} are of snapshots, since others of them were refused each time"
-        yield text.format(count, len(kinds))
+        yield text.format(count, reads)
 
 
 def _attributed(

@@ -75,7 +75,7 @@ class Replicas:
             went_back(states),
             lost_entries(states, last),
             stale_primaries(states),
-            locks_left(last, tables["transactions"], setting),
+            locks_left(last, lookup, setting),
         ):
             for name, text in found:
                 texts.setdefault(name, []).append(text)
@@ -272,7 +272,7 @@ def stale_primaries(states: pa.Table) -> Found:
                 )
 
 
-def locks_left(last: pa.Table, transactions: pa.Table, setting: Setting) -> Found:
+def locks_left(last: pa.Table, lookup: Lookup, setting: Setting) -> Found:
     """Yield one sentence for each replica that holds locks at the end of a run that
     came to rest.
 
@@ -283,7 +283,8 @@ def locks_left(last: pa.Table, transactions: pa.Table, setting: Setting) -> Foun
     restless = any(text.startswith(("quiesce", "collect states")) for text in setting.trouble)
     if setting.interrupted or restless or "final-reads" not in dict(setting.phases):
         return
-    begun_ns = pc.max(transactions["invoke_ns"]).as_py() or 0
+    pieces = lookup.pieces(("invoke_ns",))
+    begun_ns = max(pc.max(piece["invoke_ns"]).as_py() or 0 for piece in pieces)
     due_ns = begun_ns + int((setting.op_deadline_s + QUIET_LIMIT_S) * NS_PER_S)
     for row in last.sort_by([("group", "ascending"), ("node", "ascending")]).to_pylist():
         if (row["locks"] or row["prepared"]) and row["asked_ns"] >= due_ns:

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import OK, Ints, ints
-from checkers.explain.attribution import FOREVER_NS
+from checkers.explain.attribution import FOREVER_NS, windows
 from checkers.limits.gaps import silences
 from checkers.limits.served import Served, Stretch, served
 from checkers.promises import controller_overload, liveness
@@ -128,7 +128,8 @@ class RollingRestarts:
         of each restart.
         """
         marks = dict(setting.phases)
-        if "drive" not in marks:
+        kinds = {window["kind"] for window in windows(tables["faults"])}
+        if "drive" not in marks or ROLLING_RESTART.name not in kinds:
             return Part()
         got = served(tables, setting, marks)
         figures: dict[str, dict[str, Any]] = {}

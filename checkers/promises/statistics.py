@@ -47,14 +47,11 @@ class Statistics:
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """The counts; latencies are the report's."""
-        transactions = tables["transactions"]
-        gave_way = conflicts(setting.declaration, transactions)
-        ends = pc.if_else(gave_way, CONFLICT, transactions["type"].cast(pa.string()))
-        ended = transactions.select(["kind", "node", "error"]).append_column("end", ends)
-        counted = pc.value_counts(ends.combine_chunks()).to_pylist()
+        ended = pa.concat_tables(
+            [_ended(piece, setting) for piece in lookup.pieces(("kind", "node", "error", "type"))]
+        )
         statistics: dict[str, Any] = {
-            "transactions": dict.fromkeys(ENDS, 0)
-            | {row["values"]: row["counts"] for row in counted},
+            "transactions": dict.fromkeys(ENDS, 0) | _counted(ended, "end"),
             "f": steps_by_f(tables),
             "kind": _by(ended, "kind"),
             "node": _by(ended, "node"),
@@ -63,10 +60,26 @@ class Statistics:
         return Part(statistics=statistics)
 
 
+def _ended(piece: pa.Table, setting: Setting) -> pa.Table:
+    """Return how many transactions there are of each kind, node, error and end."""
+    gave_way = conflicts(setting.declaration, piece)
+    ends = pc.if_else(gave_way, CONFLICT, piece["type"].cast(pa.string()))
+    names = ["kind", "node", "error"]
+    # As strings: of dictionaries each piece has its own.
+    columns = [piece[name].cast(pa.string()) for name in names]
+    ended = pa.table([*columns, ends], names=[*names, "end"])
+    return ended.group_by([*names, "end"], use_threads=False).aggregate([([], "count_all")])
+
+
+def _counted(ended: pa.Table, column: str) -> dict[str, int]:
+    counts = ended.group_by(column).aggregate([("count_all", "sum")]).to_pylist()
+    return {row[column]: row["count_all_sum"] for row in counts}
+
+
 def _by(ended: pa.Table, column: str) -> dict[str, dict[str, int]]:
     totals: dict[str, dict[str, int]] = {}
-    for row in ended.group_by([column, "end"]).aggregate([([], "count_all")]).to_pylist():
-        totals.setdefault(row[column], dict.fromkeys(ENDS, 0))[row["end"]] = row["count_all"]
+    for row in ended.group_by([column, "end"]).aggregate([("count_all", "sum")]).to_pylist():
+        totals.setdefault(row[column], dict.fromkeys(ENDS, 0))[row["end"]] = row["count_all_sum"]
     return dict(sorted(totals.items()))
 
 

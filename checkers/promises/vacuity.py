@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,18 +32,19 @@ class Vacuity:
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Return ``valid`` or ``unknown``."""
+        ends = _ends(lookup, setting)
         reasons = (
             *_incomplete(setting),
-            *_unreached(tables),
-            *_vacuous(tables, setting),
-            *_not_recovered(tables, setting),
+            *_unreached(ends),
+            *_vacuous(ends, tables, setting),
+            *_not_recovered(ends, tables),
             *_unproven(tables),
             *setting.missing,
             *setting.trouble,
         )
         outcome = Outcome.UNKNOWN if reasons else Outcome.VALID
         # Remarks are told with the reasons, and put nothing in doubt.
-        remarks = (*_overloaded(tables, setting), *setting.remarks)
+        remarks = (*_overloaded(ends, setting), *setting.remarks)
         return Part(outcome=outcome, reasons=tuple(dict.fromkeys((*reasons, *remarks))))
 
 
@@ -56,29 +56,69 @@ def _incomplete(setting: Setting) -> Iterator[str]:
         yield "the run was interrupted before its end"
 
 
-def _unreached(tables: Tables) -> Iterator[str]:
+@attrs.define
+class _Ends:
+    """How the transactions ended: all of them, those that are ok, ``driven`` before the final reads
+    among them, and ``begun`` in the drive phase; the errors of those that got no connection, and
+    those that clients and workloads raised themselves. ``last_ok_ns`` is the last invocation of an
+    ok one.
+    """
+
+    count: int = 0
+    ok: int = 0
+    driven: int = 0
+    begun: int = 0
+    last_ok_ns: int | None = None
+    unconnected: Counter[str] = attrs.field(factory=Counter)
+    bugs: Counter[str] = attrs.field(factory=Counter)
+
+
+def _ends(lookup: Lookup, setting: Setting) -> _Ends:
+    marks, ends = dict(setting.phases), _Ends()
+    for piece in lookup.pieces(("type", "phase", "error", "invoke_ns")):
+        ok, invoked = codes(piece, "type", TYPES) == OK, ints(piece, "invoke_ns")
+        driven = ok & (invoked < marks["final-reads"]) if "final-reads" in marks else ok
+        ends.count += piece.num_rows
+        ends.ok += int(ok.sum())
+        ends.driven += int(driven.sum())
+        if "drive" in marks and "heal" in marks:
+            ends.begun += int(((invoked >= marks["drive"]) & (invoked < marks["heal"])).sum())
+        if ok.any():
+            latest = int(invoked[ok].max())
+            ends.last_ok_ns = max(latest, ends.last_ok_ns or latest)
+        errors = piece["error"].cast(pa.string()).fill_null("")
+        connecting = pc.equal(piece["phase"].cast(pa.string()).fill_null(""), "connect")
+        _count(ends.unconnected, errors.filter(connecting))
+        _count(ends.bugs, errors.filter(pc.starts_with(errors, CLIENT_BUG)))
+    return ends
+
+
+def _count(counts: Counter[Any], values: pa.ChunkedArray) -> None:
+    # In the order in which they first came, in which those of equal number are told.
+    for row in pc.value_counts(values.combine_chunks()).to_pylist():
+        counts[row["values"]] += row["counts"]
+
+
+def _unreached(ends: _Ends) -> Iterator[str]:
     """Report a cluster that no client reached: it has kept no promise, and broken none."""
-    table = tables["transactions"]
-    if not table.num_rows or np.any(codes(table, "type", TYPES) == OK):
+    unconnected = ends.unconnected.total()
+    if not ends.count or ends.ok:
         return
-    connecting = table.filter(pc.equal(table["phase"].cast(pa.string()).fill_null(""), "connect"))
-    if 2 * connecting.num_rows > table.num_rows:
-        counted = Counter(code or "no code" for code in connecting["error"].to_pylist())
-        told = ", ".join(f"{code} {count}" for code, count in counted.most_common(ERRORS_SHOWN))
+    if 2 * unconnected > ends.count:
+        told = ", ".join(
+            f"{code or 'no code'} {count}"
+            for code, count in ends.unconnected.most_common(ERRORS_SHOWN)
+        )
         yield (
-            f"the cluster was unreachable: no transaction succeeded, and {connecting.num_rows} of "
-            f"{table.num_rows} got no connection ({told})"
+            f"the cluster was unreachable: no transaction succeeded, and {unconnected} of "
+            f"{ends.count} got no connection ({told})"
         )
 
 
-def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
-    table = tables["transactions"]
-    ok = codes(table, "type", TYPES) == OK
-    final_ns = dict(setting.phases).get("final-reads")
-    driven = ok if final_ns is None else ok & (ints(table, "invoke_ns") < final_ns)
-    count = int(driven.sum())
+def _vacuous(ends: _Ends, tables: Tables, setting: Setting) -> Iterator[str]:
+    count = ends.driven
     if count < setting.min_ok:
-        before = "" if final_ns is None else " before the final reads"
+        before = " before the final reads" if "final-reads" in dict(setting.phases) else ""
         yield f"vacuous: {count} ok transactions{before}, expected at least {setting.min_ok}"
     if not setting.planned:
         # An import's crashed writes are evidence where they were read: each checker reports
@@ -87,10 +127,10 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
     for f, counts in steps_by_f(tables).items():
         if not counts["ok"]:
             tried = sum(counts.values())
-            yield f"vacuous: no {f!r} ever succeeded (of {tried} tried{_bugs(table)})"
+            yield f"vacuous: no {f!r} ever succeeded (of {tried} tried{_bugs(ends)})"
 
 
-def _overloaded(tables: Tables, setting: Setting) -> Iterator[str]:
+def _overloaded(ends: _Ends, setting: Setting) -> Iterator[str]:
     """Report an open loop that fell behind: the run is evidence, of less load than was asked for.
     Arrivals are a Poisson process, so a short run may miss some.
     """
@@ -99,23 +139,19 @@ def _overloaded(tables: Tables, setting: Setting) -> Iterator[str]:
         return
     span_s = (marks["heal"] - marks["drive"]) / 1e9
     asked = setting.rate_per_s * max(0.0, span_s)
-    invoked = ints(tables["transactions"], "invoke_ns")
-    begun = int(((invoked >= marks["drive"]) & (invoked < marks["heal"])).sum())
     # The variance of a Poisson count is its mean.
-    if begun < (1 - RATE_MISSED_SHARE) * asked - RATE_MISSED_DEVIATIONS * asked**0.5:
+    if ends.begun < (1 - RATE_MISSED_SHARE) * asked - RATE_MISSED_DEVIATIONS * asked**0.5:
         yield (
             f"the load fell behind: {setting.rate_per_s:,.6g} transactions a second were asked "
-            f"for, {begun / span_s:,.4g} were begun (latency counts from their intended start)"
+            f"for, {ends.begun / span_s:,.4g} were begun (latency counts from their intended start)"
         )
 
 
-def _bugs(table: pa.Table) -> str:
+def _bugs(ends: _Ends) -> str:
     """Return the errors that clients and workloads raised and the store did not, as an explanation
     of why nothing succeeded; empty where there was none.
     """
-    errors = table["error"].cast(pa.string()).fill_null("")
-    counted = Counter(errors.filter(pc.starts_with(errors, CLIENT_BUG)).to_pylist())
-    told = ", ".join(f"{code} {count}" for code, count in counted.most_common(ERRORS_SHOWN))
+    told = ", ".join(f"{code} {count}" for code, count in ends.bugs.most_common(ERRORS_SHOWN))
     return f"; {told}" if told else ""
 
 
@@ -126,16 +162,14 @@ def _proven_here(tables: Tables) -> list[dict[str, Any]]:
     return [row for row in tables["faults"].to_pylist() if row["state"] != FaultState.RECORDED]
 
 
-def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
+def _not_recovered(ends: _Ends, tables: Tables) -> Iterator[str]:
     """Report that no transaction invoked after the last heal succeeded: the store's recovery is
     unproven.
     """
     healed = [row["healed_ns"] for row in _proven_here(tables) if row["healed_ns"]]
     if not healed:
         return
-    table = tables["transactions"]
-    ok = codes(table, "type", TYPES) == OK
-    if not np.any(ints(table, "invoke_ns")[ok] >= max(healed)):
+    if ends.last_ok_ns is None or ends.last_ok_ns < max(healed):
         yield f"no ok transaction after the last heal at {seconds(max(healed))}"
 
 

@@ -22,7 +22,7 @@ declares ``Kernel.numbers``, only those of its split, which the split itself tel
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -150,10 +150,17 @@ class Kernel:
 
 
 class Lookup(Protocol):
-    """Fetches the few operations that an explanation shows in full."""
+    """Fetches the few operations that an explanation shows in full, and transactions a part at a
+    time.
+    """
 
     def operations(self, txns: tuple[int, ...]) -> dict[int, RecordedOperation]:
         """Return the operations ``txns`` by transaction."""
+
+    def pieces(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        """Yield ``columns`` of the transactions in their order, a part in memory at a time and at
+        least one: a table of them all grows with the history.
+        """
 
 
 @attrs.frozen(kw_only=True)

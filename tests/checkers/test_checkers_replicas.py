@@ -87,12 +87,12 @@ def said(
 ) -> Part:
     tables = {
         "faults": pa.Table.from_pylist(list(faults), schema=FAULTS),
-        "transactions": pa.table({"invoke_ns": pa.array(begun_ns, pa.int64())}),
         "states": pa.Table.from_pylist(list(states), schema=STATES),
         "logs": pa.Table.from_pylist(list(logs), schema=LOGS),
         "events": pa.Table.from_pylist(list(events), schema=EVENTS),
     }
-    source = Source.of_tables(pa.table({"txn": pa.array([], pa.int64())}))
+    txns = {"txn": pa.array(range(len(begun_ns)), pa.int64())}
+    source = Source.of_tables(pa.table(txns | {"invoke_ns": pa.array(begun_ns, pa.int64())}))
     return CHECKER.judge(tables, setting, source)
 
 

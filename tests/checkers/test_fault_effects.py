@@ -73,7 +73,7 @@ def told(*rows: dict[str, Any]) -> pa.Table:
 
 
 def effect(faults: pa.Table, events: pa.Table, *spans: Span) -> Effect:
-    (found,) = effects(transactions(*spans), faults, events)
+    (found,) = effects([transactions(*spans)], faults, events)
     return found
 
 
@@ -109,7 +109,9 @@ def test_the_fewest_open_are_what_counting_moment_by_moment_gives(
 
     counted = min(sum(a <= moment < b for a, b in spans) for moment in range(first, last + 1))
 
-    assert least_open(begun, ended, first, last) == counted
+    assert least_open([(begun, ended)], first, last) == counted
+    halves = [(begun[:5], ended[3:]), (begun[5:], ended[:3])]
+    assert least_open(halves, first, last) == counted
 
 
 def test_who_took_over_is_told_for_each_role_of_the_targets() -> None:
