@@ -38,6 +38,7 @@ fact                     claim                 holds if
 ``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more, and its
                                                ends are on majorities
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
+``Inspection``           invariants-hold       the program finds its own state consistent
 ``SnapshotRead``         snapshot-stable       no version between the one read and the time of the
                                                snapshot is committed, before or after
 ``TimestampOrder``       snapshot-stable       the first timestamp is above the second
@@ -76,6 +77,7 @@ class Claim(enum.StrEnum):
     ONE_OUTCOME = "one-outcome"
     SNAPSHOT_STABLE = "snapshot-stable"
     NEEDED_ENTRIES = "needed-entries"
+    INVARIANTS_HOLD = "invariants-hold"
 
 
 ANOMALIES: Mapping[Claim, str] = MappingProxyType(
@@ -91,6 +93,7 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.ONE_OUTCOME: "two-outcomes",
         Claim.SNAPSHOT_STABLE: "snapshot-overtaken",
         Claim.NEEDED_ENTRIES: "needless-entries",
+        Claim.INVARIANTS_HOLD: "broken-invariant",
     }
 )
 """The anomaly that a broken claim of each kind is reported as."""
@@ -253,6 +256,15 @@ class RecoveredLog(Fact, frozen=True, gc=False):
     vote: str | None
     last_term: int
     last_index: int
+
+
+class Inspection(Fact, frozen=True, gc=False):
+    """The program has looked at the invariants of its replica of ``group``: ``problem`` is one that
+    does not hold; empty where all do.
+    """
+
+    group: str
+    problem: str
 
 
 # Of entries of a log.

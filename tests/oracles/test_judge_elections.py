@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oracles.toy_store import LOG, Bench, broken, details
+from oracles.toy_store import LOG, Bench, broken, details, judged
 
 from clusters.providers.sim.disk import SimDisk
-from harness.protocols.claims import RecoveredLog
+from harness.protocols.claims import Claim, Inspection, RecoveredLog
 
 
 def test_a_vote_goes_to_no_member_that_lacks_what_the_voter_has() -> None:
@@ -232,3 +232,17 @@ def test_nothing_that_counts_goes_with_a_deleted_file() -> None:
 
     (found,) = details(act)
     assert found.detail == "log is deleted, and with it the vote of term 2 of p"
+
+
+def test_what_a_node_finds_wrong_with_itself_is_a_broken_promise() -> None:
+    async def whole(bench: Bench) -> None:
+        bench.declare("n1", Inspection("p", ""))
+
+    async def with_a_problem(bench: Bench) -> None:
+        bench.declare("n1", Inspection("p", "entry 7 follows entry 5"))
+
+    assert judged(whole).judged[Claim.INVARIANTS_HOLD] == 1
+    assert broken(whole) == []
+    (found,) = details(with_a_problem)
+    assert (found.claim, found.node) == (Claim.INVARIANTS_HOLD, "n1")
+    assert found.detail == "of p: entry 7 follows entry 5"

@@ -15,6 +15,7 @@ import msgspec
 from clusters.reference.claims.durable_facts import LogReader, entry_mark, generation_name, root_of
 from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.claims.raft_claims import RaftClaims, begun_claim
+from clusters.reference.node import declarations
 from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer, Recovery
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
@@ -87,6 +88,7 @@ from harness.protocols.claims import (
     Claim,
     Command,
     Fact,
+    Inspection,
     LeaseRenewal,
     LockGrant,
     LockRelease,
@@ -160,6 +162,8 @@ class ReferenceClaims:
             return [("LocksRelease", unlocked)]
         if isinstance(event, Recovery):
             return [("Recovery", _recovered(event))]
+        if isinstance(event, declarations.Inspection):
+            return [("Inspection", Inspection(event.group, event.problem or ""))]
         if isinstance(event, PrimaryAnswer):
             facts = (
                 self._of_transaction(event.body, event.answer),

@@ -1,5 +1,6 @@
 """What a primary declares of its transactions: the answers that it gives, and the locks that it
-gives up.
+gives up; and what a replica declares of itself: with what it begins, and whether its invariants
+hold.
 
 A primary may be its own coordinator: then no message tells what it granted. A simulation listens
 here, and holds every answer against those before it; on a real machine a declaration is one look at
@@ -42,7 +43,16 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
 
 
-Listener = Callable[[PrimaryAnswer | LocksRelease | Recovery], None]
+class Inspection(msgspec.Struct, frozen=True):
+    """The invariants of a replica of ``group`` were looked at: ``problem`` is the first one that
+    does not hold.
+    """
+
+    group: str
+    problem: str | None
+
+
+Listener = Callable[[PrimaryAnswer | LocksRelease | Recovery | Inspection], None]
 
 # By context as planted bugs are: nodes of one process declare each for itself.
 _listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar(
@@ -69,6 +79,13 @@ def recovered(recovery: Callable[[], Recovery]) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(recovery())
+
+
+def inspected(inspection: Callable[[], Inspection]) -> None:
+    """The state of a replica here is told; ``inspection`` is made where it is listened to."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(inspection())
 
 
 def listen(listener: Listener) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
+from clusters.reference.node import declarations
 from clusters.reference.node.config import Config
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import Group
@@ -182,6 +184,7 @@ class Reporter:
             if again or self._installing(group):
                 continue
             replica = self._replica(group, room)
+            declarations.inspected(partial(self._inspection, group))
             if whole:
                 content = await content_digest(group.content())
                 replica = msgspec.structs.replace(replica, content=content)
@@ -192,6 +195,13 @@ class Reporter:
             boot=self._runtime.boot,
             replicas=tuple(replicas),
         )
+
+    def _inspection(self, group: Group) -> declarations.Inspection:
+        problem = group.raft.invariants()
+        replica = None if group.partition is None else self._replicas.replicas.get(group.partition)
+        if problem is None and replica is not None:
+            problem = replica.primary.locks.broken()
+        return declarations.Inspection(group.name, problem)
 
     def _installing(self, group: Group) -> bool:
         """Whether the group applied a snapshot whose mark is still on its way to the disk."""

@@ -33,6 +33,7 @@ from harness.protocols.claims import (
     CommitLearnt,
     DiskReader,
     Fact,
+    Inspection,
     LeaderLog,
     LeaseRenewal,
     LockGrant,
@@ -153,6 +154,9 @@ class Judge:
             claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
         elif isinstance(fact, RecoveredLog):
             claim, text = Claim.KNOWN_AFTER_CRASH, durability.recovered(disk, fact)
+        elif isinstance(fact, Inspection):
+            told = f"of {fact.group}: {fact.problem}" if fact.problem else ""
+            claim, text = Claim.INVARIANTS_HOLD, told
         else:
             self._judge_transaction(disk, message, fact)
             return

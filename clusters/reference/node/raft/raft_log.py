@@ -242,6 +242,11 @@ class Log:
                 f"marks out of order: durable {self._durable}, handed {self._handed}, "
                 f"last {self.last_index}"
             )
+        for index, config in self._configs[1:]:
+            held = self.between(index, index)
+            # One that stays behind its entry would decide by members that nothing names.
+            if not held or not held[0].config or configuration.decode(held[0].data) != config:
+                return f"{config} counts from {index} on, and the entry there does not say so"
         # The base is the entry before the first: terms must not fall behind it either.
         before = Entry(self._base.term, self._base.index, b"")
         for entry in self._entries:
