@@ -283,7 +283,7 @@ class TimestampOrder(Fact, frozen=True, gc=False):
 class LoggedWrites(Fact, frozen=True):
     """The entry was proposed by a primary of ``group`` under ``epoch``, with writes of ``txn`` to
     ``keys``. With ``others`` it commits, and these are the groups beside this one that are prepared
-    for it.
+    for it. It does nothing behind the command ``void_after`` in the same log.
     """
 
     group: str
@@ -291,6 +291,7 @@ class LoggedWrites(Fact, frozen=True):
     txn: str
     keys: tuple[bytes, ...]
     others: tuple[str, ...] | None = None
+    void_after: str = ""
 
 
 class TransactionEnd(Fact, frozen=True, gc=False):

@@ -296,3 +296,33 @@ def test_locks_are_given_up_once_what_they_protect_is_certain() -> None:
         "T-put:1 gives up its locks in p, with writes in entry 1, and the synced disks of 1 of 3 "
         "voters hold it"
     )
+
+
+def test_a_commit_behind_its_abort_needs_no_locks() -> None:
+    """A participant has asked home, and the abort went before a commit that was on its way."""
+    release, grant = LockRelease("p", 1, "T-put:1"), LockGrant("p", 1, "T-put:1", b"k", True)
+
+    async def aborted(bench: Bench, *certain: str) -> None:
+        bench.declare("n1", grant)
+        for node in certain:
+            await bench.write(node, "p 1 1 undo")
+        bench.declare("n1", release)
+        bench.declare("n1", LockGrant("p", 1, "another", b"k", True))
+        await bench.write("n2", "p 2 1 put:1")
+
+    async def certainly(bench: Bench) -> None:
+        await aborted(bench, "n1", "n2")
+
+    async def on_one_disk(bench: Bench) -> None:
+        await aborted(bench, "n1")
+
+    async def while_it_is_on_its_way(bench: Bench) -> None:
+        bench.declare("n1", grant)
+        for node in ("n1", "n2"):
+            await bench.write(node, "p 1 1 undo")
+        await bench.write("n1", "p 2 1 put:1")
+        bench.declare("n1", release)
+
+    assert broken(certainly) == []
+    assert broken(while_it_is_on_its_way) == []
+    assert {claim for claim, _, _ in broken(on_one_disk)} == {"lock-exclusive", "lock-kept"}

@@ -8,7 +8,7 @@ A,B [whole]`` or ``GROUP begins SUCCESSOR``, its next generation. A message is `
 INDEX TERM ...``, ``committed GROUP TERM INDEX``, ``learnt GROUP INDEX``, ``done COMMAND@GROUP ...``
 or ``acts GROUP [EPOCH]``. In the log of ``p``, ``renew:HOLDER:MS`` and ``grant:GROUP:HOLDER:EPOCH``
 are commands, the former with the time of its sending by the holder's wall clock; ``put:EPOCH``
-writes a key.
+writes a key, unless ``undo`` comes before it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _of_leases(command: str) -> tuple[Fact, ...]:
         case ["grant", group, holder, epoch]:
             return (PrimaryGrant(group, holder, int(epoch)),)
         case ["put", epoch]:
-            return (LoggedWrites("p", int(epoch), f"T-{command}", (b"k",), ()),)
+            written = LoggedWrites("p", int(epoch), f"T-{command}", (b"k",), (), "undo")
+            return (written,)
     return ()
 
 

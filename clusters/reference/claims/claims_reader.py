@@ -393,7 +393,8 @@ class ReferenceClaims:
             self._commits.setdefault(command.ts, {})[group] = command
             others = tuple(map(_group, command.participants))
             keys, txn = _keys(command.writes), str(command.txn)
-            written = LoggedWrites(group, command.epoch, txn, keys, others)
+            void_after = _abort_name(txn)
+            written = LoggedWrites(group, command.epoch, txn, keys, others, void_after)
             return (
                 Command(_commit_name(command.ts), str(command.txn)),
                 written,
@@ -404,6 +405,8 @@ class ReferenceClaims:
             self._prepares[(group, txn)] = command
             written = LoggedWrites(group, command.epoch, txn, _keys(command.writes))
             return Command(_prepare_name(txn), txn), written
+        if isinstance(command, commands.Abort):
+            return (Command(_abort_name(str(command.txn))),)
         if isinstance(command, commands.Finish):
             txn = str(command.txn)
             ended = TransactionEnd(group, txn), Outcome(txn, command.ts or None)
@@ -582,6 +585,10 @@ def _commit_name(ts: int) -> str:
 
 def _prepare_name(txn: str) -> str:
     return f"prepare of {txn}"
+
+
+def _abort_name(txn: str) -> str:
+    return f"abort of {txn}"
 
 
 def _finish_name(txn: str) -> str:

@@ -53,7 +53,7 @@ class Durability:
         self._places: dict[tuple[str, str], list[Place]] = {}  # of commands
         self._parts: dict[str, dict[Place, tuple[str, ...]]] = {}  # group: transactions of entries
         # Entries with writes, by group, transaction and the epoch of their primary: the last one.
-        self._writes: dict[tuple[str, str, int], Place] = {}
+        self._writes: dict[tuple[str, str, int], tuple[Place, LoggedWrites]] = {}
         self._origins: dict[str, _Origin] = {}  # of generations but the first
         self._generations: dict[str, list[str]] = {}  # root: the later ones
 
@@ -291,7 +291,8 @@ class Durability:
             self._parts.setdefault(group, {})[(entry.index, entry.mark)] = parts
         for fact in entry.says:
             if isinstance(fact, LoggedWrites):
-                self._writes[(group, fact.txn, fact.epoch)] = entry.index, entry.mark
+                place = entry.index, entry.mark
+                self._writes[(group, fact.txn, fact.epoch)] = place, fact
             elif isinstance(fact, Command):
                 places = self._places.setdefault((group, fact.name), [])
                 if (entry.index, entry.mark) not in places:
@@ -301,14 +302,21 @@ class Durability:
         """The primary that has proposed writes of a transaction gives its locks up: by then they
         are certain. Where they are of no majority they may yet be, and under no lock.
         """
-        place = self._writes.get((fact.group, fact.txn, fact.epoch))
-        if place is None or fact.group in self._generations:
+        found = self._writes.get((fact.group, fact.txn, fact.epoch))
+        if found is None or fact.group in self._generations:
             return None
+        place, written = found
         lacking = self._lives.shortfall(fact.group, *place)
-        if not lacking:
+        if not lacking or self.is_void(written):
             return ""
         text = f"{fact.txn} gives up its locks in {fact.group}, with writes in entry {place[0]}"
         return f"{text}, and {lacking}"
+
+    def is_void(self, fact: LoggedWrites) -> bool:
+        """Whether what voids ``fact`` is certain. Where that came behind it in the log, ``fact``
+        was certain before, and its locks were free to go.
+        """
+        return bool(fact.void_after) and not self._uncertain(fact.group, fact.void_after)
 
     def acknowledged(self, fact: Acknowledgement) -> str:
         """All commands of a transaction are on majorities."""

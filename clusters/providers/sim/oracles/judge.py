@@ -177,6 +177,8 @@ class Judge:
         elif isinstance(fact, TransactionEnd):
             self._locks.finished(fact)
         elif isinstance(fact, LoggedWrites):
+            if self._durability.is_void(fact):
+                return
             shared, lost = self._locks.written(fact)
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, shared)
             self._conclude(Claim.LOCK_KEPT, node, message, lost)
