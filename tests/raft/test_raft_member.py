@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from random import Random
 
 import pytest
 from raft_net import Net
@@ -93,6 +94,41 @@ def leader(*terms: int, **settings: object) -> Raft:
 
 
 # -- votes: Raft 5.2, 5.4.1
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("pre", [True, False])
+def test_a_round_that_was_refused_is_tried_again_sooner_than_one_without_answers(
+    pre: bool, voters: int
+) -> None:
+    def waited(seed: int, *, refused: bool) -> int:
+        """The ticks from a round, of which nothing more is heard, to the next one."""
+        names = tuple(f"n{number + 1}" for number in range(voters))
+        config = RaftConfig(node="n1", voters=names)
+        raft = Raft(config=config, hard_state=HardState(1), entries=log_of(1), random=Random(seed))
+        while raft.role is Role.FOLLOWER:
+            raft.tick()
+        finish(raft)
+        if not pre:
+            for name in names[1 : voters // 2 + 1]:
+                raft.step(VoteReply(name, raft.term + 1, True, True))
+            assert raft.role is Role.CANDIDATE
+            finish(raft)
+        if refused:
+            # With three voters the last one may be gone: the round is decided by nothing then.
+            raft.step(VoteReply("n2", raft.term, False, pre))
+        for ticks in range(1, 100):
+            raft.tick()
+            if any(isinstance(message, VoteRequest) for message in finish(raft)):
+                return ticks
+        raise AssertionError("no other round")
+
+    refused = [waited(seed, refused=True) for seed in range(60)]
+    silent = [waited(seed, refused=False) for seed in range(60)]
+
+    # The range is as wide, so that two that were in each other's way part as surely.
+    assert (min(refused), max(refused)) == (3, 12)
+    assert (min(silent), max(silent)) == (10, 19)
 
 
 @pytest.mark.parametrize(

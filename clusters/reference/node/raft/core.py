@@ -682,6 +682,7 @@ class Raft:
         if result is Vote.LOST:
             reached("election lost")
             self._follow(self.term, leader=None)
+            self._timer.retry(self._now)
         elif result is Vote.WON and election.pre:
             self._campaign(pre=False)
         elif result is Vote.WON:
@@ -765,8 +766,12 @@ class Raft:
             self._follow(reply.term, leader=None)
             return
         if self._election is not None and self._election.asked_for(reply):
-            self._election = self._election.counting(reply)
-            self._conclude(self._election)
+            election = self._election = self._election.counting(reply)
+            self._conclude(election)
+            # With a voter that is gone no answer more may come to a split round.
+            if not reply.granted and self._election is election:
+                reached("election refused by a voter")
+                self._timer.retry(self._now)
 
     # -- replication
 

@@ -46,7 +46,8 @@ class ElectionTimer:
     """Counts the ticks since a member last had a reason to wait for its leader.
 
     The timeout lies between ``election_ticks`` and twice that, and is drawn anew at each restart,
-    so that split votes end (Raft 5.2).
+    so that split votes end (Raft 5.2). A round that others refuse needs no such patience: the
+    leader that it waited for is gone, or the pre-vote that comes next disturbs none.
     """
 
     def __init__(self, election_ticks: int, rng: random.Random) -> None:
@@ -57,6 +58,14 @@ class ElectionTimer:
         """Wait from tick ``now`` on, for a timeout that is drawn now."""
         self._started = now
         self._timeout = self._election_ticks + self._random.randrange(self._election_ticks)
+
+    def retry(self, now: int) -> None:
+        """Wait from tick ``now`` on as long as two that were in each other's way need to part: the
+        range is as wide as that of a whole timeout, and begins once slow disks have a vote.
+        """
+        self._started = now
+        least = 1 + self._election_ticks // 4
+        self._timeout = least + self._random.randrange(self._election_ticks)
 
     def extend(self, now: int) -> None:
         """The leader lives at tick ``now``: wait from there on, as long as drawn before."""
