@@ -18,6 +18,9 @@ from pathlib import Path
 import pytest
 from small_campaign import PLAN
 
+from harness.history.manifest import SEALED, read_manifest
+from harness.run.directory import RunDirectory
+
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 MOMENTS = int(os.environ.get("FIREDRILL_INTERRUPTS", "0"))
 """How many, for each command and executor, where that is set; 40 are the whole proof."""
@@ -26,6 +29,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GONE_LIMIT_S = 5.0 if MOMENTS else 30.0  # the proof has the machine to itself
 COMMAND_LIMIT_S = 240.0
 MARK = "FIREDRILL_TEST_MARK"
+CALM = ["--set", "nemesis.mix=[]", "--set", "check.min_ok=1"]
 NIGHT = """
 name = "night"
 plan = "base.toml"
@@ -151,28 +155,27 @@ RUN_ON = ["local", *([pytest.param("spark", marks=pytest.mark.spark)] if MOMENTS
 @pytest.mark.parametrize("executor", RUN_ON)
 def test_a_run_that_is_ended_at_any_moment_leaves_nothing(executor: str, tmp_path: Path) -> None:
     command = [FIREDRILL, "run", "--provider", "process", "--nodes", "3", "--duration", "3"]
-    calm = ["--set", "nemesis.mix=[]", "--set", "check.min_ok=1"]
 
-    interrupted_everywhere(f"run {executor}", [*command, "--executor", executor, *calm], tmp_path)
+    interrupted_everywhere(f"run {executor}", [*command, "--executor", executor, *CALM], tmp_path)
 
 
 def ended_by(
-    number: signal.Signals, command: list[str | Path], cwd: Path, begun: Callable[[], bool]
+    number: signal.Signals, command: list[str | Path], cwd: Path, begun: Callable[[str], bool]
 ) -> int:
-    """The exit code of ``command``, which got ``number`` once it had ``begun``; of its processes
-    none is left then.
+    """The exit code of ``command``, which got ``number`` once it had ``begun``, asked with the mark
+    of its processes; of these none is left then.
     """
     mark = secrets.token_hex(8)
     child = subprocess.Popen(
         command,
         cwd=cwd,
         stdout=(cwd / "out").open("w"),
-        stderr=subprocess.DEVNULL,
+        stderr=(cwd / "err").open("w"),
         env={**os.environ, MARK: mark},
     )
     try:
         until_s = time.monotonic() + COMMAND_LIMIT_S
-        while not begun() and child.poll() is None and time.monotonic() < until_s:
+        while not begun(mark) and child.poll() is None and time.monotonic() < until_s:
             time.sleep(0.05)  # another process's file: there is nothing to wait on
         child.send_signal(number)
         code = child.wait(GONE_LIMIT_S)
@@ -184,11 +187,41 @@ def ended_by(
     return code
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "number"), [("check", signal.SIGTERM), ("run", signal.SIGINT)])
+def test_what_is_interrupted_while_spark_judges_says_so_and_leaves_nothing(
+    command: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "history.edn").write_text(HISTORY)
+    whole: dict[str, list[str | Path]] = {
+        "check": [FIREDRILL, "check", "history.edn"],
+        "run": [FIREDRILL, "run", "--provider", "sim", "--duration", "3", *CALM],
+    }
+
+    def begun(mark: str) -> bool:
+        judged = "judging " in (tmp_path / "err").read_text()
+        return judged and any("java" in line.split()[0] for line in marked(mark).values())
+
+    code = ended_by(number, [*whole[command], "--executor", "spark"], tmp_path, begun)
+
+    *_, last = (tmp_path / "err").read_text().splitlines()
+    assert code == 130, last
+    assert last.startswith("firedrill: interrupted")
+    if command == "run":
+        sealed = RunDirectory((tmp_path / "runs" / "latest").resolve())
+        assert last.endswith(
+            f"the run is sealed; 'firedrill check {Path('runs') / sealed.root.name}' judges it"
+        )
+        assert read_manifest(sealed).state == SEALED
+        assert not sealed.verdict.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_server_that_is_ended_ends_in_order(number: signal.Signals, tmp_path: Path) -> None:
     told = tmp_path / "out"
 
-    def begun() -> bool:
+    def begun(_: str) -> bool:
         return told.exists() and "http://" in told.read_text()
 
     assert ended_by(number, [FIREDRILL, "serve", "--port", "0"], tmp_path, begun) == 0
@@ -200,7 +233,7 @@ def test_a_night_that_is_ended_writes_what_it_has(number: signal.Signals, tmp_pa
     (tmp_path / "night.toml").write_text(NIGHT)
     night = tmp_path / "runs" / "campaigns" / "night-20261101"
 
-    def begun() -> bool:
+    def begun(_: str) -> bool:
         return any((tmp_path / "runs").glob("2*/chunks"))
 
     command = [FIREDRILL, "nightly", "night.toml", "--night", "2026-11-01"]
