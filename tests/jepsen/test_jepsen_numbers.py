@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from checkers.engine.analyze import checkers_named, judge
 from checkers.engine.source import Source
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, TIME_LIMIT_NS
+from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, LOWEST_KEY, TIME_LIMIT_NS
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.protocols.checker import Setting
 
@@ -30,9 +31,8 @@ JSON = """\
 {"type":"ok","f":"txn","process":1000,"time":90000,"index":1003,"value":[["r",KEY,[READ]]]}
 """
 USUAL = {"PROCESS": "0", "TIME": "60000", "INDEX": "1000", "KEY": "5", "VALUE": "7", "READ": "7"}
-NAMES_FROM = INT64_MIN + (1 << 20)  # keys below stand for names
 BOUNDS = {
-    "KEY": (NAMES_FROM, INT64_MAX),
+    "KEY": (LOWEST_KEY, INT64_MAX),
     "VALUE": (INT64_MIN, INT64_MAX),
     "READ": (INT64_MIN, INT64_MAX),
     "PROCESS": (INT64_MIN, INT64_MAX),
@@ -43,7 +43,7 @@ WRONG_EVERYWHERE = [
     *("1e400", "-1e400", "1e3", "1E+2", "1.0", "1.5", "-0.0", "0x10", "1_000"),
     *(str(INT64_MAX + 1), str(INT64_MIN - 1), str(1 << 64), "9" * 5_000, f"-{'9' * 5_000}"),
 ]
-INTEGERS = {str(n): n for n in (0, 7, -1, 1000, INT64_MAX, INT64_MIN, NAMES_FROM)} | {"-0": 0}
+INTEGERS = {str(n): n for n in (0, 7, -1, 1000, INT64_MAX, INT64_MIN, LOWEST_KEY)} | {"-0": 0}
 # What each format has besides; ``None`` is no integer.
 OF_EDN = {
     **dict.fromkeys(("##NaN", "##Inf", "##-Inf", "1M", "1/2", "007", "1.0M", "##nan"), None),
@@ -75,7 +75,8 @@ def outcome_of(history: ImportedHistory) -> Outcome:
 
 
 def values_at(history: ImportedHistory, place: str) -> list[int]:
-    steps = history.micro_ops(0)
+    splits = range(history.manifest.splits)  # a key is in one of them
+    steps = pa.concat_tables([history.micro_ops(number) for number in splits])
     if place == "READ":
         return [each for read in steps["elements"].drop_null().to_pylist() for each in read]
     return steps[place.lower()].drop_null().unique().to_pylist()
