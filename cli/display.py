@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.history.records import OpType
+from harness.protocols.conflicts import Ends
 from harness.protocols.promise import REFUSED
 from harness.run.progress import Progress
 from harness.text import inert
@@ -123,28 +124,22 @@ class Tally:
             return None
         return max(0.0, self._drive_s - (self._now() - self.entered_s))
 
-    def ended(self) -> dict[str, int]:
-        """Return the completed transactions as they are shown, in this order: ``ok``, those that
-        were ``REFUSED``, ``fail`` and ``info``.
-        """
-        ok, *others = ((kind.value, count) for kind, count in self.counts.items())
-        return dict([ok, (REFUSED, self.conflicts), *others])
+    def ended(self) -> Ends:
+        """Return how the completed transactions ended."""
+        return Ends(
+            ok=self.counts[OpType.OK],
+            conflicts=self.conflicts,
+            fail=self.counts[OpType.FAIL],
+            info=self.counts[OpType.INFO],
+            # A copy, since the panel is drawn on another thread than the one that counts.
+            errors=dict(self.errors),
+        )
 
     def rate_per_s(self) -> float:
         """Return ok operations a second, since the last call that is at least a window old or since
         the phase began.
         """
         return self._rate.of(self._now(), self.counts[OpType.OK])
-
-    def top_errors(self) -> str:
-        """Return the commonest error codes with their counts."""
-        # A copy, since the panel is drawn on another thread than the one that counts.
-        ordered = sorted(dict(self.errors).items(), key=lambda item: (-item[1], item[0]))
-        shown = ", ".join(
-            f"{inert(code, FIELD_CHARS)} {count}" for code, count in ordered[:ERRORS_SHOWN]
-        )
-        rest = len(ordered) - ERRORS_SHOWN
-        return f"{shown} and {rest} more" if rest > 0 else shown
 
     def faults(self) -> str:
         """Return the faults in force."""
@@ -211,10 +206,10 @@ class PlainDisplay:
     def _summary(self) -> str:
         tally = self._tally
         ended = tally.ended()
-        if not any(ended.values()):
+        if not any(ended.counts.values()):
             return f"{tally.phase}: still at it"
-        counts = ", ".join(f"{count} {name}" for name, count in ended.items())
-        errors, faults = tally.top_errors(), tally.faults()
+        counts = ", ".join(f"{count} {name}" for name, count in ended.counts.items())
+        errors, faults = ended.commonest_text(ERRORS_SHOWN), tally.faults()
         return "; ".join(
             part
             for part in (
@@ -320,9 +315,10 @@ class LiveDisplay:
         grid.add_row("phase", Text(inert(tally.phase, FIELD_CHARS), style="bold"))
         grid.add_row("time", time_text)
         grid.add_row("rate", f"{tally.rate_per_s():,.0f} ok/s")
-        for name, count in tally.ended().items():
+        ended = tally.ended()
+        for name, count in ended.counts.items():
             grid.add_row(name, Text(f"{count:,}", style=STYLES[name]))
         # Text, never markup: a store's "[red]" is shown, not obeyed.
-        grid.add_row("errors", Text(tally.top_errors() or "none"))
+        grid.add_row("errors", Text(ended.commonest_text(ERRORS_SHOWN) or "none"))
         grid.add_row("faults", Text(tally.faults() or "none", style="bold" if tally.active else ""))
         return Group(grid, *(Text(note, style="dim") for note in self._notes))

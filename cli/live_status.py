@@ -15,7 +15,6 @@ import msgspec
 from cli.display import Rate, Tally
 from harness.errors import FiredrillError
 from harness.history.files import read_small
-from harness.history.records import OpType
 from harness.run.directory import RunDirectory
 
 FILE = "status.json"
@@ -27,7 +26,7 @@ ERRORS_TOLD = 5
 
 class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is going on. ``left_s`` is the rest of the drive phase, ``counts`` the completed
-    transactions by how they ended (``Tally.ended``), ``errors`` the commonest codes, ``faults``
+    transactions by how they ended (``Ends.counts``), ``errors`` the commonest codes, ``faults``
     those in force.
     """
 
@@ -74,15 +73,14 @@ class StatusFile:
 
     def _write(self, run: RunDirectory) -> None:
         tally = self._tally
-        # Copies, since the run counts on another thread.
-        errors = sorted(dict(tally.errors).items(), key=lambda item: (-item[1], item[0]))
+        ended = tally.ended()
         told = LiveStatus(
             phase=tally.phase,
             elapsed_s=tally.elapsed_s,
             left_s=tally.left_s,
-            rate_per_s=self._rate.of(tally.elapsed_s, tally.counts[OpType.OK]),
-            counts=tally.ended(),
-            errors=dict(errors[:ERRORS_TOLD]),
+            rate_per_s=self._rate.of(tally.elapsed_s, ended.ok),
+            counts=ended.counts,
+            errors=ended.commonest(ERRORS_TOLD),
             faults=tally.active,
         )
         # Not synced: what a reader sees a second late is no evidence.

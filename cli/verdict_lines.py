@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -18,9 +17,8 @@ from harness.history.layout import FAULTS, TRANSACTIONS, table_path
 from harness.history.manifest import read_manifest
 from harness.history.records import OpType
 from harness.plan import plan as plans
-from harness.protocols.conflicts import conflict_codes
+from harness.protocols.conflicts import ends
 from harness.protocols.finding import Finding
-from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import Verdict
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
@@ -97,7 +95,7 @@ def _places(finding: Finding, table: pa.Table) -> Iterator[str]:
 
 def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.Table) -> str:
     """Say in one line what was driven, how it ended, how long it took, and what was broken."""
-    parts = [_ended(table, conflict_codes(manifest.declaration))]
+    parts = [ends(manifest.declaration, table).text(ERRORS_SHOWN)]
     if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
         took = series.overall(series.by_type(table)[OpType.OK])
         if took:
@@ -121,33 +119,6 @@ def _plan(run: RunDirectory, manifest: Manifest) -> str:
         f"{manifest.workload}, seed {plan.seed}, {cluster.nodes} nodes ({cluster.provider}), "
         f"{drive.duration_s:g} s"
     )
-
-
-def _ended(table: pa.Table, gave_way: Collection[str]) -> str:
-    """Count the transactions by their ends, those that failed with a code of ``gave_way`` apart,
-    and name the commonest other errors.
-    """
-    counts, errors = _counted(table["type"]), _counted(table["error"].drop_null())
-    failed = table.filter(pc.equal(table["type"].cast(pa.string()), OpType.FAIL.value))
-    of_failed = _counted(failed["error"].drop_null())
-    conflicts = sum(of_failed[code] for code in gave_way)
-    counts[OpType.FAIL.value] -= conflicts
-    errors.subtract({code: of_failed[code] for code in gave_way})
-    errors = +errors
-    ok, *others = (f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
-    refused = [f"{conflicts:,} {REFUSED}"] if conflicts else []
-    told = ", ".join([ok, *refused, *others])
-    if not errors:
-        return told
-    most = ", ".join(f"{inert(code)} {n:,}" for code, n in errors.most_common(ERRORS_SHOWN))
-    rest = len(errors) - ERRORS_SHOWN
-    return f"{told} ({most}{f' and {rest} more' if rest > 0 else ''})"
-
-
-def _counted(column: pa.ChunkedArray) -> Counter[str]:
-    """Count the values without making an object of each row."""
-    found = pc.value_counts(column.cast(pa.string()))
-    return Counter(dict(zip(*(found.field(at).to_pylist() for at in (0, 1)), strict=True)))
 
 
 def _broken(run: RunDirectory) -> str:

@@ -15,11 +15,11 @@ from markupsafe import Markup
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import FaultState, OpType
-from harness.protocols.conflicts import conflict_codes, conflicts
+from harness.protocols.conflicts import conflicts, ends
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.procedures import NodeStep, node_steps, step_rows
-from harness.protocols.promise import REFUSED, Declaration
+from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
 from harness.run.change_recorder import read_changes
 from harness.run.directory import Origin
@@ -63,7 +63,6 @@ HEADINGS = {
     "kind": "transactions by kind",
 }
 UNJUDGED = "this run was not analyzed yet; check it to get a verdict"
-UNPROVEN = frozenset({FaultState.UNPROVEN, FaultState.SKIPPED})
 
 
 @attrs.frozen(kw_only=True)
@@ -298,27 +297,10 @@ def _recorded(material: RunData) -> str:
 
 
 def _happened(material: RunData) -> str:
-    table = material.transactions
-    counts = Counter(table["type"].to_pylist())
-    final = _final_reads(material)
-    failed = table.filter(pc.equal(table["type"].cast("string"), OpType.FAIL.value))
-    errors = Counter(failed["error"].cast("string").drop_null().to_pylist())
-    refused = sum(errors.pop(code, 0) for code in conflict_codes(material.manifest.declaration))
-    told = [f"{counts[OpType.OK]:,} ok{f' ({final:,} of them final reads)' if final else ''}"]
-    if refused:
-        told.append(f"{refused:,} {REFUSED}")
-    told.append(f"{counts[OpType.FAIL] - refused:,} fail{_commonest(errors)}")
-    told.append(f"{counts[OpType.INFO]:,} info")
-    return f"{table.num_rows:,} transactions: {', '.join(told)}."
-
-
-def _commonest(errors: Counter[str]) -> str:
-    """Name the commonest of ``errors`` with their counts."""
-    ordered = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"{inert(code)} {count:,}" for code, count in ordered[:ERRORS_SHOWN]]
-    rest = len(ordered) - ERRORS_SHOWN
-    shown += [f"{rest} other codes"] if rest > 0 else []
-    return f" ({', '.join(shown)})" if shown else ""
+    table, final = material.transactions, _final_reads(material)
+    of_ok = f"{final:,} of them final reads" if final else ""
+    told = ends(material.manifest.declaration, table).text(ERRORS_SHOWN, of_ok)
+    return f"{table.num_rows:,} transactions: {told}."
 
 
 def _final_reads(material: RunData) -> int:

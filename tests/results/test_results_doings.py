@@ -134,4 +134,4 @@ def test_the_head_says_what_refused_the_transactions_that_failed(tmp_path: Path)
 
     head = page(attrs.evolve(material, transactions=table)).tested[1]
 
-    assert " 8 fail (TX-CONFLICT 3, A 2, B 1, 2 other codes), " in head
+    assert " 8 fail, 0 info (TX-CONFLICT 3, A 2, B 1 and 2 more). " in head
