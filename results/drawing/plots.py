@@ -112,8 +112,9 @@ class Scene:
 
     def span_s(self) -> tuple[float, float]:
         """Return the time from the first operation or fault to the last, with a little air."""
-        starts = [o.invoke_s.min() for o in self.operations.values() if o.invoke_s.size]
-        ends = [o.complete_s.max() for o in self.operations.values() if o.complete_s.size]
+        every = [*self.operations.values(), *([] if self.conflicts is None else [self.conflicts])]
+        starts = [o.invoke_s.min() for o in every if o.invoke_s.size]
+        ends = [o.complete_s.max() for o in every if o.complete_s.size]
         starts += [fault.start_s for fault in self.faults]
         ends += [fault.end_s for fault in self.faults]
         starts += [at_s for name, at_s in self.phases if name == "drive"]
@@ -346,19 +347,15 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
     axes.grid(axis="y")
     total = sum(outcomes.invoke_s.size for outcomes in scene.operations.values())
     ok = scene.operations[OpType.OK]
-    notes = []
+    notes = list[str]()
     conflicts = series.NO_OUTCOMES if scene.conflicts is None else scene.conflicts
     *by_type, refused = series.from_foot([*scene.operations.values(), conflicts])
     for kind, outcomes in zip(scene.operations, by_type, strict=True):
-        every = max(1, -(-outcomes.invoke_s.size // POINTS_MAX))
-        if every > 1:
-            notes.append(f"Of the {kind} operations one in {every} is drawn; the lines count all.")
         look = _Look(kind.value, MARKERS[kind], COLOURS[kind], front=kind is not OpType.OK)
-        _points(axes, look, outcomes, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
+        notes += _points(axes, look, outcomes, per_s, rasterized=total > VECTOR_POINTS_MAX)
     if refused.invoke_s.size:
-        every = max(1, -(-refused.invoke_s.size // POINTS_MAX))
         total += refused.invoke_s.size
-        _points(axes, CONFLICT, refused, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
+        notes += _points(axes, CONFLICT, refused, per_s, rasterized=total > VECTOR_POINTS_MAX)
     for quantile, line in series.quantiles(ok, start, end).items():
         style = QUANTILE_STYLES[quantile]
         label = f"p{quantile * 100:g} of ok"
@@ -371,12 +368,13 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
 
 
 def _points(
-    axes: Axes, look: _Look, outcomes: Outcomes, every: int, per_s: float, *, rasterized: bool
-) -> None:
+    axes: Axes, look: _Look, outcomes: Outcomes, per_s: float, *, rasterized: bool
+) -> list[str]:
     """Draw smaller and paler points where there are many, so that one type does not bury the
-    others.
+    others; return a note on omitted points.
     """
     size = outcomes.invoke_s.size
+    every = max(1, -(-size // POINTS_MAX))
     few = size <= MARKS_MAX
     large, small = (4.5, 2.4) if look.front else (2.6, 2.6)
     axes.plot(
@@ -391,6 +389,9 @@ def _points(
         rasterized=rasterized,
         zorder=3 if look.front and few else 2,
     )
+    if every == 1:
+        return []
+    return [f"Of the {look.name} operations one in {every} is drawn; the lines count all."]
 
 
 def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:

@@ -24,9 +24,9 @@ LEADING = (
 
 
 def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.Table:
-    """Return at most ``limit`` of ``events``, in their order: those of the causes, at
-    ``causes_ns``, then all of the rarest kinds, since a reader looks for these, and of the first
-    kind that has too many the earliest ones.
+    """Return ``events`` in their order: all of the causes, at ``causes_ns``, and of others as many
+    as make ``limit`` of both: all of the rarest kinds, since a reader looks for these, and of the
+    first kind that has too many the earliest ones.
     """
     led = _leading(events, causes_ns)
     kinds = counts(events.filter(pc.invert(led)))

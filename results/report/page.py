@@ -354,7 +354,8 @@ def _picture(
         figures = plot_data.of(scene, drawn)
     except Exception as error:
         return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",), None
-    return Markup(drawn.svg), drawn.notes, figures  # noqa: S704 (our own SVG; its texts are escaped)
+    notes = (*drawn.notes, *plot_data.notes(scene))
+    return Markup(drawn.svg), notes, figures  # noqa: S704 (our own SVG; its texts are escaped)
 
 
 def _roles(material: RunData) -> RolesOverTime | None:

@@ -18,6 +18,14 @@ FAULTS_MAX = 300
 LABEL_CHARS = 60
 
 
+def notes(scene: plots.Scene) -> tuple[str, ...]:
+    """Say what the figures leave out of what is drawn."""
+    more = len(scene.faults) - FAULTS_MAX
+    if more <= 0:
+        return ()
+    return (f"Under the pointer are the first {FAULTS_MAX} faults; {more:,} more are drawn alone.",)
+
+
 def of(scene: plots.Scene, drawn: plots.Picture) -> Markup:
     """Return the lines of the plot in windows of ``step`` from ``first`` on, the spans of the
     faults, and where on the drawing the time axis lies.

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
+from harness.history.records import OpType
 from harness.protocols.finding import Dependency, Finding
-from results.drawing import axis, cycle, lanes
+from results.drawing import axis, cycle, lanes, plots
 from results.drawing.axis import PLACES, SECONDS, duration, scale_of
 from results.drawing.lanes import Stage, Tick, Window
 from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text
+from results.report import plot_data
 from results.report.finding_cards import _places
 from results.report.steps import Telling, parting
 
@@ -274,3 +276,50 @@ def test_operations_that_took_no_time_leave_the_others_their_room() -> None:
     assert drawn[0].latency_s.tolist() == [0.004, 0.02, 1.0]
     assert drawn[1].latency_s.tolist() == [0.002, 0.002, 0.5]
     assert from_foot([NO_OUTCOMES])[0].latency_s.size == 0
+
+
+def outcomes(*at_s: float) -> Outcomes:
+    at = np.array(at_s)
+    return Outcomes(invoke_s=at, complete_s=at + 0.1, latency_s=np.full(len(at), 0.1))
+
+
+def scene(**more: Any) -> plots.Scene:
+    served = dict.fromkeys(OpType, NO_OUTCOMES) | {OpType.OK: outcomes(1.0, 5.0)}
+    return plots.Scene(**{"operations": served, "faults": (), "phases": (), **more})
+
+
+def test_a_livelock_at_the_end_is_in_the_picture() -> None:
+    """From 5 s on all transactions give way to each other."""
+    conflicts = outcomes(*np.arange(4.0, 30.0, 0.5))
+
+    start_s, end_s = scene(conflicts=conflicts).span_s()
+    drawn = plots.draw(scene(conflicts=conflicts))
+
+    assert (start_s, end_s) == (1.0, pytest.approx(29.6))
+    assert drawn.start_s < 1.0 < 29.6 < drawn.end_s
+    assert scene().span_s() == (1.0, pytest.approx(5.1))
+
+
+def test_conflicts_of_which_not_all_are_drawn_are_noted_as_other_operations_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plots, "POINTS_MAX", 10)
+
+    many = plots.draw(scene(conflicts=outcomes(*np.arange(1.0, 4.0, 0.1)))).notes
+    few = plots.draw(scene(conflicts=outcomes(2.0, 3.0))).notes
+
+    assert many == ("Of the conflict operations one in 3 is drawn; the lines count all.",)
+    assert few == ()
+
+
+def test_faults_that_are_drawn_and_not_told_under_the_pointer_are_counted() -> None:
+    def faults(count: int) -> tuple[plots.FaultWindow, ...]:
+        return tuple(
+            plots.FaultWindow(number=n, kind="kill", label="kill", start_s=n, end_s=n + 0.5)
+            for n in range(count)
+        )
+
+    told = plot_data.notes(scene(faults=faults(302)))
+
+    assert told == ("Under the pointer are the first 300 faults; 2 more are drawn alone.",)
+    assert plot_data.notes(scene(faults=faults(300))) == ()
