@@ -11,7 +11,8 @@ All counts are of completions, so that anybody can repeat them from ``transactio
 The rate has recovered at the begin of the first time with at least 90 % of the rate before, by the
 rule of ``harness.protocols.recovery``, which says how long such a time is, and what an open loop
 still owed from the time before the heal is no part of it; times are tried every ``STEP_S``, and
-none counts before the rate was lower in one.
+none counts before the rate was lower in one. Beside them on the page stand the gaps that the
+verdict tells of each fault (``availability``).
 """
 
 from __future__ import annotations
@@ -32,12 +33,22 @@ from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.promise import Declaration
 from harness.protocols.recovery import BEFORE_NS, SHARE, calms_before, counting_ns, rate_before
+from harness.protocols.verdict import Availability, FaultWindow, PartitionGaps, Window
 from harness.run.directory import Manifest
+from results.report import tabulate
 from results.report.run_data import RunData
+from results.report.tabulate import DASH, Grid, cell
 
 AROUND_S = BEFORE_NS / NS_PER_S
 STEP_S = 0.1
 SECOND_NS = NS_PER_S
+RECOVERIES_MAX = 60
+_COLUMNS = (
+    "window", "hit", "from (s)", "to (s)", "ok", "longest gap (s)", "gap at (s)",
+    "first ok after injection (s)", "after healing (s)",
+)  # fmt: skip
+ROWS_MAX = 100
+SHOWN_MAX = 16  # partitions side by side
 
 Ints = npt.NDArray[np.int64]
 
@@ -284,3 +295,118 @@ def _again(begins: Ints, enough: npt.NDArray[np.bool_], since_ns: int) -> int | 
     low = int(np.argmin(enough))
     back = np.flatnonzero(enough[low:])
     return int(begins[low + int(back[0])]) - since_ns if len(back) else None
+
+
+# -- as texts for the page
+
+
+@attrs.frozen(kw_only=True)
+class RecoveryRow:
+    """A fault's recovery as text: its stretches as (name, from, to, ok/s, p99, errors, conflicts),
+    and the times to 90 % of the rate before.
+    """
+
+    name: str
+    hit: str
+    stretches: tuple[tuple[str, ...], ...]
+    lowest: str
+    from_begin: str
+    from_end: str
+    bad: bool
+
+
+def recovery_rows(found: tuple[Recovery, ...]) -> tuple[RecoveryRow, ...]:
+    """Return the rows of the first faults."""
+    return tuple(_recovery_row(each) for each in found[:RECOVERIES_MAX])
+
+
+def _recovery_row(each: Recovery) -> RecoveryRow:
+    told = (("before", each.before), ("during", each.during), ("after", each.after))
+    never = "never lower" if each.begin_known and not each.fell else DASH
+    not_yet = "not in this time"
+    return RecoveryRow(
+        name=f"{each.fault} {each.kind}",
+        hit=each.hit,
+        stretches=tuple(_stretch_row(name, stretch) for name, stretch in told),
+        lowest=DASH if each.lowest is None else f"{each.lowest:,}",
+        from_begin=_again_text(each.from_begin_ns, not_yet if each.fell else never),
+        # Of a stretch that is too short to count a rate in, nothing is known.
+        from_end=_again_text(each.from_end_ns, not_yet if each.end_known else DASH),
+        bad=each.end_known and each.from_end_ns is None,
+    )
+
+
+def _again_text(time_ns: int | None, otherwise: str) -> str:
+    return otherwise if time_ns is None else f"{time_ns / 1e9:.1f}"
+
+
+def _stretch_row(name: str, stretch: Stretch | None) -> tuple[str, ...]:
+    if stretch is None:
+        return (name, *[DASH] * 6)
+    return (
+        name,
+        cell("at_ns", stretch.start_ns),
+        cell("at_ns", stretch.end_ns),
+        f"{stretch.ok_per_s:,.1f}",
+        DASH if stretch.p99_ns is None else f"{stretch.p99_ns / 1e6:,.1f}",
+        f"{stretch.errors:,}",
+        f"{stretch.conflicts:,}",
+    )
+
+
+def availability(part: Availability) -> tuple[Grid, ...]:
+    """Return one table of the whole drive phase and every fault window, then those of partitions
+    and of the faults' effects.
+    """
+    if part.windows is None:
+        return ()
+    rows = [
+        _window_row(f"{window.fault} {window.kind}", window)
+        for window in part.windows[: ROWS_MAX - (part.drive is not None)]
+    ]
+    count = len(part.windows)
+    if part.drive is not None:
+        rows.insert(0, _window_row("whole drive phase", part.drive))
+        count += 1
+    table = Grid(title="", columns=_COLUMNS, rows=tuple(rows), more=count - len(rows))
+    effects = tabulate.grids({"effects": part.effects} if part.effects else {})
+    return (table, *_by_partition(part.partitions), *effects)
+
+
+def _by_partition(gaps: PartitionGaps | None) -> tuple[Grid, ...]:
+    """Return the longest gap of each partition in every fault window, where they are known."""
+    if gaps is None:
+        return ()
+    rows = tuple(
+        (
+            f"{window.fault} {window.kind}",
+            *(cell("gap_ns", gap) for gap in window.longest_gap_ns[:SHOWN_MAX]),
+        )
+        for window in gaps.windows[:ROWS_MAX]
+    )
+    if all(gap == DASH for _, *row in rows for gap in row):
+        return ()  # with too few writes no partition has a figure
+    columns = ("window", *(f"partition {number}" for number in gaps.partition[:SHOWN_MAX]))
+    title = "Longest time without an acknowledged write, by partition (s)"
+    if (unseen := len(gaps.partition) - SHOWN_MAX) > 0:
+        title += f", without {unseen} more that analysis/verdict.json has"
+    more = len(gaps.windows) - len(rows)
+    return (Grid(title=title, columns=columns, rows=rows, more=more),)
+
+
+def _window_row(name: str, window: Window | FaultWindow) -> tuple[str, ...]:
+    hit, first_ns, healed_ns = DASH, None, None
+    if isinstance(window, FaultWindow):
+        hit = ", ".join(window.nodes or ()) or window.target or DASH
+        first_ns, healed_ns = window.first_ok_after_inject_ns, window.first_ok_after_heal_ns
+    return (
+        name,
+        hit,
+        cell("at_ns", window.start_ns),
+        cell("at_ns", window.end_ns),
+        cell("ok", window.ok),
+        cell("gap_ns", window.longest_gap_ns),
+        cell("at_ns", window.longest_gap_at_ns),
+        cell("first_ns", first_ns),
+        cell("first_ns", healed_ns),
+    )

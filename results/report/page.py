@@ -95,7 +95,7 @@ class Page:
     no_faults: str
     doings: HarnessActions
     coverage: sections.Coverage | None
-    recoveries: tuple[sections.RecoveryRow, ...]
+    recoveries: tuple[fault_recovery.RecoveryRow, ...]
     recoveries_more: int
     availability: tuple[Grid, ...]
     statistics: tuple[Grid, ...]
@@ -155,9 +155,9 @@ def page(material: RunData) -> Page:
         no_faults=_no_faults(material),
         doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
-        recoveries=sections.recovery_rows(recoveries),
-        recoveries_more=max(0, len(recoveries) - sections.RECOVERIES_MAX),
-        availability=sections.availability(verdict.availability) if verdict else (),
+        recoveries=fault_recovery.recovery_rows(recoveries),
+        recoveries_more=max(0, len(recoveries) - fault_recovery.RECOVERIES_MAX),
+        availability=fault_recovery.availability(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
         events_more=material.events.num_rows - len(events),

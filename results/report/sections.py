@@ -7,27 +7,11 @@ from itertools import islice
 import attrs
 
 from harness.protocols.roles import COVERED
-from harness.protocols.verdict import (
-    Availability,
-    FaultWindow,
-    Memory,
-    PartitionGaps,
-    Verdict,
-    Window,
-)
-from results.report import tabulate
-from results.report.fault_recovery import Recovery, Stretch
-from results.report.tabulate import DASH, Grid, cell
+from harness.protocols.verdict import Memory, Verdict
+from results.report.tabulate import cell
 
-RECOVERIES_MAX = 60
 CELLS_MAX = 60  # kinds of faults shown
 LOG_ROWS_MAX = 200
-_COLUMNS = (
-    "window", "hit", "from (s)", "to (s)", "ok", "longest gap (s)", "gap at (s)",
-    "first ok after injection (s)", "after healing (s)",
-)  # fmt: skip
-ROWS_MAX = 100
-SHOWN_MAX = 16  # partitions side by side
 
 
 @attrs.frozen(kw_only=True)
@@ -128,115 +112,3 @@ def _memory(resident: Memory | None) -> str:
         return ""
     first, most, last = (n / 2**20 for n in (resident.first, resident.most, resident.last))
     return f" Its memory went from {first:,.0f} to {last:,.0f} MiB, {most:,.0f} at most."
-
-
-@attrs.frozen(kw_only=True)
-class RecoveryRow:
-    """A fault's recovery as text: its stretches as (name, from, to, ok/s, p99, errors, conflicts),
-    and the times to 90 % of the rate before.
-    """
-
-    name: str
-    hit: str
-    stretches: tuple[tuple[str, ...], ...]
-    lowest: str
-    from_begin: str
-    from_end: str
-    bad: bool
-
-
-def recovery_rows(found: tuple[Recovery, ...]) -> tuple[RecoveryRow, ...]:
-    """Return the rows of the first faults."""
-    return tuple(_recovery(each) for each in found[:RECOVERIES_MAX])
-
-
-def _recovery(each: Recovery) -> RecoveryRow:
-    told = (("before", each.before), ("during", each.during), ("after", each.after))
-    never = "never lower" if each.begin_known and not each.fell else DASH
-    not_yet = "not in this time"
-    return RecoveryRow(
-        name=f"{each.fault} {each.kind}",
-        hit=each.hit,
-        stretches=tuple(_stretch(name, stretch) for name, stretch in told),
-        lowest=DASH if each.lowest is None else f"{each.lowest:,}",
-        from_begin=_again(each.from_begin_ns, not_yet if each.fell else never),
-        # Of a stretch that is too short to count a rate in, nothing is known.
-        from_end=_again(each.from_end_ns, not_yet if each.end_known else DASH),
-        bad=each.end_known and each.from_end_ns is None,
-    )
-
-
-def _again(time_ns: int | None, otherwise: str) -> str:
-    return otherwise if time_ns is None else f"{time_ns / 1e9:.1f}"
-
-
-def _stretch(name: str, stretch: Stretch | None) -> tuple[str, ...]:
-    if stretch is None:
-        return (name, *[DASH] * 6)
-    return (
-        name,
-        cell("at_ns", stretch.start_ns),
-        cell("at_ns", stretch.end_ns),
-        f"{stretch.ok_per_s:,.1f}",
-        DASH if stretch.p99_ns is None else f"{stretch.p99_ns / 1e6:,.1f}",
-        f"{stretch.errors:,}",
-        f"{stretch.conflicts:,}",
-    )
-
-
-def availability(part: Availability) -> tuple[Grid, ...]:
-    """Return one table of the whole drive phase and every fault window, then those of partitions
-    and of the faults' effects.
-    """
-    if part.windows is None:
-        return ()
-    rows = [
-        _row(f"{window.fault} {window.kind}", window)
-        for window in part.windows[: ROWS_MAX - (part.drive is not None)]
-    ]
-    count = len(part.windows)
-    if part.drive is not None:
-        rows.insert(0, _row("whole drive phase", part.drive))
-        count += 1
-    table = Grid(title="", columns=_COLUMNS, rows=tuple(rows), more=count - len(rows))
-    effects = tabulate.grids({"effects": part.effects} if part.effects else {})
-    return (table, *_by_partition(part.partitions), *effects)
-
-
-def _by_partition(gaps: PartitionGaps | None) -> tuple[Grid, ...]:
-    """Return the longest gap of each partition in every fault window, where they are known."""
-    if gaps is None:
-        return ()
-    rows = tuple(
-        (
-            f"{window.fault} {window.kind}",
-            *(cell("gap_ns", gap) for gap in window.longest_gap_ns[:SHOWN_MAX]),
-        )
-        for window in gaps.windows[:ROWS_MAX]
-    )
-    if all(gap == DASH for _, *row in rows for gap in row):
-        return ()  # with too few writes no partition has a figure
-    columns = ("window", *(f"partition {number}" for number in gaps.partition[:SHOWN_MAX]))
-    title = "Longest time without an acknowledged write, by partition (s)"
-    if (unseen := len(gaps.partition) - SHOWN_MAX) > 0:
-        title += f", without {unseen} more that analysis/verdict.json has"
-    more = len(gaps.windows) - len(rows)
-    return (Grid(title=title, columns=columns, rows=rows, more=more),)
-
-
-def _row(name: str, window: Window | FaultWindow) -> tuple[str, ...]:
-    hit, first_ns, healed_ns = DASH, None, None
-    if isinstance(window, FaultWindow):
-        hit = ", ".join(window.nodes or ()) or window.target or DASH
-        first_ns, healed_ns = window.first_ok_after_inject_ns, window.first_ok_after_heal_ns
-    return (
-        name,
-        hit,
-        cell("at_ns", window.start_ns),
-        cell("at_ns", window.end_ns),
-        cell("ok", window.ok),
-        cell("gap_ns", window.longest_gap_ns),
-        cell("at_ns", window.longest_gap_at_ns),
-        cell("first_ns", first_ns),
-        cell("first_ns", healed_ns),
-    )

@@ -9,7 +9,7 @@ import pyarrow as pa
 from checkers.promises.availability import PARTITIONS_MAX, partition_gaps
 from checkers.promises.liveness import STEP_NS
 from harness.protocols.verdict import Availability
-from results.report.sections import availability
+from results.report.fault_recovery import availability
 from results.report.tabulate import DASH
 
 S = 1_000_000_000

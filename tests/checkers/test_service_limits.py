@@ -19,8 +19,7 @@ from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
 from harness.run import controller_health
 from harness.run.directory import SCHEMA_VERSION, Manifest
-from results.report.fault_recovery import Recovery, recoveries_in
-from results.report.sections import recovery_rows
+from results.report.fault_recovery import Recovery, recoveries_in, recovery_rows
 
 S = 1_000_000_000
 END_S = 30.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.protocols.verdict import Availability, PartitionGaps, PartitionWindow
-from results.report.sections import availability
+from results.report.fault_recovery import availability
 from results.report.tabulate import DASH
 
 

@@ -16,10 +16,9 @@ from harness.clock import NS_PER_S
 from harness.run.directory import RunDirectory
 from results.drawing.partitions import Touches, lanes
 from results.report import fault_recovery
-from results.report.fault_recovery import Recovery, recoveries, recoveries_in
+from results.report.fault_recovery import Recovery, recoveries, recoveries_in, recovery_rows
 from results.report.render import write_report
 from results.report.run_data import RunData, gather
-from results.report.sections import recovery_rows
 from results.report.tabulate import DASH
 
 TENTH_NS = NS_PER_S // 10

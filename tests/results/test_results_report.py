@@ -35,7 +35,7 @@ from harness.protocols.promise import Promise
 from harness.protocols.roles import COVERED
 from harness.protocols.verdict import Anomaly, Coverage, LogLines, Takeover, Verdict
 from harness.run.directory import RunDirectory
-from results.report import fault_rows, sections
+from results.report import fault_recovery, fault_rows, sections
 from results.report import page as pages
 from results.report.finding_cards import FACTS_MAX, QUOTES_MAX
 from results.report.render import LEAN_LINES, write_report
@@ -266,7 +266,7 @@ def test_a_run_in_which_nothing_succeeded_still_has_a_page(tmp_path: Path) -> No
 
     page = report(run, Verdict(outcome=Outcome.UNKNOWN, model="serializable"))
 
-    assert "1 transactions: 0 ok, 0 fail, 1 info." in page.text
+    assert "1 transactions: 0 ok, 0 fail, 1 info (TIMEOUT 1)." in page.text
     assert "No faults were injected." in page.text
     assert page.named("svg")
 
@@ -513,7 +513,7 @@ def test_that_a_run_broke_off_before_its_faults_is_not_that_it_had_none(tmp_path
 def test_what_a_page_has_no_room_for_is_counted(tmp_path: Path) -> None:
     faults = tuple(
         Break(kind="kill", target="n1", nodes=("n1",), start_s=4.0 + at, end_s=4.5 + at)
-        for at in range(sections.RECOVERIES_MAX + 3)
+        for at in range(fault_recovery.RECOVERIES_MAX + 3)
     )
     run = build(tmp_path / "run", duration_s=80.0, rate_per_s=5.0, breaks=faults)
     lines = {"panic": LogLines(lines=1, first="panic: out of memory")}
