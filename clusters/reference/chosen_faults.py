@@ -59,6 +59,9 @@ _REIGN_S = (0.001, 0.04)  # of a leader that goes as it is elected: its first en
 _UNTOLD_S = (1.2, 2.6)  # that it is away: the two that are left elect a leader meanwhile
 # Past what home waits for a participant to finish, and a participant for home to tell.
 _UNFINISHED_S = (2.9, 4.2)
+_ONE_MOMENT = 0.4
+# Less than an election waits for: what is behind the commits is held, too.
+_HELD_UP_S, _PREPARED_OF_IT = (0.2, 0.33), 0.7
 _CUT_S, _DRIFTING_S = (1.2, 1.9), 0.8  # past the end of a lease; a drift shows before it
 _SILENT_S = (4.0, 4.6)
 
@@ -206,20 +209,37 @@ def _divergence(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator
 
 
 def _unfinished(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
-    """A participant that has prepared, and whose group then has no majority for a while."""
+    """Participants that have prepared, and whose group then has no majority for a while: at a
+    moment of one, or of all whose commits are held up on their way to a home.
+    """
     # Home is the first of those that are written.
     partition = draw.randrange(1, _partitions(plan))
-    yield PlannedFault(
+    appends = PlannedFault(
         at_s=begin_s,
         kind=kind,
-        target=ITS_NODE,
+        target=f"primary of partition {partition}",
         hold_s=round(draw.uniform(*_UNFINISHED_S), 3),
         options={"messages": MessageClass.APPENDS.value, "of": partition, "way": Way.BOTH.value},
-        on=Moment.PREPARE_LOGGED,
-        by=f"primary of partition {partition}",
-        after_s=draw.choice((None, 0.001, 0.003)),
-        nth=draw.choice((None, None, 2, 5)),
     )
+    if draw.random() < _ONE_MOMENT:
+        yield replace(
+            appends,
+            target=ITS_NODE,
+            on=Moment.PREPARE_LOGGED,
+            by=appends.target,
+            after_s=draw.choice((None, 0.001, 0.003)),
+            nth=draw.choice((None, None, 2, 5)),
+        )
+        return
+    held_s = round(draw.uniform(*_HELD_UP_S), 3)
+    yield PlannedFault(
+        at_s=begin_s,
+        kind="hold-messages",
+        target="primary of partition 0",
+        hold_s=held_s,
+        options={"messages": MessageClass.COMMITS.value, "way": Way.TO.value},
+    )
+    yield replace(appends, at_s=round(begin_s + _PREPARED_OF_IT * held_s, 3))
 
 
 def _silent_home(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
@@ -266,7 +286,7 @@ def _leaves_unfinished(plan: Plan) -> int:
         return 0
     # Most is at stake where a transaction has several participants.
     longest = int(str(plan.workload.options.get("max_length", 2)))
-    return 6 if min(longest, _partitions(plan)) > 2 else 1
+    return 12 if min(longest, _partitions(plan)) > 2 else 1
 
 
 def _falls_silent(plan: Plan) -> int:

@@ -129,7 +129,7 @@ def _shape(draw: Random, given: Mapping[str, object]) -> Overrides:
     replicas = said(given, "system.replicas") or draw.choice((1, 2, 3, 3, 3, 3, 3, 5, 5))
     if isinstance(nodes, int) and isinstance(replicas, int):
         replicas = min(replicas, nodes)
-    partitions = draw.choice((1, 1, 2, 2, 3, 4, 5, 8))
+    partitions = draw.choice((1, 2, 2, 3, 3, 4, 5, 8))
     return {"cluster.nodes": nodes, "system.replicas": replicas, "system.partitions": partitions}
 
 

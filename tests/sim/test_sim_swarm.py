@@ -106,8 +106,8 @@ def test_a_leader_that_cannot_replicate_is_deposed_before_it_can_again(plans: li
         for fault in plan.nemesis.schedule:
             if fault.kind not in ("drop-messages", "hold-messages") or "of" not in options(fault):
                 continue
-            if fault.on is not None:
-                continue
+            if options(fault)["way"] != "from":
+                continue  # a participant that can't finish
             end_s = fault.at_s + fault.hold_s
             found += any(
                 fault.at_s < other.at_s < end_s and other.target == fault.target
@@ -132,17 +132,30 @@ def test_some_leaders_go_as_they_are_elected(plans: list[Plan]) -> None:
 
 
 def test_some_participants_cannot_finish_what_they_have_prepared(plans: list[Plan]) -> None:
-    found = 0
+    found = Counter[str]()
     for plan in plans:
         for fault in plan.nemesis.schedule:
-            if fault.kind not in MESSAGES or fault.on is not Moment.PREPARE_LOGGED:
+            if fault.kind not in MESSAGES or fault.hold_s <= FINISH_TIMEOUT_S:
                 continue
-            found += 1
+            if options(fault).get("way") != "both" or "of" not in options(fault):
+                continue
             # Longer than home waits for one answer, and never in the partition that is home.
-            assert fault.hold_s > FINISH_TIMEOUT_S
-            assert fault.by == f"primary of partition {options(fault)['of']}"
+            primary = f"primary of partition {options(fault)['of']}"
             assert options(fault)["of"] > 0
-    assert found >= 25
+            if fault.on is not None:
+                assert (fault.on, fault.by) == (Moment.PREPARE_LOGGED, primary)
+                found["of one moment"] += 1
+                continue
+            assert fault.target == primary
+            (held,) = [
+                other
+                for other in plan.nemesis.schedule
+                if other.kind == "hold-messages" and options(other)["messages"] == "commits"
+                if other.at_s < fault.at_s < other.at_s + other.hold_s
+            ]
+            assert held.target == "primary of partition 0"
+            found["held up"] += 1
+    assert min(found["of one moment"], found["held up"]) >= 8
 
 
 def test_some_homes_are_silent_for_longer_than_a_participant_asks(plans: list[Plan]) -> None:
