@@ -41,6 +41,7 @@ from results.report.tabulate import DASH, Grid, cell
 
 AROUND_S = BEFORE_NS / NS_PER_S
 STEP_S = 0.1
+STEPS_MAX = 20_000  # half an hour; a history from elsewhere may have a gap of a century
 SECOND_NS = NS_PER_S
 RECOVERIES_MAX = 60
 _COLUMNS = (
@@ -186,10 +187,10 @@ class _Completions:
 
 
 def _each(ok_ns: Ints, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-    """Return the begins of the times of ``window`` ns within, every ``STEP_S``, and how many of the
-    sorted ``ok_ns`` are in each.
+    """Return the begins of the times of ``window`` ns within, every ``STEP_S`` or, of more than
+    ``STEPS_MAX``, further apart, and how many of the sorted ``ok_ns`` are in each.
     """
-    step = int(STEP_S * NS_PER_S)
+    step = max(int(STEP_S * NS_PER_S), (end_ns - start_ns) // STEPS_MAX)
     begins = np.arange(start_ns, end_ns - window + 1, step, dtype=np.int64)
     counts = np.searchsorted(ok_ns, begins + window) - np.searchsorted(ok_ns, begins)
     return begins, counts.astype(np.int64)

@@ -147,6 +147,17 @@ def test_each_of_a_thousand_faults_and_more_is_measured(material: RunData) -> No
     assert len({each.before for each in found}) == 1, "none of them leaves a second free"
 
 
+def test_a_drive_of_a_century_takes_no_more_memory(material: RunData) -> None:
+    """As a history from elsewhere may claim: times are tried further apart."""
+    century_ns = 100 * 365 * 86_400 * NS_PER_S
+    phases = [(n, century_ns if n == "heal" else at) for n, at in material.manifest.phases]
+    manifest = msgspec.structs.replace(material.manifest, phases=tuple(phases))
+
+    found = recoveries_in(manifest, material.transactions, material.faults, None)
+
+    assert [each.fault for each in found] == [row["fault"] for row in material.faults]
+
+
 def test_of_a_stretch_that_is_too_short_nothing_is_said(tmp_path: Path) -> None:
     """A fault that begins half a second after the heal of another leaves no second to count."""
     begun_s = BREAKS[0].end_s + 0.5
