@@ -131,6 +131,21 @@ def test_what_was_committed_in_an_earlier_generation_is_no_commit_of_the_later_o
     assert (reply.refused, reply.match_index, reply.commit) == (False, 4, 3)
 
 
+def test_what_is_of_a_later_term_than_the_leader_of_the_later_generation_goes() -> None:
+    # The reset goes on from entry 3 of term 1; a candidate of term 5 had written another one here.
+    raft = member("n2", 1, 1, 5, term=5, commit=2)
+    raft.step(append(previous=(6, 3), term=3, lineage=(FIRST,)))
+    finish(raft)
+
+    assert (raft.term, raft.last_index, raft.last_term) == (3, 2, 1)
+    assert raft.invariants() is None
+    # Where it is committed nothing can be left off.
+    raft = member("n2", 1, 1, 5, term=5, commit=3)
+    raft.step(append(previous=(6, 3), term=3, lineage=(FIRST,)))
+    assert raft.diverged
+    assert raft.invariants() is None
+
+
 def test_a_member_learns_of_a_generation_by_its_log_alone() -> None:
     raft = member("n2", 1, 1, 1)
 

@@ -273,6 +273,9 @@ class Raft:
         """The text of the first broken invariant of this member, ``None`` when all hold."""
         if self._leadership is not None and self._election is not None:
             return f"{self._config.node} leads and asks for votes at once"
+        if self.diverged:
+            # Its term is of the generation that it can't follow, its log is not: it is to go.
+            return self._log.broken()
         return self._log.broken() or broken(self.status())
 
     # -- what a caller does
@@ -539,7 +542,12 @@ class Raft:
                 self._diverged = self.generation
                 self._outbox.events.append(Diverged(self.generation, shared, self._log.commit))
             return False
-        self._log.keep_until(shared)
+        # Nothing of a later term than the leader's is in its log. What is not committed here and
+        # looks like it is compared as in any generation.
+        kept = min(shared, self._log.last_index)
+        while kept > self._log.commit and (self._log.term(kept) or 0) > message.term:
+            kept -= 1
+        self._log.keep_until(kept)
         return True
 
     def _contradicts(self, message: Append | Chunk) -> bool:
@@ -554,8 +562,9 @@ class Raft:
             places = [before, *((entry.index, entry.term) for entry in message.entries)]
         # What a snapshot stands for can't be compared any more, and may differ.
         cut = isinstance(message, Chunk) and message.mark.index < log.base.index
+        later = (log.term(log.commit) or 0) > message.term
         committed = ((log.term(index), term) for index, term in places if index <= log.commit)
-        return cut or any(ours not in (None, theirs) for ours, theirs in committed)
+        return cut or later or any(ours not in (None, theirs) for ours, theirs in committed)
 
     def keeps(self, lineage: Lineage) -> bool:
         """Whether this member could follow a leader whose log has ``lineage`` with what it has
