@@ -402,7 +402,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "no checkers": (manifest(checkers=()), JUDGED),
     "phases without end": (
         manifest(phases=tuple((f"p{number}", number) for number in range(100_000))),
-        JUDGED,
+        REFUSED,
     ),
     "phases that go back": (
         manifest(phases=(("drive", 1 << 60), ("heal", -5), ("drive", 0))),
