@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from checkers.engine.arrays import Ints
 from checkers.limits.served import (
@@ -39,9 +40,14 @@ from harness.protocols.recovery import (
 )
 from harness.text import seconds
 
+Floats = npt.NDArray[np.float64]
+
 # Standard deviations by which a count may lie below what the count before lets expect: a night
 # asks thousands of times, and transactions come in bursts, not each by itself.
 CHANCE = 4.0
+# Parts of the time over which the rate is counted: what was served later in it makes up for a
+# silence at its begin, within chance, but not in these.
+PARTS = (8, 4, 2, 1)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,10 +103,12 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
             unmeasured[_Unmeasured.UNHEALED] += 1
             continue
         heal = _heal(served, fault, fault.healed_ns, calms.get(fault.fault), allowed_ns)
-        if heal.calm_ns < heal.due_ns:
+        partitions = _partitions(served, heal)
+        if heal.calm_ns < heal.due_ns and partitions.broken:
+            # In the time that was left until another fault, none has broken anything.
             unmeasured[_Unmeasured.CROWDED] += 1
             continue
-        tested.append(_partitions(served, heal))
+        tested.append(partitions)
         rate = _rate(served, heal)
         if isinstance(rate, _Tested):
             tested.append(rate)
@@ -160,19 +168,14 @@ def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
     if before is None:
         return _Unmeasured.NO_RATE
     span_ns = counting_ns(before.per_ns)
+    starts, kept_per_ns, is_enough = _counts(served, heal, before, span_ns)
+    enough = starts[is_enough]
+    if len(enough) and enough[0] <= heal.due_ns:
+        return _Tested(took_ns=int(enough[0]) - heal.healed_ns)
     if heal.due_ns + span_ns > heal.calm_ns:
         return _Unmeasured.CROWDED
-    expected = before.per_ns * span_ns
-    # Of the count itself, and of the rate that it is held against: both are counts of a while.
-    deviation = math.sqrt(expected + expected**2 / before.count)
-    least = SHARE * expected - CHANCE * deviation
-    starts, counts = _counts(served, heal, span_ns)
-    enough = starts[counts >= least]
     took_ns = int(enough[0] if len(enough) else starts[-1]) - heal.healed_ns
-    if len(enough) and enough[0] <= heal.due_ns:
-        return _Tested(took_ns=took_ns)
-    most = int(counts[starts <= heal.due_ns].max())
-    per_s = NS_PER_S / span_ns
+    most_per_s = float(kept_per_ns[starts <= heal.due_ns].max()) * NS_PER_S
     back = (
         f"it was again from {seconds(heal.healed_ns + took_ns)} on"
         if len(enough)
@@ -180,25 +183,38 @@ def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
     )
     text = (
         f"recovery: of {before.per_ns * NS_PER_S:.1f} transactions a second before "
-        f"{named(heal.fault)} at most {most * per_s:.1f} were acknowledged again, from "
+        f"{named(heal.fault)} at most {most_per_s:.1f} were acknowledged again, from "
         f"{seconds(heal.healed_ns)}, when it was healed, to {seconds(heal.due_ns)}; {back}"
     )
     counted = (before.period, (heal.healed_ns, heal.due_ns + span_ns))
     return _Tested(took_ns=took_ns, broken=(_breach(heal, text, took_ns, counted=counted),))
 
 
-def _counts(served: Served, heal: _Heal, span_ns: int) -> tuple[Ints, Ints]:
-    """Return the begins, ascending, of the times of ``span_ns`` after the heal, and how many
-    acknowledgements are in each. Most are counted from an acknowledgement on.
+def _counts(
+    served: Served, heal: _Heal, before: _RateBefore, span_ns: int
+) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
+    """Return the begins, ascending, of the times of ``span_ns`` after the heal, of each the rate
+    that is kept in all of its ``PARTS``, and whether none of them has less than chance explains.
+    Most are counted from an acknowledgement on.
     """
     # What an open loop owed from before is a backlog, not the rate.
     fresh = served.ok & (served.intended >= heal.healed_ns)
     acks = np.sort(served.ended[fresh if served.rate_per_s is not None else served.ok])
     last_ns = heal.calm_ns - span_ns
-    inner = acks[(acks >= heal.healed_ns) & (acks <= last_ns)]
-    starts = np.unique(np.append(inner, [heal.healed_ns, heal.due_ns, last_ns]))
-    counts = np.searchsorted(acks, starts + span_ns, side="right") - np.searchsorted(acks, starts)
-    return starts, counts
+    starts = np.unique(np.append(acks, [heal.healed_ns, heal.due_ns, last_ns]))
+    starts = starts[(starts >= heal.healed_ns) & (starts <= last_ns)]
+    kept_per_ns = np.full(len(starts), np.inf)
+    is_enough = np.ones(len(starts), dtype=np.bool_)
+    for part in PARTS:
+        long_ns = span_ns // part
+        within = np.searchsorted(acks, starts + long_ns, side="right")
+        counts = within - np.searchsorted(acks, starts)
+        expected = before.per_ns * long_ns
+        # Of the count itself, and of the rate that it is held against: both are counts of a while.
+        deviation = math.sqrt(expected + expected**2 / before.count)
+        is_enough &= counts >= SHARE * expected - CHANCE * deviation
+        kept_per_ns = np.minimum(kept_per_ns, counts / long_ns)
+    return starts, kept_per_ns, is_enough
 
 
 def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noqa: ANN401

@@ -7,7 +7,7 @@ more is a backlog that it catches up with. After the heal an open loop owes what
 before; that doesn't count either. The rate is back at the first moment from which on ``SHARE`` of
 it is acknowledged over ``counting_ns``: as long as 200 acknowledgements take at the rate before,
 since a second of few says little. What the limit adds is chance: it breaks only where less came
-than chance explains.
+than chance explains, over that time or its beginning, so that no later service hides a silence.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ All counts are of completions, so that anybody can repeat them from ``transactio
 ``during``  from its begin to the proof of its healing
 ``after``   up to ``AROUND_S`` from there on, until the next fault begins
 
-The rate has recovered at the begin of the first time with at least 90 % of the rate before, by the
-rule of ``harness.protocols.recovery``, which says how long such a time is, and what an open loop
-still owed from the time before the heal is no part of it; times are tried every ``STEP_S``, and
-none counts before the rate was lower in one. Beside them on the page stand the gaps that the
-verdict tells of each fault (``availability``).
+The rate has recovered at the first acknowledgement of the first time with at least 90 % of the rate
+before, by the rule of ``harness.protocols.recovery``, which says how long such a time is, and what
+an open loop still owed from the time before the heal is no part of it; times are tried every
+``STEP_S``, and none counts before the rate was lower in one. Beside them on the page stand the gaps
+that the verdict tells of each fault (``availability``).
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ def _recovery(span: FaultSpan, faults: _Faults, done: _Completions) -> Recovery:
         fell=fell,
         begin_known=len(enough) > 0,
         end_known=len(back) > 0,
-        from_begin_ns=_again(begins, enough, begin_ns) if fell else None,
-        from_end_ns=int(healed_at[int(np.argmax(back))]) - end_ns if back.any() else None,
+        from_begin_ns=_first(ok_ns, begins[_risen(enough)], begin_ns) if fell else None,
+        from_end_ns=_first(ok_ns, healed_at[back], end_ns),
     )
 
 
@@ -291,11 +291,18 @@ def _enough(
     return begins, counts >= SHARE * rate * window
 
 
-def _again(begins: Ints, enough: npt.NDArray[np.bool_], since_ns: int) -> int | None:
-    """Return the time from ``since_ns`` to the first time with enough after one without."""
-    low = int(np.argmin(enough))
-    back = np.flatnonzero(enough[low:])
-    return int(begins[low + int(back[0])]) - since_ns if len(back) else None
+def _risen(enough: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Tell which times have enough after one without."""
+    return enough & (np.arange(len(enough)) > np.argmin(enough))
+
+
+def _first(ok_ns: Ints, begins: Ints, since_ns: int) -> int | None:
+    """Return the time from ``since_ns`` to the first of ``begins``, or, where that begins with a
+    silence, to the acknowledgement that ended it; ``None`` without any.
+    """
+    if not len(begins):
+        return None
+    return int(ok_ns[np.searchsorted(ok_ns, begins[0])]) - since_ns
 
 
 # -- as texts for the page

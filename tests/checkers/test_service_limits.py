@@ -221,6 +221,34 @@ def test_a_rate_that_comes_back_in_time_has_recovered() -> None:
     assert "from 15.000 s, when it was healed, to 17.000 s" in text
 
 
+def test_a_silence_that_later_service_makes_up_for_is_no_recovery() -> None:
+    """Of the three seconds over which 66 a second are counted the last two have enough for all."""
+    ops = [*steady(0, 10, every_s=0.015), (15.0, 15.02, 0, "ok"), *steady(15.8, 30, every_s=0.01)]
+
+    broken = verdict(ops, PromisePlan(recovered_within_s=0.1))
+    kept = verdict(ops, PromisePlan(recovered_within_s=1.0))
+
+    assert list(broken.anomalies) == [RECOVERY]
+    text = broken.anomalies[RECOVERY].examples[0].text
+    assert "it was again from 15.8" in text
+    assert kept.outcome is Outcome.VALID
+    measured = kept.statistics["limits"]["promise.recovered_within_s"]["measured"]
+    assert measured == pytest.approx(0.81)
+
+
+def test_a_looser_limit_is_kept_where_a_stricter_one_is() -> None:
+    """Once the rate is back, nothing that follows can break the limit."""
+    ops = steady(0, 30, every_s=0.01)
+    healed_late = ((10.0, 22.0, "kill"),)
+
+    found = [
+        verdict(ops, PromisePlan(recovered_within_s=limit), faults=healed_late)
+        for limit in (1.0, 5.0, 7.5)
+    ]
+
+    assert [each.outcome for each in found] == [Outcome.VALID] * 3
+
+
 def test_a_rate_that_chance_explains_is_no_breach() -> None:
     """30 a second in bursts of one kind before, and of another afterwards."""
     bursts = [op for op in steady(0, 10) if op[0] % 1 < 0.75]
