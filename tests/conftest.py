@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -53,3 +55,22 @@ class ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """What chooses the process of a test where several run them."""
     return ByFile(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let no name that is no UTF-8, which some tests give to files, end the process of the tests
+    with a report that can't be sent.
+    """
+    return printable((yield))
+
+
+def printable(value: Any) -> Any:
+    """``value`` with its texts as UTF-8 can tell them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {printable(key): printable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(printable, value))
+    return value
