@@ -56,7 +56,8 @@ KINDS = {
 def new(kind: str, name: str, into: Path) -> int:
     """Write a package NAME with a KIND of plug-in of your own: it runs, and has its tests.
 
-    A checker comes with the workload that it judges, a system with a small store.
+    NAME is that of a Python package, too: 2 to 30 small letters and digits, a letter first. A
+    checker comes with the workload that it judges, a system with a small store.
     """
     example, target = KINDS[kind], into / name
     _check(example, name, target)
@@ -85,7 +86,9 @@ def _as_path(target: Path) -> str:
 
 def _check(example: Example, name: str, target: Path) -> None:
     """Refuse a name that can't be one, or is taken. Raises ``UsageError``."""
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise UsageError(f"name {name!r}: expected no word of Python's own")
+    if not NAME.fullmatch(name):
         expected = "expected 2 to 30 small letters and digits that begin with a letter"
         raise UsageError(f"name {name!r}: {expected}: it is that of a Python package, too")
     for group in example.groups:

@@ -160,8 +160,7 @@ def _print_json(found: Examined) -> None:
 def _print(found: Examined) -> None:
     plan, schedule = found.ready.plan, found.ready.plan.nemesis.schedule
     table = as_table(plan)
-    # The faults follow as lines that a person reads at a glance.
-    table["nemesis"] = {k: v for k, v in table["nemesis"].items() if k != "schedule"}
+    # With the schedule that was drawn, so that these keys are a plan that comes to the same.
     click.echo(_inert_lines(tomli_w.dumps(table)))
     _print_unsaid(table, found.own)
     faults = "1 fault" if len(schedule) == 1 else f"{len(schedule)} faults"

@@ -82,7 +82,7 @@ def test_nothing_of_the_example_and_no_stranger_is_named_in_what_was_written(
     ("kind", "name", "words"),
     [
         ("checker", "My-Checker", "expected 2 to 30 small letters and digits"),
-        ("workload", "class", "expected 2 to 30 small letters and digits"),
+        ("workload", "class", "expected no word of Python's own"),
         ("workload", "bank", "there is a workload of that name"),
         ("fault", "json", "a module of that name is another's"),
         ("fault", "msilib", "a module of that name is another's"),  # of another platform

@@ -37,10 +37,26 @@ def test_a_plan_is_shown_as_it_would_be_driven_and_nothing_is_run(
     # A key that the plan leaves out is shown, and is no key of what is shown.
     assert "# replicas = 2" in keys
     assert plan["system"] == {"name": "reference"}
+    assert [fault["kind"] for fault in plan["nemesis"]["schedule"]] == ["kill"] * 3
     assert rest.startswith("3 faults in 30 s")
     assert "kill  leader of any partition" in rest
     assert "this machine can run it" in rest
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_keys_that_are_shown_are_a_plan_that_comes_to_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["plan", *SIM, "--seed", "4"]) == 0
+    shown = capsys.readouterr().out
+    keys, _, faults = shown.partition("schedule: ")
+    saved = tmp_path / "saved.toml"
+    saved.write_text(keys)
+
+    assert execute(["plan", str(saved)]) == 0
+    again = capsys.readouterr().out.partition("schedule: ")[2]
+
+    assert again.partition("provider ")[0] == faults.partition("provider ")[0]
 
 
 def test_the_schedule_is_the_one_that_the_seed_draws(capsys: pytest.CaptureFixture[str]) -> None:
