@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ def chromium() -> str:
     """The path of a Chromium that can run headless."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     return found or lacking("chromium is not installed")
+
+
+@pytest.fixture(autouse=True)
+def quiet_logging() -> Iterator[None]:
+    """Set the level of the root logger back, which a simulation lowers: what a library tells of a
+    gateway that is gone, from a finalizer, would be formatted in the midst of anything.
+    """
+    yield
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 class ByFile(LoadScopeScheduling):

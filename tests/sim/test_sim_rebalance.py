@@ -215,4 +215,4 @@ def test_what_is_not_yet_where_it_should_be_is_named(
     ],
 )  # fmt: skip
 def test_a_change_is_in_force_once_every_option_is_told(text: str, says: list[str]) -> None:
-    assert differing(alteration(zones(), text), views(STABLE)) == says
+    assert differing(zones(), alteration(zones(), text), views(STABLE)) == says

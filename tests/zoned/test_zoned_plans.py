@@ -97,7 +97,10 @@ def test_what_nodes_announce() -> None:
         ({"ddl": ["CREATE ZONE z WITH REPLICAS = 0"]}, "system.ddl: statement 1: line 1, column"),
         ({"ddl": ["CREATE ZONE z"]}, "system.ddl: expected a table at least (got none)"),
         ({"ddl": TOO_MANY}, "system.ddl: statement 3: a cluster has at most 1024 partitions"),
-        ({"ddl": ["SELECT * FROM SYSTEM.ZONES"]}, "system.ddl: statement 1: no query"),
+        (
+            {"ddl": ["SELECT * FROM SYSTEM.ZONES"]},
+            "system.ddl: statement 1: expected CREATE, ALTER or DROP",
+        ),
         ({"ddl": TWO_TABLES, "partitions": 3}, "system.partitions: expected none"),
         ({"ddl": TWO_TABLES, "replicas": 3}, "system.replicas: expected none"),
     ],
