@@ -33,8 +33,8 @@ class ChangeFeed:
         return AskChanges(*self._cursors.get(node, ("", 0)))
 
     def take(self, node: str, report: ChangeReport, at_ns: int) -> ReportedChanges:
-        """The changes of an answer to ``question``, given at ``at_ns``; they count as reported from
-        now on.
+        """The changes of an answer to ``question`` that had arrived at ``at_ns``; they count as
+        reported from now on.
         """
         boot, cursor = self._cursors.get(node, ("", 0))
         # Two answers may cross: an older one must not take the cursor back.

@@ -504,11 +504,12 @@ class ReferenceSystem:
 
     async def changes(self, cluster: Cluster, node: str, clock: RunClock) -> ReportedChanges | None:
         """See ``harness.protocols.changes.TellsChanges``."""
-        asked_ns = clock.now_ns()
         report = await self._ask(cluster, node, self._changes.question(node))
         if not isinstance(report, ChangeReport):
             return None
-        return self._changes.take(node, report, (asked_ns + clock.now_ns()) // 2)
+        # Not the middle of question and answer: an answer that was held up would put a change
+        # before it happened, and the earliest that any node reports is what counts.
+        return self._changes.take(node, report, clock.now_ns())
 
     async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
         """See ``harness.protocols.hardware.Replicas``."""

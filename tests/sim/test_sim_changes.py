@@ -12,7 +12,9 @@ from sim_lab import drill
 
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import wall_ns
-from harness.clock import RunClock
+from clusters.reference.node.wire.reports import ChangeReport, ChangeRow
+from clusters.reference.system import ReferenceSystem, build
+from harness.clock import NS_PER_S, RunClock
 from harness.errors import MalformedHistory
 from harness.history.load import load as load_run
 from harness.plan.plan import loads
@@ -102,6 +104,30 @@ def test_what_nodes_report_alike_is_one_row_at_the_earliest_time(tmp_path: Path)
         (3, "n2", 7)
     ]
     assert [row["kind"] for row in found["topology"]] == ["logical"]
+
+
+def test_a_change_is_never_put_before_it_happened_by_an_answer_that_was_held_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node applies it, and answers at once, 1 s after the question; that takes 1 s as well."""
+    row = ChangeRow(seq=1, revision=2, age_us=0, kind="logical", nodes=("n1",))
+    report = ChangeReport(boot="b", begins=0, revision=2, cursor=1, rows=(row,))
+
+    async def held_up(*_: object) -> ChangeReport:
+        await asyncio.sleep(2.0)
+        return report
+
+    monkeypatch.setattr(ReferenceSystem, "_ask", held_up)
+
+    async def main() -> tuple[int, int]:
+        clock = RunClock(asyncio.get_running_loop(), wall_ns)
+        applied_ns = clock.now_ns() + NS_PER_S
+        found = await build({}, ("n1", "n2"), 1).changes(CLUSTER, "n1", clock)
+        assert found is not None
+        return applied_ns, found.topology[0].at_ns
+
+    applied_ns, told_ns = simulate(main())
+    assert applied_ns < told_ns <= applied_ns + NS_PER_S
 
 
 def test_two_nodes_that_disagree_about_a_revision_are_both_written_down(tmp_path: Path) -> None:
