@@ -116,6 +116,8 @@ def check(
             directory = attrs.evolve(directory, output=_made(output))
         session.run = directory
         drawn = not (no_report or only_judged)
+        # Of a run that was fetched, the copy is gone with this command.
+        fetched = is_remote(path) and history is None
         judged = judge.judge(
             directory,
             executor,
@@ -123,7 +125,7 @@ def check(
             search_limit,
             report=drawn,
             history=history,
-            kept=not only_judged,
+            kept=not (only_judged or fetched),
             limits=limits,
             spark=spark,
             explain_cost=explain_cost,
@@ -140,8 +142,7 @@ def check(
         else:
             # A history that is only judged leaves no directory behind.
             shown: Path | str | None = Path(path) if only_judged else None
-            # Of a run that was fetched, the copy is gone with this command.
-            if is_remote(path) and history is None:
+            if fetched:
                 shown = f"{path.rstrip('/')}/report.html" if judged.drawn else path
             judge.announce(directory, judged, shown)
     return judged.outcome.exit_code

@@ -11,8 +11,8 @@ from cli.session import runs_option, say
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst
 from harness.text import inert
-from results.compare.effect_thresholds import PARTS
 from results.store.index import Condition
+from results.store.run_entry import CELL_PARTS
 from results.store.store import RunStore
 
 LINE_CHARS = 2_000  # of a terminal; a reason names some cells
@@ -45,7 +45,7 @@ LINE_CHARS = 2_000  # of a terminal; a reason names some cells
 @click.option(
     "--across",
     multiple=True,
-    type=click.Choice(PARTS),
+    type=click.Choice(CELL_PARTS),
     help="Compare cells that differ in this: SC with HA is --across mode; repeatable.",
 )
 @click.option(

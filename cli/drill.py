@@ -40,10 +40,11 @@ class Keep(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class RunOptions:
-    """The options of a run beside its plan."""
+    """The options of a run beside its plan. ``one_of_many``: the command makes others, too."""
 
     report: bool = True
     keep: Keep = Keep.NEVER
+    one_of_many: bool = False
 
 
 class Budget:
@@ -93,7 +94,7 @@ def one(
     # The outcome is the last line.
     refresh_index(store)
     try:
-        judge.announce(directory, judged)
+        judge.announce(directory, judged, one_of_many=options.one_of_many)
     # An ``OSError`` as well, with an exit code of its own: see ``cli.main.execute``.
     except BrokenPipeError:
         raise

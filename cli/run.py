@@ -109,7 +109,11 @@ def run(
     one and not unknown. With --repeat the seeds of later runs follow from the first.
     """
     given = overrides(flags)
-    options = RunOptions(report=not no_report, keep=Keep(keep))
+    options = RunOptions(
+        report=not no_report,
+        keep=Keep(keep),
+        one_of_many=modes is not None or repeat > 1 or until_failure,
+    )
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
         refuse_without_java(chosen)

@@ -1,8 +1,9 @@
-"""A verdict in the lines that a terminal shows: what was found, why, and what was driven."""
+"""A verdict in the lines that a terminal shows: what was found, why, what was driven, and the
+commands that come next.
+"""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -24,12 +25,14 @@ from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
 from results.report.finding_cards import plainest_first
+from results.report.next_commands import next_commands, run_before
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
 PATH_CHARS = 4096  # the longest path that Linux takes
 LINE_CHARS = 600  # of one sentence: half a contradiction is none
 ERRORS_SHOWN = 3
+COMMANDS_SHOWN = 3  # the report has all of them
 PLACES_SHOWN = 6  # of one example's transactions
 NEEDED = [
     *("txn", "type", "error", "invoke_ns", "complete_ns", "intended_ns"),
@@ -39,9 +42,9 @@ FIRST, LAST = "p50", "p99"
 LIMITS = "limits"  # among a verdict's statistics
 
 
-def findings_of(run: RunDirectory, verdict: Verdict, *, kept: bool = True) -> tuple[str, ...]:
-    """Return the lines about ``verdict``, one about the load and the faults of its run, and, where
-    the run is ``kept``, the commands that go on from it. Raises ``MalformedHistory``.
+def findings_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
+    """Return the lines about ``verdict``, and one about the load and the faults of its run. Raises
+    ``MalformedHistory``.
     """
     manifest = read_manifest(run)
     with pq.ParquetFile(regular(table_path(run, TRANSACTIONS))) as file:
@@ -56,8 +59,24 @@ def findings_of(run: RunDirectory, verdict: Verdict, *, kept: bool = True) -> tu
         if anomaly.count > EXAMPLES_SHOWN:
             lines.append(f"  and {anomaly.count - EXAMPLES_SHOWN} more")
     driven = _driven(run, verdict, manifest, table)
-    following = _next(run, verdict) if kept else ()
-    return (*lines, *beside(verdict), driven, *_limits(verdict), *following)
+    return (*lines, *beside(verdict), driven, *_limits(verdict))
+
+
+def following_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
+    """Return the lines that name the commands that go on from a run that is kept."""
+    before = run_before(run)
+    nodes = {e.node for a in verdict.anomalies.values() for e in a.examples if e.node is not None}
+    commands = next_commands(
+        str(run.root),
+        verdict.outcome,
+        provider=_provider(run),
+        node=min(nodes, default=None),
+        before=None if before is None else str(before.root),
+    )[:COMMANDS_SHOWN]
+    return tuple(
+        f"{'      ' if at else 'next: '}{inert(command.line, PATH_CHARS)}  # {inert(command.does)}"
+        for at, command in enumerate(commands)
+    )
 
 
 def beside(verdict: Verdict) -> Iterator[str]:
@@ -165,15 +184,12 @@ def _numbers(figure: Mapping[str, object]) -> bool:
     return all(isinstance(figure.get(key), int | float) for key in ("measured", "limit"))
 
 
-def _next(run: RunDirectory, verdict: Verdict) -> Iterator[str]:
-    """Name the commands that go on from a violation of a run that can be driven again."""
-    if verdict.outcome is not Outcome.VIOLATION or not run.plan.is_file():
-        return
-    nodes = {e.node for a in verdict.anomalies.values() for e in a.examples if e.node is not None}
-    name = inert(shlex.quote(str(run.root)), PATH_CHARS)
-    steps = [f"firedrill replay {name}", f"firedrill shrink {name}"]
-    steps += [f"firedrill logs {name} {inert(node)}" for node in sorted(nodes)[:1]]
-    yield f"next: {'; '.join(steps)}"
+def _provider(run: RunDirectory) -> str | None:
+    """Return the provider of the run's plan; ``None`` without one that can be driven again."""
+    try:
+        return plans.load(run.plan).cluster.provider
+    except PlanError:
+        return None
 
 
-__all__ = ["beside", "findings_of"]
+__all__ = ["beside", "findings_of", "following_of"]

@@ -104,7 +104,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
     the kernel that it is ``at``, a result, or the ``error`` (its family, or the exception's name)
-    that ended it. ``findings`` are the verdict in the lines that a terminal shows.
+    that ended it. ``findings`` are the verdict in the lines that a terminal shows, ``following``
+    those that name the next commands.
     """
 
     note: str = ""
@@ -113,6 +114,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     imported: bool = False
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
+    following: tuple[str, ...] = ()
     drawn: bool = False
     error: str = ""
     text: str = ""
@@ -127,6 +129,7 @@ class Found(msgspec.Struct, kw_only=True):
     imported: bool = False
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
+    following: tuple[str, ...] = ()
     drawn: bool = False
     at: str = ""
     progress: str = ""
@@ -344,7 +347,8 @@ def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
         found.progress = reply.progress
     if reply.verdict is not None:
         # No kernel is to blame for what comes after the verdict: drawing.
-        found.verdict, found.findings, found.at = reply.verdict, reply.findings, ""
+        found.verdict, found.at = reply.verdict, ""
+        found.findings, found.following = reply.findings, reply.following
     if reply.error:
         found.error = reply
     found.drawn |= reply.drawn

@@ -88,11 +88,12 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
             spark.prepare(request.judge.spark)  # beside the import
         tell(Reply(note=_import(request.history, run), imported=True))
     if request.judge is not None:
-        from cli.verdict_lines import findings_of
+        from cli.verdict_lines import findings_of, following_of
 
         run = steps.recovered(run, note)
         verdict = steps.judge_here(run, request.judge, note, request.crashed)
-        tell(Reply(verdict=verdict, findings=findings_of(run, verdict, kept=request.kept)))
+        following = following_of(run, verdict) if request.kept else ()
+        tell(Reply(verdict=verdict, findings=findings_of(run, verdict), following=following))
     if request.report:
         judged = request.judge is not None
         tell(Reply(drawn=steps.draw_here(run, note, judged=judged)))

@@ -22,7 +22,7 @@ from harness.errors import (
     MalformedHistory,
     NotStored,
 )
-from harness.exit_codes import Outcome, worst
+from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.manifest import read_manifest
 from harness.protocols.verdict import Verdict, read_outcome, write_verdict
 from harness.run.directory import RunDirectory, require_plain
@@ -41,12 +41,13 @@ COLORS = {
 
 @attrs.frozen(kw_only=True)
 class Judged:
-    """A verdict; the lines that a terminal shows of it; whether a report of it was drawn; and the
-    outcome of one that failed.
+    """A verdict; the lines that a terminal shows of it, and those that name the next commands;
+    whether a report of it was drawn; and the outcome of one that failed.
     """
 
     verdict: Verdict
     findings: tuple[str, ...] = ()
+    following: tuple[str, ...] = ()
     drawn: bool = False
     report: Outcome | None = None
 
@@ -109,7 +110,13 @@ def judge(
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
     failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
-    return Judged(verdict=verdict, findings=found.findings, drawn=found.drawn, report=failed)
+    return Judged(
+        verdict=verdict,
+        findings=found.findings,
+        following=found.following,
+        drawn=found.drawn,
+        report=failed,
+    )
 
 
 def _keep(run: RunDirectory, verdict: Verdict) -> None:
@@ -142,12 +149,15 @@ def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
         raise HarnessError(f"no report was written: {found.death or 'see above'}")
 
 
-def announce(run: RunDirectory, judged: Judged, path: Path | str | None = None) -> None:
-    """Print the findings on stdout; the last line is outcome, meaning and path: ``path`` where it
-    is given, for a directory that is removed afterwards or a copy; else the report, where it is of
-    this verdict.
+def announce(
+    run: RunDirectory, judged: Judged, path: Path | str | None = None, *, one_of_many: bool = False
+) -> None:
+    """Print the findings and the next commands on stdout, of ``one_of_many`` those alone of a run
+    that failed; the last line is outcome, meaning and path: ``path`` where it is given, for a
+    directory that is removed afterwards or a copy; else the report, where it is of this verdict.
     """
-    for line in judged.findings:
+    following = () if one_of_many and judged.outcome not in FAILED else judged.following
+    for line in (*judged.findings, *following):
         click.echo(line)
     line = last_line(run, judged.outcome, judged.drawn, path)
     outcome, rest = line.split(":", 1)

@@ -8,30 +8,12 @@ from typing import Any
 import pandas as pd
 
 from harness.text import inert
-from results.compare.effect_thresholds import FIGURES, PARTS
-from results.store.fingerprint import NO_FAULT
-from results.store.run_entry import RunEntry
+from results.compare.effect_thresholds import FIGURES
+from results.store.run_entry import RunEntry, cell_key
 from results.store.run_figures import Host
 
 SIMULATED = "sim"
 LABEL_CHARS = 160
-
-
-def cell_key(entry: RunEntry, across: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the parts of the cell of ``entry``; those named by ``across`` are empty."""
-    length = "" if entry.duration_s is None else f"{entry.duration_s:g} s"
-    parts = {
-        "system": entry.system,
-        "mode": entry.mode,
-        "workload": entry.workload,
-        "faults": "+".join(sorted({*(entry.mix or entry.faults)})) or NO_FAULT,
-        "provider": entry.provider,
-        "nodes": "" if entry.nodes is None else f"{entry.nodes} nodes",
-        "duration": length,
-        "setting": entry.setting,
-    }
-    left_out = frozenset(across)
-    return tuple("" if name in left_out else parts[name] for name in PARTS)
 
 
 def labels(keys: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:

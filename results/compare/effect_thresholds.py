@@ -16,11 +16,6 @@ LEVEL = 0.02
 a hundred quiet nights two may."""
 
 
-PARTS = ("system", "mode", "workload", "faults", "provider", "nodes", "duration", "setting")
-"""What a cell is made of, by the names that ``Rules.across`` may leave out; ``setting`` stands for
-all other keys of the load."""
-
-
 class Scale(enum.Enum):
     """How two values of a figure are compared: a time or a rate by its ratio; what may be zero by
     its difference.

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from harness.clock import NS_PER_S
-from harness.exit_codes import Outcome
 from harness.history.records import FaultState, OpType
 from harness.protocols.conflicts import conflicts, ends
 from harness.protocols.fault_kinds import by_name, possible
@@ -41,6 +40,7 @@ from results.report.fault_rows import FaultRow
 from results.report.finding_cards import Card, Event
 from results.report.harness_actions import HarnessActions
 from results.report.html import MARKS
+from results.report.next_commands import Command, next_commands
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
 from results.store.retention import begun_at
@@ -111,7 +111,7 @@ class Page:
     plan_more: int
     versions: Grid
     machine: Grid
-    commands: tuple[tuple[str, str], ...]
+    commands: tuple[Command, ...]
 
 
 def page(material: RunData) -> Page:
@@ -458,20 +458,19 @@ def _pairs(title: str, data: dict[str, Any]) -> Grid:
     return Grid(title=title, columns=("", ""), rows=rows)
 
 
-def _commands(material: RunData) -> tuple[tuple[str, str], ...]:
+def _commands(material: RunData) -> tuple[Command, ...]:
     """Return the commands for the run directory's parent: the directory can be moved."""
-    name = shlex.quote(material.manifest.run_id)
-    again = ("Run the same plan again", f"firedrill run {name}/plan.toml")
-    simulated = _table(material.plan, "cluster").get("provider") == "sim"
-    same = "the same, byte for byte" if simulated else "the same faults at the same moments"
-    drive = (f"Replay this run: {same}", f"firedrill replay ./{name}")
-    smaller = ("Find the smallest plan that fails so", f"firedrill shrink ./{name}")
-    violated = material.verdict is not None and material.verdict.outcome is Outcome.VIOLATION
+    name = material.manifest.run_id
+    here = shlex.quote(name)
+    planned = bool(material.plan_text)
+    provider = str(_table(material.plan, "cluster").get("provider", "")) if planned else None
+    outcome = material.verdict.outcome if material.verdict else None
+    again = Command(does="run its plan again", line=f"firedrill run {here}/plan.toml")
     return (
-        *((again, drive) if material.plan_text else ()),
-        *((smaller,) if material.plan_text and violated else ()),
-        ("Judge this history again", f"firedrill check ./{name}"),
-        ("Write this page again", f"firedrill report ./{name}"),
+        *((again,) if planned else ()),
+        *next_commands(f"./{name}", outcome, provider=provider),
+        Command(does="write this page again", line=f"firedrill report ./{here}"),
+        Command(does="give its history to other tools", line=f"firedrill export ./{here} --edn"),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +31,10 @@ from results.store.retention import begun_at
 from results.store.run_figures import Host, RunFigures, host_of, read_figures
 from results.store.run_tags import read_tags, split_tag
 
+CELL_PARTS = ("system", "mode", "workload", "faults", "provider", "nodes", "duration", "setting")
+"""What two runs must have in common beside their build, to be compared: their *cell*. ``setting``
+stands for all other keys of the load.
+"""
 SETTING_CHARS = 8
 RESET = "forced reset"  # in the place of a fault
 FORBIDDEN_RESETS = (RESET_IN_SC, RESET_WITH_MAJORITY)
@@ -153,6 +157,23 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         size_bytes=used_bytes(run.root) if sized else 0,
         refused=refused,
     )
+
+
+def cell_key(entry: RunEntry, across: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the parts of the cell of ``entry``; those named by ``across`` are empty."""
+    length = "" if entry.duration_s is None else f"{entry.duration_s:g} s"
+    parts = {
+        "system": entry.system,
+        "mode": entry.mode,
+        "workload": entry.workload,
+        "faults": "+".join(sorted({*(entry.mix or entry.faults)})) or NO_FAULT,
+        "provider": entry.provider,
+        "nodes": "" if entry.nodes is None else f"{entry.nodes} nodes",
+        "duration": length,
+        "setting": entry.setting,
+    }
+    left_out = frozenset(across)
+    return tuple("" if name in left_out else parts[name] for name in CELL_PARTS)
 
 
 def _plan_of(run: RunDirectory) -> dict[str, Any]:

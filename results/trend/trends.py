@@ -17,10 +17,10 @@ import msgspec
 import pandas as pd
 
 from harness.exit_codes import Outcome
-from results.compare.comparable_cells import SIMULATED, cell_key, host_of_side, hosts_differ, labels
+from results.compare.comparable_cells import SIMULATED, host_of_side, hosts_differ, labels
 from results.compare.effect_thresholds import FIGURES, Figure, Scale
 from results.compare.figures import LEAST_VALUE
-from results.store.run_entry import RunEntry
+from results.store.run_entry import RunEntry, cell_key
 from results.trend.change_points import MIN_SEGMENT, Change, Shape, changes
 
 RECENT_DAYS = 30  # of a finding's present rate

@@ -25,10 +25,9 @@ from harness.history.files import is_regular, read_small
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
-from results.compare.effect_thresholds import PARTS
 from results.report.html import MARKS, environment, own_text
 from results.store.index import Condition, Query
-from results.store.run_entry import RunEntry
+from results.store.run_entry import CELL_PARTS, RunEntry
 from results.store.store import is_run_id
 from results.web import search
 from results.web.background_analysis import Shelf, compared, trend_of
@@ -227,7 +226,7 @@ class Pages:
         """Two sides of the store, compared."""
         given = request.query_params
         new, base, where = (given.get(name, "")[: search.MAX_CHARS] for name in _SIDES)
-        across = frozenset(given.getlist("across")) & frozenset(PARTS)
+        across = frozenset(given.getlist("across")) & frozenset(CELL_PARTS)
         answer = None
         asked = bool(new and base)
         if asked:
@@ -254,7 +253,7 @@ class Pages:
             base=base,
             where=where,
             across=across,
-            parts=PARTS,
+            parts=CELL_PARTS,
             working=asked and answer is None,
             trouble="" if answer is None else answer.trouble,
             links={} if content["found"] is None else _compare_links(content["found"]),

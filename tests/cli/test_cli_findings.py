@@ -16,6 +16,7 @@ import pytest
 
 from cli import verdict_lines
 from cli.judging.analysis import Asked, Request
+from cli.judging.judge import Judged, announce
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest
@@ -36,7 +37,7 @@ def told(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]
 def test_a_valid_run_says_what_was_driven_before_its_outcome(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    driven, last = told("sim-valid", tmp_path / "run", capsys)
+    driven, *_, last = told("sim-valid", tmp_path / "run", capsys)
 
     assert driven == (
         "list-append, seed 3, 3 nodes (sim), 13 s: 1,520 ok, 1,476 refused by "
@@ -79,11 +80,56 @@ def test_a_violation_names_the_commands_that_go_on_from_it(
 ) -> None:
     root = tmp_path / "a run"
 
-    *_, following, last = told("sim-forgotten-vote", root, capsys)
+    *_, replay, shrink, check, last = told("sim-forgotten-vote", root, capsys)
 
     where = shlex.quote(str(root))
-    assert following == f"next: firedrill replay {where}; firedrill shrink {where}"
+    assert replay == f"next: firedrill replay {where}  # drive it again: the same, byte for byte"
+    assert shrink == f"      firedrill shrink {where}  # find the smallest plan that fails so"
+    assert check == f"      firedrill check {where}  # judge its history again"
     assert last.startswith("VIOLATION: ")
+
+
+def test_a_valid_run_names_the_commands_that_come_next_and_none_to_shrink_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, replay, check, last = told("sim-valid", tmp_path / "run", capsys)
+
+    where = tmp_path / "run"
+    assert replay == f"next: firedrill replay {where}  # drive it again: the same, byte for byte"
+    assert check == f"      firedrill check {where}  # judge its history again"
+    assert last.startswith("VALID: ")
+
+
+OLDEST, OTHER, OLDER, NEWEST = (f"20261126-02000{at}-drill-000{at}" for at in range(4))
+
+
+def test_a_run_is_compared_with_the_newest_one_before_it_that_is_of_its_cell_and_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told("sim-valid", tmp_path / OLDEST, capsys)
+    told("sim-forgotten-vote", tmp_path / OTHER, capsys)
+    told("sim-valid", tmp_path / OLDER, capsys)
+    (tmp_path / OLDER / "analysis" / "verdict.json").unlink()
+
+    _, compare, replay, *_ = told("sim-valid", tmp_path / NEWEST, capsys)
+
+    line = f"firedrill compare {tmp_path / NEWEST} {tmp_path / OLDEST}"
+    assert compare == f"next: {line}  # compare it with the run before"
+    assert replay.startswith("      firedrill replay ")
+    assert execute(shlex.split(line)[1:]) in (0, 2), "a command that was named is refused"
+    first = told("sim-valid", tmp_path / "20261126-010000-drill-0004", capsys)
+    assert not any("firedrill compare" in line for line in first), "there is no run before it"
+
+
+def test_of_a_series_only_a_run_that_failed_names_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path)
+    following = ("next: firedrill replay x",)
+    for outcome, shown in ((Outcome.VALID, False), (Outcome.VIOLATION, True)):
+        verdict = Verdict(outcome=outcome, model="serializable")
+        announce(run, Judged(verdict=verdict, following=following), one_of_many=True)
+        assert ("next: firedrill replay x" in capsys.readouterr().out) is shown
 
 
 def test_a_sentence_is_told_whole_up_to_its_bound(tmp_path: Path) -> None:
@@ -164,7 +210,8 @@ def test_a_page_over_the_runs_that_can_not_be_written_is_said_before_the_outcome
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
     )  # fmt: skip
 
-    *_, said, _, last = done.stdout.splitlines()
+    *lines, last = done.stdout.splitlines()
+    (said,) = (line for line in lines if "no page over the runs was written" in line)
     assert said.startswith("firedrill: no page over the runs was written: cannot write ")
     assert said.endswith("index.html: Is a directory")
     assert last.startswith("VALID: ")

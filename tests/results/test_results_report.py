@@ -111,7 +111,8 @@ def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
         "TX-CONFLICT",
         "whole drive phase",
         "firedrill run 20261121-104500-drill-1a2b/plan.toml",
-        "Replay this run: the same faults at the same moments",
+        "drive it again: the same faults, as they came",
+        "firedrill export ./20261121-104500-drill-1a2b --edn",
         "firedrill replay ./20261121-104500-drill-1a2b",
         ", seed 4711 on 2026-11-21 at 10:45 UTC.",
         "seed = 4711",
@@ -146,7 +147,7 @@ def test_a_simulated_run_is_replayed_byte_for_byte(tmp_path: Path) -> None:
 
     page = report(run, valid())
 
-    assert "Replay this run: the same, byte for byte" in page.text
+    assert "drive it again: the same, byte for byte" in page.text
 
 
 def test_a_violation_shows_the_operations_that_prove_it_and_the_fault(tmp_path: Path) -> None:
