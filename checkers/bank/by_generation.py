@@ -5,6 +5,10 @@ it is kept, what moved after it is lost, in all accounts of the partition alike.
 the moments are found at which it may have held what was read after the reset, less what certainly
 moved since (``KEPT``), and those of all accounts of a partition must have one in common. What is
 open at a moment, or of unknown outcome, may count or not: a moment is excluded for certain alone.
+
+Where no copy was left an operator has a partition begin anew: its accounts hold nothing
+(``EMPTIED``) until something is transferred to them in that generation, and what they hold then
+comes of that alone.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, codes, ints
-from checkers.engine.transactions import Transactions, transactions_of
+from checkers.engine.transactions import Transactions, staleness_ns, transactions_of
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.generations import GenerationTree, trees_of
 
@@ -53,6 +57,17 @@ JUDGED = pa.schema(
     ]
 )
 
+# One row a read that found nothing in an account, though that had been given a balance: since the
+# generation ``place`` began empty, and nothing was certainly written to the account by then.
+EMPTIED = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("place", pa.int32()),
+        ("key", pa.int64()),
+        ("read", pa.int64()),
+    ]
+)
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Moves:
@@ -80,26 +95,63 @@ class _Seen:
 
 
 def find_kept(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """Return ``bank.kept`` of the accounts given; empty unless resets may cost writes."""
+    """Return ``bank.kept`` and ``bank.emptied`` of the accounts given; empty unless resets may cost
+    writes.
+    """
     rows: list[dict[str, Any]] = []
+    nothing: list[dict[str, Any]] = []
     trees = trees_of(setting.resets) if setting.may_lose else {}
     table = tables["micro_ops"]
     if trees:
         here = pc.is_in(table["partition"], value_set=pa.array(sorted(trees), pa.int32()))
         table = table.filter(pc.fill_null(here, False))
         txns, key = transactions_of(tables, setting), ints(table, "key")
+        moment = txns.start - staleness_ns(tables, setting)
         for each in np.unique(key).tolist():
             own = table.filter(pa.array(key == each))
             tree = trees[own["partition"][0].as_py()]
-            rows += [
-                {"partition": tree.partition, "key": each} | row for row in _of_key(own, txns, tree)
-            ]
-    return {"bank.kept": pa.Table.from_pylist(rows, schema=KEPT)}
+            told = {"partition": tree.partition, "key": each}
+            emptied = [told | row for row in _emptied(own, txns, moment, tree)]
+            nothing += emptied
+            blank = np.asarray([row["read"] for row in emptied], dtype=np.int64)
+            rows += [told | row for row in _of_key(own, txns, tree, blank)]
+    return {
+        "bank.kept": pa.Table.from_pylist(rows, schema=KEPT),
+        "bank.emptied": pa.Table.from_pylist(nothing, schema=EMPTIED),
+    }
 
 
-def _of_key(own: pa.Table, txns: Transactions, tree: GenerationTree) -> Iterator[dict[str, Any]]:
+def _emptied(
+    own: pa.Table, txns: Transactions, moment: Ints, tree: GenerationTree
+) -> Iterator[dict[str, Any]]:
+    """Yield the reads that may have found nothing, each with the generation that began empty;
+    ``moment``: as of when each transaction reads.
+    """
+    if not any(reset.begins_anew for reset in tree.resets):
+        return
+    f, txn = codes(own, "f", _STEPS), ints(own, "txn")
+    held = np.asarray(own["value"].is_valid(), dtype=np.bool_)
+    given = txn[(f == _WRITE) & (txns.type[txn] == OK)]
+    spans = _spans(txns.start[given], txns.finish[given], tree)
+    for read in np.unique(txn[(f == _READ) & (txns.type[txn] == OK) & ~held]).tolist():
+        low, high = tree.span(int(moment[read]), int(txns.finish[read]))
+        for place in range(high, low - 1, -1):
+            # Of a generation before it what was written may be lost, by the reset behind it.
+            certain = (spans == place).all(axis=1) & (txns.finish[given] < moment[read])
+            anew = tree.begun_anew(place)
+            if anew is not None and not certain.any():
+                yield {"place": anew, "read": read}
+                break
+
+
+def _of_key(
+    own: pa.Table, txns: Transactions, tree: GenerationTree, blank: Ints
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``KEPT``; the reads ``blank`` found nothing, as they may."""
     f, txn, value = codes(own, "f", _STEPS), ints(own, "txn"), ints(own, "value")
     held = np.asarray(own["value"].is_valid(), dtype=np.bool_)
+    value = np.where(held, value, 0)
+    held |= np.isin(txn, blank)
     type_ = txns.type[txn]
     moved = txn[f == _ADD]
     blind = (f == _WRITE) & (type_ != FAIL) & ~np.isin(txn, txn[f == _READ])
@@ -137,7 +189,11 @@ def _of_key(own: pa.Table, txns: Transactions, tree: GenerationTree) -> Iterator
             anchors.setdefault(low, each)
     for place in range(1, len(tree)):
         parent = tree.parents[place]
-        if place in anchors and parent in anchors:
+        if place not in anchors:
+            continue
+        if tree.resets[place - 1].begins_anew:
+            yield _since_empty(moves, anchors[place], place)
+        elif parent in anchors:
             yield from _kept(moves, anchors[parent], anchors[place], tree, place)
 
 
@@ -151,10 +207,7 @@ def _kept(
 ) -> Iterator[dict[str, Any]]:
     """Yield the stretches of moments at which the account may have held what ``after`` tells."""
     parent = tree.parents[place]
-    since = moves.where((moves.first <= place) & (place <= moves.last))
-    certain = (since.first == since.last) & (since.finish < after.start)
-    open_ = _amounts(since, (since.start <= after.finish) & ~certain)
-    rest = after.balance - int(since.amount[certain].sum())
+    rest, open_ = _moved_since(moves, after, place)
     # What may have been before the reset or after it counts in either.
     old = moves.where((moves.first <= parent) & (parent <= moves.last))
     told = {"place": place, "read": after.txn}
@@ -169,6 +222,26 @@ def _kept(
             yield told | {"low": low, "high": high} | ways
     if not found:
         yield told | {"low": None, "high": None}
+
+
+def _since_empty(moves: _Moves, after: _Seen, place: int) -> dict[str, Any]:
+    """Return the row of an account that held nothing when the generation began: any moment before
+    explains it, or none does.
+    """
+    rest, open_ = _moved_since(moves, after, place)
+    told = {"place": place, "read": after.txn}
+    explained = _ways(open_, rest) is not None
+    return told | ({"low": -NEVER, "high": NEVER} if explained else {"low": None, "high": None})
+
+
+def _moved_since(moves: _Moves, after: _Seen, place: int) -> tuple[int, list[_Open]]:
+    """Return what ``after`` tells, less what was certainly moved in the generation before it; and
+    what may have been moved by then.
+    """
+    since = moves.where((moves.first <= place) & (place <= moves.last))
+    certain = (since.first == since.last) & (since.finish < after.start)
+    open_ = _amounts(since, (since.start <= after.finish) & ~certain)
+    return after.balance - int(since.amount[certain].sum()), open_
 
 
 _Open = tuple[int, int, bool]
@@ -269,6 +342,6 @@ KEPT_BY_KEY = Kernel(
     name="bank.kept",
     exchange=Exchange.KEY,
     run=find_kept,
-    numbers={"bank.kept": ("read", "kept", "lost")},
+    numbers={"bank.kept": ("read", "kept", "lost"), "bank.emptied": ("read",)},
 )
 GENERATIONS = Kernel(name="bank.generations", exchange=Exchange.ONE_PLACE, run=judge_kept)

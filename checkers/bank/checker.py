@@ -22,6 +22,7 @@ from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.generations import trees_of
 from harness.protocols.models import (
     BANK_TOTAL,
+    EMPTIED_BY_RESET,
     LOST_WRITE,
     MIXED_GENERATIONS,
     NEGATIVE_BALANCE,
@@ -71,6 +72,8 @@ class Bank:
             anomalies[BANK_TOTAL] = _with_suspects(anomalies[BANK_TOTAL], tables, lookup)
         if mixed := _mixed(tables, setting, lookup):
             anomalies[MIXED_GENERATIONS] = mixed
+        if tables["bank.emptied"].num_rows:
+            anomalies[EMPTIED_BY_RESET] = _emptied(tables, setting, lookup)
         if tables["bank.lost"].num_rows:
             anomalies[LOST_WRITE] = _lost(tables, lookup)
         doubts = _doubts(banks)
@@ -201,6 +204,39 @@ def _mixed(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly | None:
             )
         )
     return Anomaly(count=len(rows), examples=tuple(examples))
+
+
+def _emptied(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly:
+    """Return the accounts that hold nothing since their partition began anew, each with the first
+    read that found it so.
+    """
+    order = [(name, "ascending") for name in ("partition", "place", "key", "read")]
+    first: dict[tuple[int, int, int], Row] = {}
+    for row in tables["bank.emptied"].sort_by(order).to_pylist():
+        first.setdefault((row["partition"], row["place"], row["key"]), row)
+    shown, named = list(first.values())[:EXAMPLES_MAX], KeyNames(tables)
+    found = lookup.operations(tuple(dict.fromkeys(row["read"] for row in shown)))
+    examples = []
+    for row in shown:
+        reset = trees_of(setting.resets)[row["partition"]].resets[row["place"] - 1]
+        read = found[row["read"]]
+        examples.append(
+            Finding(
+                text=f"emptied by reset: account {named(row['key'])} held nothing when "
+                f"T{row['read']} read it: permitted, generation {reset.generation} of partition "
+                f"{row['partition']} began anew, since no copy was left and an operator asked for "
+                "it",
+                txns=(row["read"],),
+                keys=(row["key"],),
+                operations=(read,),
+                explained_by=explain_operations(
+                    (read,), tables["faults"], since_ns=min(reset.earliest_ns, read.invoke_ns)
+                ),
+                at_ns=reset.earliest_ns,
+                details={"partition": row["partition"], "generation": reset.generation},
+            )
+        )
+    return Anomaly(count=len(first), examples=tuple(examples))
 
 
 def _lost(tables: Tables, lookup: Lookup) -> Anomaly:

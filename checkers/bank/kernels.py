@@ -7,6 +7,8 @@ transaction that wrote an account blindly, and did not fail, names its bank, key
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -130,7 +132,7 @@ def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     off = pc.not_equal(reads.column("total"), reads.column("expected"))
     less = pc.and_(pc.less(reads.column("least"), 0), not setting.bank.negative_balances)
     # A wrong total counts the empty accounts in its text: one finding, not two.
-    empty = pc.and_(pc.greater(reads.column("empty"), 0), pc.invert(off))
+    empty = pc.and_(pc.greater(reads.column("empty"), _emptied(reads, tables)), pc.invert(off))
     wrong = pc.and_(pc.or_(pc.or_(off, less), empty), pa.array(~before))
     for name, column in (("off", off), ("negative", less), ("nil", empty)):
         reads = reads.append_column(name, column)
@@ -226,6 +228,18 @@ def _known(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
         spans = [(p, *tree.span(start, finish)) for p, tree in trees.items()]
         found.append(all(low != high or not low or (p, low) in judged for p, low, high in spans))
     return np.asarray(found, dtype=np.bool_)
+
+
+def _emptied(reads: pa.Table, tables: Tables) -> pa.Array:
+    """Return how many accounts each read may have found empty: a reset had their partition begin
+    anew.
+    """
+    found = tables["bank.emptied"].select(["key", "read"]).group_by(["key", "read"]).aggregate([])
+    banks = tables["bank.accounts"].select(["key", "bank"])
+    rows = found.join(banks, "key", join_type="inner").select(["bank", "read"]).to_pylist()
+    count = Counter((row["bank"], row["read"]) for row in rows)
+    told = reads.select(["bank", "txn"]).to_pylist()
+    return pa.array([count[row["bank"], row["txn"]] for row in told], pa.int64())
 
 
 def _taken_back(table: pa.Table, k: Ints, count: int, setting: Setting) -> Bools:

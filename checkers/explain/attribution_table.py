@@ -14,6 +14,7 @@ import attrs
 
 from harness.protocols.finding import Explanation
 from harness.protocols.models import (
+    EMPTIED_BY_RESET,
     MIXED_GENERATIONS,
     RETURNED_WRITE,
     STALE_READS,
@@ -26,6 +27,7 @@ from harness.protocols.verdict import Anomaly
 LOST, REVERTED, TORN, RESURRECTED, STALE = "lost", "reverted", "torn", "resurrected", "stale"
 ORDER = (LOST, REVERTED, TORN, RESURRECTED, STALE)
 BY_EXAMPLES = {
+    EMPTIED_BY_RESET: LOST,
     TORN_BY_RESET: TORN,
     TORN_IN_PARTITION: TORN,
     RETURNED_WRITE: RESURRECTED,

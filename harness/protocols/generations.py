@@ -53,6 +53,11 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     restores: bool = False
     asked: bool = False
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether no copy was left to go on from: an operator has had the partition begin empty."""
+        return self.asked and self.survivors == ()
+
 
 OF_RESETS = (
     EventKind.RESET,
@@ -167,6 +172,13 @@ class GenerationTree:
             found.append(place)
             place = self.parents[place]
         return tuple(reversed(found))
+
+    def begun_anew(self, place: int) -> int | None:
+        """Return the last generation on the way to the one at ``place`` that began empty; ``None``
+        where there is none.
+        """
+        anew = (i for i in reversed(self.path(place)) if i and self.resets[i - 1].begins_anew)
+        return next(anew, None)
 
 
 _BEGINNING, _END = -(2**62), 2**62

@@ -197,7 +197,9 @@ OF_RESETS = frozenset(
 
 
 LOST_BY_RESET, TORN_BY_RESET = "lost-by-reset", "torn-by-reset"
-"""What a reset permits in a store that declares that it may lose: observed and counted."""
+EMPTIED_BY_RESET = "emptied-by-reset"
+"""What a reset permits in a store that declares that it may lose, or that an operator has asked
+for: observed and counted."""
 
 
 OF_CLAIMS = frozenset(ANOMALIES.values())
@@ -244,7 +246,7 @@ _PROMISES: dict[str, str] = {
 """Anomalies that break a promise beside the lattice, and that promise."""
 
 
-ONLY_OBSERVED = frozenset({CAUSAL_REVERSE, LOST_BY_RESET, TORN_BY_RESET})
+ONLY_OBSERVED = frozenset({CAUSAL_REVERSE, LOST_BY_RESET, TORN_BY_RESET, EMPTIED_BY_RESET})
 """Anomalies that break nothing that a system declares: transactions of a kind that promises a
 staleness have no real time order, so that a cycle which needs one through them is told, no more;
 and a store that may lose has lost what a reset permits.

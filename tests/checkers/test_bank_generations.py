@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import pytest
 from checker_histories import STRICT, Txn, info, ok
 from reset_histories import ResetEvent, ResetHistory, verdict_of
@@ -30,7 +31,7 @@ def steps(amount: int, held: tuple[int, int], payer: int, payee: int) -> list[St
     ]
 
 
-def read(start: int, *held: int) -> Txn:
+def read(start: int, *held: int | None) -> Txn:
     ops = (("r", account, balance) for account, balance in enumerate(held, 1))
     return ok(*ops, start=start, finish=start + 4)
 
@@ -87,6 +88,85 @@ def test_each_of_two_resets_takes_back_what_the_one_before_left() -> None:
     assert "mixed-generations" in twice.anomalies
 
 
+ANEW = ResetEvent(partition=1, generation=1, since=50, until=60, survivors=(), base=0, asked=True)
+# Accounts 1 and 3 are of the partition that begins anew; 2 is of another.
+INTO = ok(
+    *(("add", 2, -4), ("add", 1, 4), ("r", 2, 50), ("r", 1, None), ("w", 2, 46), ("w", 1, 4)),
+    start=90,
+    finish=94,
+)
+EMPTY = read(80, None, 50, None)
+SINCE: dict[str, tuple[tuple[Txn, ...], str | None]] = {
+    "nothing in it": ((EMPTY,), None),
+    "moved into it since": ((EMPTY, INTO, read(100, 4, 46, None)), None),
+    "while it was reset": ((read(52, None, 50, None),), None),
+    "more than was moved into it": ((INTO, read(100, 5, 46, 0)), "mixed-generations"),
+    "what it had held": ((T1, read(80, 40, 60, 50)), "mixed-generations"),
+    "before the reset": ((read(20, None, 50, None),), "bank-total"),
+    "in another partition": ((read(80, None, None, None),), None),
+}
+
+
+def test_accounts_of_a_partition_that_begins_anew_hold_nothing_until_something_is_moved() -> None:
+    for name, (txns, told) in SINCE.items():
+        found = judged(*txns, declaration=STRICT, resets=(ANEW,))
+        if name == "in another partition":
+            assert "nil-balance" in found.anomalies, name
+        elif told is not None:
+            assert told in found.anomalies, name
+        else:
+            assert found.outcome == "valid", (name, found.anomalies, found.reasons)
+
+    kept = judged(EMPTY, INTO, read(100, None, 46, None), resets=(ANEW,))
+    assert {"bank-total"} <= set(kept.anomalies)
+
+
+def test_an_account_that_was_written_since_may_not_be_empty_again() -> None:
+    back = ok(
+        *(("add", 1, -4), ("add", 2, 4), ("r", 1, 4), ("r", 2, 46), ("w", 1, 0), ("w", 2, 50)),
+        start=96,
+        finish=98,
+    )
+    whole = (EMPTY, INTO, back)
+
+    right = judged(*whole, read(100, 0, 50, None), resets=(ANEW,))
+    wrong = judged(*whole, read(100, None, 50, None), resets=(ANEW,))
+
+    assert right.outcome == "valid", right.anomalies
+    assert "nil-balance" in wrong.anomalies
+
+
+def test_what_a_partition_lost_by_beginning_anew_is_told_with_its_generation() -> None:
+    found = judged(EMPTY, read(100, None, 50, None), resets=(ANEW,))
+
+    assert set(found.observed) == {"emptied-by-reset"}
+    told = found.observed["emptied-by-reset"]
+    assert told.count == 2
+    assert [example.keys for example in told.examples] == [(1,), (3,)]
+    assert "generation 1 of partition 1 began anew" in told.examples[0].text
+    assert told.examples[0].details == {"partition": 1, "generation": 1}
+
+
+@pytest.mark.parametrize("change", [{"asked": False}, {"survivors": ("n1",)}, {"survivors": None}])
+def test_only_a_reset_that_was_asked_for_and_left_no_copy_empties_accounts(
+    change: dict[str, object],
+) -> None:
+    reset = attrs.evolve(ANEW, **change)
+
+    assert "nil-balance" in judged(EMPTY, resets=(reset,)).anomalies
+
+
+def test_a_reset_behind_it_may_leave_its_accounts_empty_still() -> None:
+    goes_on = attrs.evolve(SECOND, survivors=("n1",), asked=True)
+    whole = (EMPTY, INTO, read(100, 4, 46, None))
+
+    for first in (None, 4):
+        late = read(180, first, 46, None)
+        assert judged(*whole, late, resets=(ANEW, goes_on)).outcome == "valid"
+    odd = judged(*whole, read(180, 50, 46, None), resets=(ANEW, goes_on))
+    assert "mixed-generations" in odd.anomalies
+
+
 def test_what_a_generation_held_before_is_not_known_without_a_read_of_it() -> None:
     found = judged(T1, read(180, 50, 60, 50), resets=(RESET, SECOND))
 
@@ -102,8 +182,11 @@ def test_splits_do_not_change_what_is_said_of_banks() -> None:
     txns, _ = CASES["the first one torn alone"]
     history = ResetHistory(txns=(SET_UP, *txns), resets=(RESET,))
 
-    one, many = (verdict_of(history, checkers=("bank",), splits=n) for n in (1, 4))
-    assert encode(one) == encode(many)
+    anew = ResetHistory(txns=(SET_UP, EMPTY, INTO, read(100, 4, 46, None)), resets=(ANEW,))
+
+    for each in (history, anew):
+        one, many = (verdict_of(each, checkers=("bank",), splits=n) for n in (1, 4))
+        assert encode(one) == encode(many)
 
 
 def test_generated_banks_that_lose_a_suffix_are_never_accused() -> None:

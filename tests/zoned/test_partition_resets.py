@@ -300,3 +300,35 @@ def test_all_that_are_left_have_the_partition_again_in_each_variant(rebalance: s
         assert {row[0] for row in await lab.done(KINDS)} == {"stable"}
 
     simulate(story())
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_a_copy_that_was_wiped_since_it_was_asked_for_its_log_begins_nothing(missed: bool) -> None:
+    """The chosen copy is gone before it has begun: it would begin with nothing."""
+
+    async def story() -> None:
+        lab = Lab(10, ("a", *"bcdef"))
+        await cluster(lab, "bcdef", HA, 5)
+        await append(lab, 1)
+        await kill(lab, "def")
+        pending = "SELECT NODES FROM SYSTEM.ASSIGNMENTS WHERE KIND = 'pending'"
+        await lab.until_rows(pending, {("b",)})
+        await lab.provider.kill("b")
+        await lab.provider.wipe("b")
+        if missed:
+            await asyncio.sleep(3.0)
+        await lab.start("b")
+        # Of the copies that are left c has what was acknowledged.
+        assert await read(lab) == (1,)
+        await append(lab, 2)
+        (event,) = await lab.events("c", PARTITION_RESET)
+        assert event.reset is not None
+        assert event.reset.survivors == ("c",)
+        assert not await lab.events("b", PARTITION_RESET)
+        await lab.start("d", "e", "f")
+        await lab.until_rows(STABLE, {("b,c,d,e,f",)})
+        told = await settled_replicas(lab, "bcdef")
+        assert len({r.content for r in told.values()}) == 1
+        assert await read(lab) == (1, 2)
+
+    simulate(story())

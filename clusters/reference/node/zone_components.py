@@ -303,7 +303,7 @@ class ZonedParts:
                 )
                 assignments[name, number] = {k: a.nodes for k, a in kinds if a is not None}
                 if state.stable is not None:
-                    word = standing(state, alive).name
+                    word = standing(state, alive, logical.lives(self._view)).name
                     standings[name, number] = word, state.generation
         return ClusterState(
             catalog=catalog,

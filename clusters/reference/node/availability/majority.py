@@ -8,7 +8,7 @@ may know too little, as one that is cut off from metastorage, and then asks the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.markers import reached
@@ -16,7 +16,8 @@ from clusters.reference.node.metastorage.metastorage import Change, View
 from clusters.reference.node.rebalance import keys
 from clusters.reference.node.rebalance.driver import Numbers, numbers
 from clusters.reference.node.rebalance.keys import PartitionId, PartitionState
-from clusters.reference.node.topology.logical import LOGICAL, logical
+from clusters.reference.node.storage.identity import directory_of, name_of
+from clusters.reference.node.topology.logical import LOGICAL, lives, logical
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed
 
@@ -29,13 +30,30 @@ class Standing(enum.StrEnum):
     LOST = "lost"  # no node of them
 
 
-def standing(state: PartitionState, alive: Collection[str]) -> Standing:
-    """Of the partition of ``state`` where the nodes ``alive`` are left."""
+def standing(
+    state: PartitionState, alive: Collection[str], lives: Mapping[str, str] | None = None
+) -> Standing:
+    """Of the partition of ``state`` where the nodes ``alive`` are left, in these ``lives``
+    (``topology.logical.lives``).
+    """
     nodes = () if state.stable is None else state.stable.nodes
     left = sum(node in alive for node in nodes)
-    if not nodes or left >= 1 + len(nodes) // 2:
+    whole = left >= 1 + len(nodes) // 2 and not given_to_lost_copy(state, lives or {})
+    if not nodes or whole:
         return Standing.MAJORITY
     return Standing.MINORITY if left else Standing.LOST
+
+
+def given_to_lost_copy(state: PartitionState, lives: Mapping[str, str]) -> bool:
+    """Whether a reset that is under way has given the partition to a copy that is gone: its node's
+    directory was lost since, and what begins there would begin empty. No other copy runs then, so
+    there is no majority, however many nodes are left.
+    """
+    pending = state.pending
+    if pending is None or not pending.force or not pending.member:
+        return False
+    directory = directory_of(pending.member)
+    return lives.get(name_of(pending.member), directory) != directory
 
 
 class Refusals:
@@ -68,7 +86,7 @@ class Refusals:
 
     def _refusal(self, partition: PartitionId) -> Failed | None:
         state = keys.read(self._view, partition)
-        found = standing(state, self._alive)
+        found = standing(state, self._alive, lives(self._view))
         # Before the first node has joined nobody knows what is left.
         if found is Standing.MAJORITY or not self._alive or state.stable is None:
             return None

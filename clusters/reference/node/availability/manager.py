@@ -7,7 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from clusters.reference.node.availability import reset_intents
-from clusters.reference.node.availability.majority import Standing, standing
+from clusters.reference.node.availability.majority import (
+    Standing,
+    given_to_lost_copy,
+    standing,
+)
 from clusters.reference.node.availability.reset_intents import INTENT, ZoneResets
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.catalog.catalog import Catalog
@@ -15,7 +19,7 @@ from clusters.reference.node.catalog.options import Zone
 from clusters.reference.node.metastorage.metastorage import Invoke, Operation, View, unchanged
 from clusters.reference.node.rebalance import keys, transitions
 from clusters.reference.node.rebalance.keys import PartitionId, PartitionState
-from clusters.reference.node.topology.logical import logical
+from clusters.reference.node.topology.logical import lives, logical
 from clusters.reference.node.zones.data_nodes import Topology
 
 
@@ -37,6 +41,8 @@ def step(view: View, catalog: Catalog, topology: Topology, physical: int) -> tup
             after = reset_intents.created(topology.revision, names, physical, lacking=lacking)
         else:
             after = reset_intents.topology_changed(before, topology.revision, starts, physical)
+            if after.intent is None and _resets_are_stuck(view, catalog, zone):
+                after = reset_intents.armed(after, topology.revision, names, physical)
         if after != before:
             invokes.append(replaced(view, zone.id, after))
         if zone.highly_available:
@@ -89,10 +95,17 @@ def lost(
     """
     for state in states(view, catalog, zone):
         # A reset that goes on ends by itself, or with the timer of the node that it was given to.
-        found = {standing(state, names) for names in topologies}
+        found = {standing(state, names, lives(view)) for names in topologies}
         mistaken = Standing.LOST not in found and planted("reset-with-majority")
         if found == {Standing.MINORITY} or mistaken:
             yield state
+
+
+def _resets_are_stuck(view: View, catalog: Catalog, zone: Zone) -> bool:
+    """Whether a reset of ``zone`` was given to a copy that was lost before it began the generation,
+    by a node that was back before it was missed.
+    """
+    return any(given_to_lost_copy(s, lives(view)) for s in states(view, catalog, zone))
 
 
 def states(view: View, catalog: Catalog, zone: Zone) -> Iterator[PartitionState]:

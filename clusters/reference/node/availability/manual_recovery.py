@@ -30,7 +30,7 @@ from clusters.reference.node.rebalance import decisions, keys
 from clusters.reference.node.rebalance.driver import numbers
 from clusters.reference.node.rebalance.keys import PartitionId, PartitionState
 from clusters.reference.node.runtime.concurrency import side_by_side
-from clusters.reference.node.topology.logical import LOGICAL, logical
+from clusters.reference.node.topology.logical import LOGICAL, lives, logical
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Ack, Failed, PeerAnswer, RestartReplica
@@ -121,7 +121,7 @@ class ManualRecovery:
         numbers each must have lost it. One that has no copy left is reset only if it was chosen.
         """
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        by_standing = {each: standing(each.state, self._alive()) for each in found}
+        by_standing = {each: self._standing(each.state) for each in found}
         whole = [each for each, held in by_standing.items() if held is Standing.MAJORITY]
         lost = [each for each, held in by_standing.items() if held is Standing.LOST]
         lacking = [each for each in found if each not in whole and (chosen or each not in lost)]
@@ -185,7 +185,10 @@ class ManualRecovery:
         return told or "the lease of its primary before may hold yet"
 
     def _lacks(self, state: PartitionState) -> bool:
-        return standing(state, self._alive()) is not Standing.MAJORITY
+        return self._standing(state) is not Standing.MAJORITY
+
+    def _standing(self, state: PartitionState) -> Standing:
+        return standing(state, self._alive(), lives(self._view))
 
     def _now(self, named: Named) -> PartitionState:
         return keys.read(self._view, named.state.partition)

@@ -85,6 +85,11 @@ def topology_changed(
     return ZoneResets(revision, there, intent, awaited)
 
 
+def armed(state: ZoneResets, revision: int, names: Collection[str], physical: int) -> ZoneResets:
+    """The state with a timer that starts now, in the topology of ``revision`` with ``names``."""
+    return replace(state, intent=Intent(revision, physical, tuple(sorted(names))))
+
+
 def restarted(state: ZoneResets, names: Collection[str], starts: Mapping[str, str]) -> ZoneResets:
     """The state when the whole cluster has started again with ``names``: of the others that were in
     the topology, with ``starts``, none has left since then, and they are waited for.

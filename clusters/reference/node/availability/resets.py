@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from clusters.reference.node import events
 from clusters.reference.node.availability import survivors
+from clusters.reference.node.availability.majority import given_to_lost_copy
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
@@ -35,7 +36,7 @@ from clusters.reference.node.rebalance.driver import numbers
 from clusters.reference.node.rebalance.keys import PartitionState
 from clusters.reference.node.rebalance.transitions import Variant
 from clusters.reference.node.runtime.concurrency import all_of
-from clusters.reference.node.topology.logical import LOGICAL
+from clusters.reference.node.topology.logical import LOGICAL, lives
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire.messages import AskLog, LogReply
 
@@ -105,8 +106,9 @@ class Resets:
         number = numbers(self._view).of(state.partition)
         holders = survivors.holders(state, alive)
         forced = state.pending.nodes if state.pending and state.pending.force else ()
-        # One that was given to a node that is there goes on by itself.
-        if number is None or any(node in holders for node in forced):
+        # One that was given to a copy that is there goes on by itself.
+        goes_on = any(node in holders for node in forced)
+        if number is None or (goes_on and not given_to_lost_copy(state, lives(self._view))):
             return True
         tries = self._tries.get(number)
         if tries is None or tries.generation != state.generation:
@@ -143,6 +145,7 @@ class Resets:
             members=tuple(
                 sorted({chosen, *survivors.members(state, alive, whole), *(fresh or ())})
             ),
+            member=wholes[chosen].member if chosen in wholes else "",
             manual=fresh is not None,
             # The majority is judged by this topology, and no node has come back since.
             conditions=(unchanged(LOGICAL, judged), *conditions),

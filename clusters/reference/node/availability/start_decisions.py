@@ -175,6 +175,11 @@ class StartDecisions:
         if replica is None or pending is None or state.generation <= replica.group.generation:
             return
         group = replica.group
+        if pending.member and pending.member != group.raft.node:
+            # What was asked for its log was another copy: this one would begin without what that
+            # had. The leader of metastorage gives the partition to the next one.
+            reached("generation not begun by a later copy")
+            return
         try:
             begun = self._host.begin_generation(group, state.generation)
         except ChangeRefused as error:

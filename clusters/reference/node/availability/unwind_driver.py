@@ -100,7 +100,7 @@ class UnwindDriver:
         ended: Fence,
     ) -> None:
         logs = [
-            (node, LogReply(reply.generation, reply.term, reply.index, reply.whole))
+            (node, LogReply(reply.generation, reply.term, reply.index, reply.whole, reply.member))
             for node, reply in replies.items()
             if node in start.answered
         ]
@@ -115,6 +115,7 @@ class UnwindDriver:
             nodes=start.nodes,
             survivors=start.answered,
             members=tuple(replies),
+            member=replies[chosen].member,
             conditions=conditions,
             operations=operations,
         )

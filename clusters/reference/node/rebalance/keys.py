@@ -55,7 +55,8 @@ class Assignments(msgspec.Struct, frozen=True, array_like=True):
     """A set of nodes, sorted. ``force``: the configuration is forced on the nodes left;
     ``from_reset``: it follows one that was (both of IEP-131; a rebalance sets neither).
     ``survivors``, of a forced one: the nodes whose copies it was chosen from; ``manual``: an
-    operator has asked for it.
+    operator has asked for it; ``member``: the copy that was chosen, and no later one in its place
+    (empty: there was none).
     """
 
     nodes: tuple[str, ...]
@@ -63,6 +64,7 @@ class Assignments(msgspec.Struct, frozen=True, array_like=True):
     from_reset: bool = False
     survivors: tuple[str, ...] = ()
     manual: bool = False
+    member: str = ""
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True):

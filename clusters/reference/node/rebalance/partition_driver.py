@@ -63,7 +63,7 @@ from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.runtime.concurrency import Tasks, all_of, settle
 from clusters.reference.node.storage.identity import name_of, names_of
 from clusters.reference.node.storage.log_records import CorruptLog
-from clusters.reference.node.topology.logical import LOGICAL, logical
+from clusters.reference.node.topology.logical import LOGICAL, lives, logical
 from clusters.reference.node.tx.primary_client import Ask
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
@@ -341,7 +341,7 @@ class PartitionDriver:
         not, one of them may be the last.
         """
         alive = [member.name for member in logical(self._view)]
-        return standing(state, alive) is Standing.MAJORITY
+        return standing(state, alive, lives(self._view)) is Standing.MAJORITY
 
     async def _remove(self, number: int, partition: PartitionId) -> None:
         """Stop and erase a replica, if metastorage itself says that it is redundant: this node may

@@ -221,14 +221,16 @@ def reset(
     chosen: str,
     survivors: Sequence[str],
     members: Sequence[str],
+    member: str = "",
     manual: bool = False,
     conditions: Conditions = (),
     operations: Operations = (),
 ) -> Transition:
     """Begin the next generation at ``chosen`` alone, without a majority, of the copies on
     ``survivors``; then, as planned, at all ``members`` (IEP-131, resetPartition). It overwrites
-    what was pending, planned and locked. ``manual``: an operator has asked for it. ``CHANGED``:
-    ``state`` is not what there is, or one of ``conditions`` does not hold.
+    what was pending, planned and locked. ``member`` is the chosen copy; ``manual``: an operator has
+    asked for it. ``CHANGED``: ``state`` is not what there is, or one of ``conditions`` does not
+    hold.
     """
     keys = _Keys(state.partition)
     generation = encode_number(state.generation)
@@ -245,7 +247,7 @@ def reset(
     )
     alone = tuple(members) == (chosen,)
     copies = tuple(sorted(survivors))
-    forced = Assignments((chosen,), force=True, survivors=copies, manual=manual)
+    forced = Assignments((chosen,), force=True, survivors=copies, manual=manual, member=member)
     planned = Assignments(tuple(sorted(members)), from_reset=True)
     # Under the lock no other target takes the place of a forced one before it is stable.
     held = keys.put(LOCK, Lock((chosen,), 0)) if variant is Variant.LOCK else keys.remove(LOCK)
@@ -267,6 +269,7 @@ def unwound(
     nodes: Sequence[str],
     survivors: Sequence[str],
     members: Sequence[str],
+    member: str,
     conditions: Conditions,
     operations: Operations,
 ) -> Transition:
@@ -284,6 +287,7 @@ def unwound(
         chosen=chosen,
         survivors=survivors,
         members=members,
+        member=member,
         conditions=(same, *conditions),
         operations=(keys.put(STABLE, stable), keys.put(CHAIN, chain), *operations),
     )

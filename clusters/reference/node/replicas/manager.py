@@ -231,11 +231,11 @@ class ReplicaManager:
         replica = self.replicas.get(number)
         if replica is not None:
             raft = replica.group.raft
-            generation = raft.configuration.generation
-            return LogReply(generation, raft.last_term, raft.last_index, self._whole(number))
-        state = self._host.log.groups.get(group_of(number))
-        place = (0, 0, 0) if state is None else state.last_place
-        return LogReply(*place, self._whole(number))
+            place = raft.configuration.generation, raft.last_term, raft.last_index
+        else:
+            state = self._host.log.groups.get(group_of(number))
+            place = (0, 0, 0) if state is None else state.last_place
+        return LogReply(*place, self._whole(number), self._host.member_of(group_of(number)))
 
     def _whole(self, number: int) -> bool:
         """Whether the copy here is one that its group can go on with."""
@@ -256,8 +256,9 @@ class ReplicaManager:
         replica, state = self.replicas.get(number), self._host.log.groups.get(name)
         raft = None if replica is None else replica.group.raft
         alive = raft is not None and raft.configuration.decides(raft.node) and not raft.diverged
+        whole, member = self._whole(number), self._host.member_of(name)
         if state is None:
-            return StartReply(alive, 0, 0, 0, 0, 0, 0, self._whole(number))
+            return StartReply(alive, 0, 0, 0, 0, 0, 0, whole, member)
         if replica is not None:
             user_index = replica.partition.last_user_index
         else:
@@ -274,8 +275,8 @@ class ReplicaManager:
                 break
         config_index, lineage = state.last_configuration
         begun = [g.number for g in lineage if g.base_index < user_index]
-        generation, whole = max(begun, default=0), self._whole(number)
-        return StartReply(alive, *state.last_place, generation, user_index, config_index, whole)
+        user = max(begun, default=0), user_index
+        return StartReply(alive, *state.last_place, *user, config_index, whole, member)
 
     def left_behind(self) -> list[int]:
         """Partitions of which the disk holds a replica that does not run."""

@@ -263,13 +263,14 @@ class AskLog(msgspec.Struct, frozen=True, array_like=True, tag="log?"):
 class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log!"):
     """Where the log of the copy ends, whether its replica runs or not: the generation that the log
     is of, and its last entry. All 0: there is none. ``whole``: it has voters in its configuration,
-    and the beginning of the generation that it is in.
+    and the beginning of the generation that it is in. ``member``: the copy, in its present life.
     """
 
     generation: int
     term: int
     index: int
     whole: bool = True
+    member: str = ""
 
     @property
     def is_blank(self) -> bool:
@@ -297,7 +298,7 @@ class StartReply(msgspec.Struct, frozen=True, array_like=True, tag="start!"):
     """``alive``: the replica runs, and is a voter of its own configuration. The last entry of the
     copy, ``index`` of ``term`` in ``generation``; the last that a client has asked for, committed
     or not: ``user_index`` (lastUserCmdIdx; 0: none), of ``user_generation``; and the last
-    configuration (lastCfgIdx). ``whole``: see ``LogReply``.
+    configuration (lastCfgIdx). ``whole`` and ``member``: see ``LogReply``.
     """
 
     alive: bool
@@ -308,6 +309,7 @@ class StartReply(msgspec.Struct, frozen=True, array_like=True, tag="start!"):
     user_index: int
     config_index: int
     whole: bool = True
+    member: str = ""
 
 
 class LockReply(msgspec.Struct, frozen=True, array_like=True, tag="locked"):
