@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from checkers.engine.spans import FOREVER_NS
 from harness.clock import NS_PER_S
 from harness.history.records import FaultState
 from harness.protocols.fault_spans import fault_spans
@@ -24,7 +25,6 @@ from harness.text import seconds
 
 # A leader's fault this near explains better than another fault that happens to be in force.
 NEAR_NS = 5_000_000_000
-FOREVER_NS = 2**62
 ACKNOWLEDGED, BEGAN = "acknowledged", "began to show"
 _VERBS = {ACKNOWLEDGED: "was acknowledged", BEGAN: "began to show"}
 BEFORE, INJECT, HOLD, HEAL, AFTER = PHASES = ("before", "inject", "hold", "heal", "after")

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
-from checkers.explain.attribution import FOREVER_NS
+from checkers.engine.spans import FOREVER_NS
 from checkers.limits.gaps import silences
 from checkers.limits.served import Broken, Figure, Served, Stretch, Tries, Untested
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES

@@ -20,6 +20,7 @@ from checkers.lists.by_generation import cuts_keys, partitions_of
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of, list_ops
 from checkers.lists.lost import LOST, missed_writes
 from checkers.promises.permitted_loss import Loss, Permission, losses_of, permission
+from checkers.promises.told_states import ToldStates
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.generations import trees_of
 from harness.run.state_log import STATES
@@ -53,7 +54,7 @@ def cut_off(
     the states ``beside``.
     """
     trees = trees_of(setting.resets)
-    states = beside.get("states", STATES.empty_table())
+    states = ToldStates(beside.get("states", STATES.empty_table()))
     for loss in losses_of(lost, tables["transactions"]):
         tree = None if loss.partition is None else trees.get(loss.partition)
         yield loss, None if tree is None else permission(tree, loss, states, setting.permits)

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
-from checkers.explain.attribution import FOREVER_NS, windows
+from checkers.engine.spans import FOREVER_NS
+from checkers.explain.attribution import windows
 from checkers.explain.fault_effects import Effect, effects, summary
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.errors import InvariantError

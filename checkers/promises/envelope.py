@@ -25,17 +25,18 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import attrs
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from checkers.explain.attribution import explain_operations, windows
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
 from checkers.lists.given_up import CUT_OFF
 from checkers.promises.permitted_loss import Envelope
+from checkers.promises.told_states import ToldStates
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind
@@ -66,7 +67,7 @@ SETTLED_NS = 5 * NS_PER_S
 or started may still be missing in the topology from which a store decides."""
 # Resets beyond these are told and not judged: a table of a few bytes may tell of any number.
 RESETS_JUDGED = 10_000
-WORK_MAX = 60_000_000  # times at which nodes were out, for all resets together
+WORK_MAX = 60_000_000  # times at which nodes were out and states before, for all resets together
 LEAST_JUDGED = 100
 _LIFE = (
     EventKind.NODE_STARTED,
@@ -90,7 +91,7 @@ class Resets:
         checker ``lost-write`` judges.
         """
         trees = trees_of(setting.resets)
-        states = tables.get("states", STATES.empty_table())
+        states = ToldStates(tables.get("states", STATES.empty_table()))
         cuts = tables.get("resets.cuts", CUTS.empty_table())
         away = TimesOut.of(tables["faults"], tables["events"], setting)
         every = [
@@ -98,7 +99,7 @@ class Resets:
             for tree in trees.values()
             for place in range(1, len(tree))
         ]
-        judged = every[: max(LEAST_JUDGED, min(RESETS_JUDGED, WORK_MAX // (away.rows + 1)))]
+        judged = every[: _judged(every, away, states)]
         found: dict[str, list[Finding]] = {}
         for name, finding in (
             *_forbidden(judged, away, setting),
@@ -125,6 +126,13 @@ class Resets:
             reasons=tuple(reasons),
             statistics={"resets": {"mode": setting.declaration.mode, "by_partition": told}},
         )
+
+
+def _judged(every: Sequence[Envelope], away: TimesOut, states: ToldStates) -> int:
+    """Return how many of the resets are judged: as many as can be in a bounded time."""
+    work = accumulate(away.rows + states.rows_before(each.reset) + 1 for each in every)
+    within = bisect.bisect_right(list(work), WORK_MAX)
+    return max(LEAST_JUDGED, min(RESETS_JUDGED, within))
 
 
 _UNDECIDED = (
@@ -214,20 +222,17 @@ def _voters(envelope: Envelope) -> frozenset[str]:
     """Return the partition's voters before the reset, by the last sample of each node; empty where
     the samples do not tell all of them alike.
     """
-    last = {row["node"]: row for row in envelope.before()}
-    voters = {node: row for node, row in last.items() if row["voter"]}
-    sizes = {row["voters"] for row in voters.values()}
-    return frozenset(voters) if sizes == {len(voters)} else frozenset()
+    last = envelope.states.before(envelope.reset).last_by_node
+    voters = [row for row in last if row["voter"]]
+    sizes = {row["voters"] for row in voters}
+    return frozenset(row["node"] for row in voters) if sizes == {len(voters)} else frozenset()
 
 
 def _lived(envelope: Envelope, node: str) -> bool:
     """Tell whether ``node`` answered well before the reset and after it, from one start."""
-    reset, states = envelope.reset, envelope.states
-    own = states.filter(pc.equal(states["node"], node))
-    early = pc.less_equal(own["answered_ns"], reset.earliest_ns - SETTLED_NS)
-    late = pc.greater_equal(own["asked_ns"], reset.latest_ns)
-    before = set(own.filter(early)["boot"].to_pylist())
-    return bool(before & set(own.filter(late)["boot"].to_pylist()))
+    reset = envelope.reset
+    boots = envelope.states.boots(node)
+    return boots.any_from_to(reset.earliest_ns - SETTLED_NS, reset.latest_ns)
 
 
 @attrs.frozen(kw_only=True)

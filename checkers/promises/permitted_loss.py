@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from checkers.promises.told_states import ToldStates
 from harness.protocols.generations import ANSWERED_WITHIN_NS, GenerationTree, Reset
 
 
@@ -68,7 +67,7 @@ class Envelope:
 
     tree: GenerationTree
     place: int
-    states: pa.Table
+    states: ToldStates
 
     @property
     def reset(self) -> Reset:
@@ -87,32 +86,14 @@ class Envelope:
         A primary that acts after the acknowledgement has the write in its log; a survivor that has
         applied as much as that log was long has applied the write.
         """
-        before = self.before()
-        if not before or self.reset.survivors is None:
+        before = self.states.before(self.reset)
+        if not len(before) or self.reset.survivors is None:
             return Held.UNJUDGED
-        ends = [
-            max(row["last_index"], row["commit_index"])
-            for row in before
-            if row["acting"] and row["asked_ns"] >= loss.ack_ns
-        ]
-        if not ends:
+        ends = before.log_end_since(loss.ack_ns)
+        if ends is None:
             return Held.BY_NONE
         applied = max((index for _, index in self.applied_by_survivors().values()), default=0)
-        return Held.BY_SURVIVOR if applied >= min(ends) else Held.BY_NONE
-
-    def before(self) -> list[dict[str, Any]]:
-        """Return the states of the generation before that were certainly told before the reset."""
-        if not self.states.num_rows:
-            return []  # a filter of nothing takes as long as one of thousands
-        here = pc.and_(
-            pc.equal(self.states["partition"], self.tree.partition),
-            pc.and_(
-                pc.equal(self.states["generation"], self.reset.previous),
-                pc.less_equal(self.states["answered_ns"], self.reset.earliest_ns),
-            ),
-        )
-        rows: list[dict[str, Any]] = self.states.filter(here).sort_by("asked_ns").to_pylist()
-        return rows
+        return Held.BY_SURVIVOR if applied >= ends else Held.BY_NONE
 
     def applied_by_survivors(self) -> dict[str, tuple[int, int]]:
         """Return term and index of the last entry that each survivor is known to have applied
@@ -122,7 +103,7 @@ class Envelope:
         # The last sample counts: a node that was wiped since has less.
         return {
             row["node"]: (row["applied_term"], row["applied_index"])
-            for row in self.before()
+            for row in self.states.before(self.reset).last_by_node
             if row["node"] in survivors
         }
 
@@ -139,7 +120,7 @@ class Permission:
 
 
 def permission(
-    tree: GenerationTree, loss: Loss, states: pa.Table, permits: Callable[[Reset], bool]
+    tree: GenerationTree, loss: Loss, states: ToldStates, permits: Callable[[Reset], bool]
 ) -> Permission | None:
     """Return the first reset that ``permits`` losses and may have cost ``loss``; ``None`` where
     none may.

@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import OK, Ints, ints
-from checkers.explain.attribution import FOREVER_NS, windows
+from checkers.engine.spans import FOREVER_NS
+from checkers.explain.attribution import windows
 from checkers.limits.gaps import silences
 from checkers.limits.served import Served, Stretch, served
 from checkers.promises import controller_overload, liveness

@@ -12,7 +12,7 @@ controller did not seal: see ``analyze``.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from checkers.engine.spans import Spans
 from checkers.explain.attribution import windows
 from harness.errors import MalformedHistory
 from harness.history.evidence import NodeLog
@@ -69,10 +70,11 @@ class StaysUp:
         events = tables["events"]
         exits = rows_of(events, (EventKind.NODE_EXITED,))
         lives = _lives(events) if exits else {}
+        excused = _by_node(risky)
         own = [
             row
             for row in exits
-            if not (_explained(row, risky) or _gave_way(row, lives.get(row["node"])))
+            if not (_explained(row, excused) or _gave_way(row, lives.get(row["node"])))
         ]
         panics = [_panic(row) for row in _panics(lines, risky)]
         found = {
@@ -89,16 +91,20 @@ class StaysUp:
         )
 
 
-def _explained(row: Row, risky: Iterable[Row]) -> bool:
+def _by_node(risky: Iterable[Row]) -> dict[str, Spans]:
+    """Return by node when it was under faults that it may not survive."""
+    found: dict[str, list[tuple[int, int | None]]] = {}
+    for window in risky:
+        for node in window["nodes"] or ():
+            found.setdefault(node, []).append((window["start_ns"], window["end_ns"]))
+    return {node: Spans.of(spans) for node, spans in found.items()}
+
+
+def _explained(row: Row, excused: Mapping[str, Spans]) -> bool:
     """Tell whether a fault that nodes may not survive was in force on the node when it ended."""
     # ``at_ns`` is when the exit was seen: it came some time after the look before.
     first_ns, last_ns = row["at_ns"] - row["uncertainty_ns"], row["at_ns"]
-    return any(
-        row["node"] in (window["nodes"] or ())
-        and window["start_ns"] <= last_ns
-        and (window["end_ns"] is None or window["end_ns"] >= first_ns)
-        for window in risky
-    )
+    return excused.get(row["node"], Spans()).any_from_to(last_ns, first_ns)
 
 
 @attrs.frozen(kw_only=True)

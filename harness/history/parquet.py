@@ -20,7 +20,7 @@ from harness.history.evidence import require_checksum
 from harness.history.files import open_regular, regular
 from harness.history.layout import KEYS, KEYS_FILE, table_names, table_path, table_schema
 from harness.history.page_headers import Contradiction, require_agreement
-from harness.history.schema import without_later
+from harness.history.schema import without_later, without_values
 from harness.run.directory import RunDirectory
 
 # Columns whose values are all different and near to those beside them: as differences they take a
@@ -260,6 +260,9 @@ def read_summed(
                     reason = "expected the types of the columns here, found others"
                 raise MalformedHistory(str(path), "", reason)
             found[path.stem] = pq.read_table(regular(path))
+            if lacking := without_values(path.stem, found[path.stem]):
+                reason = f"expected a value in each row of {', '.join(lacking)}, found rows without"
+                raise MalformedHistory(str(path), "", reason)
         else:
             found[path.stem] = schema.empty_table()
     return found

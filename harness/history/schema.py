@@ -143,6 +143,22 @@ LATER: Mapping[str, Mapping[str, int | None]] = {
 }
 """Columns that tables of older runs lack, and what stands for them there."""
 
+MAY_BE_NULL: Mapping[str, frozenset[str]] = {
+    "states": frozenset({"partition", "vote", "recovered_vote", "content"}),
+    "logs": frozenset({"partition"}),
+}
+"""Columns without a value in some rows, of tables whose schema does not tell."""
+
+
+def without_values(name: str, table: pa.Table) -> tuple[str, ...]:
+    """Return the columns of ``table``, which was read for table ``name``, in which values are
+    missing that the store has always told; none of a table of which nothing is known.
+    """
+    if name not in MAY_BE_NULL:
+        return ()
+    told = (column for column in table.column_names if column not in MAY_BE_NULL[name])
+    return tuple(column for column in told if table[column].null_count)
+
 
 def without_later(name: str, columns: pa.Schema, found: Collection[str] = ()) -> pa.Schema:
     """``columns`` of table ``name`` as its first runs had them, and the later ones in ``found``."""

@@ -5,6 +5,7 @@ match, or made to steer a terminal.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import struct
 import subprocess
@@ -43,6 +44,7 @@ from harness.history import record_frames, schema
 from harness.history.manifest import read_manifest
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import LogSum, RunDirectory
+from harness.run.state_log import STATES, STATES_FILE
 
 OTHER = "20261122-060000-neighbour-0002"
 DEEP = 200_000
@@ -175,14 +177,89 @@ def many_events(rows: int, *kinds: str, partitions: int = 64) -> Attack:
             "generation": place // 64,
             "text": pa.array(place).cast(pa.string()),
         }
-        columns = [
+        pq.write_table(rows_of(schema.EVENTS, rows, **given), run.events, compression="zstd")
+        forge(run)
+
+    return spoil
+
+
+def rows_of(columns: pa.Schema, rows: int, **given: object) -> pa.Table:
+    """So many rows of ``columns``: of those not ``given`` nulls, or what stands for nothing."""
+    return pa.table(
+        [
             pa.array(given[field.name], field.type)
             if field.name in given
             else equal_values(field, rows)
-            for field in schema.EVENTS
-        ]
-        pq.write_table(pa.table(columns, schema=schema.EVENTS), run.events, compression="zstd")
+            for field in columns
+        ],
+        schema=columns,
+    )
+
+
+def summed_beside(run: RunDirectory, name: str) -> None:
+    """Let the manifest name file ``name``, too."""
+    forge(run, checksums=read_manifest(run).checksums | {name: ""})
+    sums = {
+        each: hashlib.sha256((run.root / each).read_bytes()).hexdigest()
+        for each in read_manifest(run).checksums
+        if (run.root / each).is_file()
+    }
+    sizes = {each: (run.root / each).stat().st_size for each in sums}
+    forge(run, checksums=sums, sizes=sizes)
+
+
+def many_states(rows: int, **given: object) -> Attack:
+    """So many states of the replicas of 64 partitions, in a hundred generations."""
+
+    def spoil(run: RunDirectory) -> None:
+        place = np.arange(rows)
+        told = {
+            "asked_ns": place,
+            "answered_ns": place + 1,
+            "final": np.zeros(rows, np.bool_),
+            "node": pa.array(["n1", "n2", "n3"]).take(pa.array(place % 3)),
+            "boot": pa.array(place // 1000).cast(pa.string()),
+            "partition": place % 64,
+            "generation": place // max(1, rows // 100),
+        }
+        empty = {"life": "", "group": ""}
+        zeros = {
+            field.name: np.zeros(rows, np.int64).astype(field.type.to_pandas_dtype())
+            for field in STATES
+            if pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)
+        }
+        texts = {name: pa.array([value] * rows) for name, value in empty.items()}
+        states = rows_of(STATES, rows, **zeros | texts | told | given)
+        pq.write_table(states, run.root / STATES_FILE, compression="zstd")
+        summed_beside(run, STATES_FILE)
+
+    return spoil
+
+
+def many_faults(rows: int, kind: str) -> Attack:
+    """So many faults of a kind, one after the other, on one node."""
+
+    def spoil(run: RunDirectory) -> None:
+        at_ns = np.arange(rows) * 1000
+        steps = ("planned", "injecting", "injected", "effective", "healing", "healed")
+        times = {f"{step}_ns": at_ns + place for place, step in enumerate(steps)}
+        told = {"kind": kind, "target": "n1", "state": "healed"}
+        texts = {name: pa.array([value] * rows) for name, value in told.items()}
+        faults = rows_of(
+            schema.FAULTS, rows, fault=np.arange(rows), nodes=[["n1"]] * rows, **times | texts
+        )
+        pq.write_table(faults, run.faults, compression="zstd")
         forge(run)
+
+    return spoil
+
+
+def every(*attacks: Attack) -> Attack:
+    """All of them, one after the other."""
+
+    def spoil(run: RunDirectory) -> None:
+        for attack in attacks:
+            attack(run)
 
     return spoil
 
@@ -524,6 +601,18 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
         VIOLATION,
     ),
     "100,000 exits and starts": (many_events(100_000, "node-exited", "node-started"), VIOLATION),
+    "9,000 resets and 300,000 states": (
+        every(many_events(9_000, "partition-reset"), many_states(300_000)),
+        VIOLATION,
+    ),
+    "states of which none says when": (
+        many_states(1_000, asked_ns=pa.nulls(1_000, pa.int64())),
+        REFUSED,
+    ),
+    "50,000 exits under 300 faults": (
+        every(many_events(50_000, "node-exited"), many_faults(300, "disk-full")),
+        VIOLATION,
+    ),
     "more exits than any run has": (many_events(50_001, "node-exited"), REFUSED),
     "150 million equal events": (many_rows("events.parquet", 150_000_000), REFUSED),
     "150 million equal steps": (many_rows("history/micro_ops-0000.parquet", 150_000_000), REFUSED),
