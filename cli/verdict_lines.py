@@ -4,7 +4,7 @@ commands that come next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +25,7 @@ from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
 from results.report.finding_cards import plainest_first
+from results.report.limit_rows import LIMITS_MAX, in_words, short_name
 from results.report.next_commands import next_commands, run_before
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
@@ -39,7 +40,6 @@ NEEDED = [
     *("invoke_index", "complete_index"),
 ]
 FIRST, LAST = "p50", "p99"
-LIMITS = "limits"  # among a verdict's statistics
 
 
 def findings_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
@@ -163,25 +163,9 @@ def _limits(verdict: Verdict) -> Iterator[str]:
     """Say what was measured for each limit of the plan, and whether that is broken. The figures
     have the limit's scope, which is no other line's: a gap may be one partition's.
     """
-    found = verdict.statistics.get(LIMITS)
-    told = [
-        f"{inert(str(name)).removeprefix('promise.')} {_plain(figure['measured'])} of at most "
-        f"{_plain(figure['limit'])}{', BROKEN' if figure.get('broken') else ''}"
-        for name, figure in (found.items() if isinstance(found, Mapping) else ())
-        if isinstance(figure, Mapping) and _numbers(figure)
-    ]
+    told = [f"{short_name(limit)} {in_words(limit)}" for limit in verdict.limits[:LIMITS_MAX]]
     if told:
         yield f"limits: {'; '.join(told)}"
-
-
-def _plain(value: float) -> str:
-    # Four digits, and no exponent.
-    return f"{float(f'{value:.4g}'):.10g}"
-
-
-def _numbers(figure: Mapping[str, object]) -> bool:
-    # Verdicts of before have neither.
-    return all(isinstance(figure.get(key), int | float) for key in ("measured", "limit"))
 
 
 def _provider(run: RunDirectory) -> str | None:

@@ -360,6 +360,7 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
         observed={name: a for name, a in sorted(found.items()) if name not in deciding},
         reasons=(*reasons, *(reason for part in parts for reason in part.reasons)),
         statistics=statistics,
+        limits=tuple(limit for part in parts for limit in part.limits),
         availability=_told((part.availability for part in parts), Availability()),
         coverage=_told((part.coverage for part in parts), Coverage()),
         controller=_told((part.controller for part in parts), ControllerLoad()),

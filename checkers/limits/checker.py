@@ -50,8 +50,10 @@ from harness.plan.plan import ServiceLimits
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Anomaly
+from harness.protocols.verdict import Anomaly, JudgedLimit, LimitState
 from harness.text import seconds
+
+DIGITS = 6  # of a figure behind the point: a share may be one in a million
 
 
 @attrs.frozen(kw_only=True)
@@ -80,6 +82,10 @@ class _Limit:
             raise HarnessBug(f"{self.name}: expected a limit with a rule ({', '.join(RULES)})")
         return RULES[self.key]
 
+    def judged(self, state: LimitState, **found: Any) -> JudgedLimit:  # noqa: ANN401
+        """Return it as the verdict has it, with what was ``found`` beside its state."""
+        return JudgedLimit(name=self.name, allowed=self.allowed, state=state, **found)
+
     def figure(self, clients: _Clients) -> Figure:
         """Measure it. Raises ``Untested``."""
         if not self.stretches:
@@ -96,10 +102,8 @@ class Limits:
     kernels: tuple[Kernel, ...] = (*liveness.CHECKER.kernels, majority_loss.KERNEL)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Return an anomaly for each kind of limit that is broken; ``unknown`` for untested ones.
-
-        ``statistics`` has each limit with what was measured, kept or broken, and how often it was
-        broken.
+        """Return each limit as it came out, and an anomaly for each kind of limit that is broken;
+        ``unknown`` for those that were not tested or can't be decided.
         """
         sections = setting.limits.sections
         marks = dict(setting.phases)
@@ -108,33 +112,62 @@ class Limits:
         got = served(tables, setting, marks)
         starved = _starved(tables, setting, lookup)
         clients = _Clients(tables=tables, setting=setting, got=got)
-        broken: list[tuple[_Limit, Broken]] = []
-        doubts, remarks = list[str](), list[str]()
-        figures: dict[str, dict[str, Any]] = {}
-        for limit in _limits(sections, got):
-            if not limit.rule.promised(setting.declaration):
-                remarks.append(f"{limit.name} is not promised in mode {setting.declaration.mode}")
-                continue
-            try:
-                figure = limit.figure(clients)
-            except Untested as reason:
-                doubts.append(f"{limit.name} was not tested: {reason}")
-                continue
-            sure = figure.broken
-            if starved:
-                sure = limit.rule.beyond_doubt(limit, figure, clients, starved.periods)
-            if figure.broken and not sure:
-                doubts.append(f"undecided: {limit.name} looks broken, but {starved.reason}")
-            broken += [(limit, one) for one in sure]
-            remarks += [f"{limit.name}: {remark}" for remark in figure.remarks]
-            told = {"limit": limit.allowed, "measured": round(figure.measured, 6)}
-            figures[limit.name] = {**told, "broken": len(sure)}
+        found = [_judged(limit, clients, starved) for limit in _limits(sections, got)]
+        doubts = [each.doubt for each in found if each.doubt]
+        remarks = [remark for each in found for remark in each.remarks]
+        broken = [(each.limit, one) for each in found for one in each.broken]
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=_anomalies(broken, got, lookup),
             reasons=(*doubts, *remarks),
-            statistics={"limits": figures} if figures else {},
+            limits=tuple(each.judged for each in found),
         )
+
+
+@attrs.frozen(kw_only=True)
+class _Judged:
+    """How a limit came out: for the verdict, with the breaches that are certain, with the reason
+    that leaves it open, and with what else is to be told.
+    """
+
+    limit: _Limit
+    judged: JudgedLimit
+    broken: tuple[Broken, ...] = ()
+    doubt: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
+    mode = clients.setting.declaration.mode
+    if not limit.rule.promised(clients.setting.declaration):
+        reason = f"not promised in mode {mode}"
+        judged = limit.judged(LimitState.NOT_PROMISED, reason=reason)
+        return _Judged(limit=limit, judged=judged, remarks=(f"{limit.name} is {reason}",))
+    try:
+        figure = limit.figure(clients)
+    except Untested as untested:
+        judged = limit.judged(LimitState.NOT_TESTED, reason=str(untested))
+        doubt = f"{limit.name} was not tested: {untested}"
+        return _Judged(limit=limit, judged=judged, doubt=doubt)
+    sure, state, doubt, reason = figure.broken, LimitState.KEPT, "", ""
+    if starved:
+        sure = limit.rule.beyond_doubt(limit, figure, clients, starved.periods)
+    if sure:
+        state = LimitState.BROKEN
+    elif figure.broken:
+        state, reason = LimitState.UNDECIDED, starved.reason
+        doubt = f"undecided: {limit.name} looks broken, but {reason}"
+    judged = limit.judged(
+        state,
+        measured=round(figure.measured, DIGITS),
+        broken=len(sure),
+        start_ns=figure.start_ns,
+        end_ns=figure.end_ns,
+        partition=figure.partition,
+        reason="; ".join(filter(None, (reason, *figure.remarks))),
+    )
+    remarks = tuple(f"{limit.name}: {remark}" for remark in figure.remarks)
+    return _Judged(limit=limit, judged=judged, broken=sure, doubt=doubt, remarks=remarks)
 
 
 def _limits(sections: Mapping[str, ServiceLimits], got: Served) -> Iterator[_Limit]:
@@ -326,7 +359,8 @@ def _finding(limit: _Limit, one: Broken, got: Served, lookup: Lookup) -> Finding
     force = (
         f"in force: {', '.join(within[:EXAMPLES_MAX])}{more}" if within else "no fault was in force"
     )
-    figures = {"limit": f"{limit.name} = {limit.allowed:g}", "measured": round(one.measured, 6)}
+    figures = {"limit": limit.name, "allowed": limit.allowed}
+    figures["measured"] = round(one.measured, DIGITS)
     of = {} if one.partition is None else {"partition": one.partition}
     return Finding(
         text=f"{one.text}; {limit.name} is {limit.allowed:g}; {force}",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers.limits.served import Broken, Figure, Served, Stretch, Tries
+from checkers.limits.served import Broken, Figure, Served, Span, Stretch, Tries
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.models import LONGEST_GAP
@@ -25,10 +25,10 @@ UNASKED_SHARE = 0.5
 
 def longest_gaps(got: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
     """Measure the silences of the store, and of each partition, that begin in ``stretches``."""
-    broken, longest_ns = list[Broken](), 0
+    spans, broken = list[Span](), list[Broken]()
     for stretch in stretches:
         for start_ns, end_ns in silences(got.whole, stretch, got.drive.end_ns, allowed_ns):
-            longest_ns = max(longest_ns, end_ns - start_ns)
+            spans.append(Span(length_ns=end_ns - start_ns, start_ns=start_ns, end_ns=end_ns))
             if end_ns - start_ns > allowed_ns:
                 around = got.ok & ((got.ended == start_ns) | (got.ended == end_ns))
                 txns = tuple(got.txn[around].tolist()[:2])
@@ -38,11 +38,15 @@ def longest_gaps(got: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -
             for start_ns, end_ns in silences(
                 tries, stretch, got.drive.end_ns, allowed_ns, least=MIN_TRIES
             ):
-                longest_ns = max(longest_ns, end_ns - start_ns - STEP_NS)
+                # A step shows that something ended in it, and not when.
+                begin_ns = min(start_ns + STEP_NS, end_ns)
+                length_ns = end_ns - begin_ns
+                spans.append(
+                    Span(length_ns=length_ns, start_ns=begin_ns, end_ns=end_ns, partition=number)
+                )
                 if end_ns - start_ns > allowed_ns + STEP_NS:
-                    begin_ns = min(start_ns + STEP_NS, end_ns)
                     broken.append(_gap(what, begin_ns, end_ns, partition=number))
-    return Figure(measured=longest_ns / NS_PER_S, broken=tuple(broken))
+    return Figure.of_longest(spans, broken, stretches)
 
 
 def _gap(what: str, start_ns: int, end_ns: int, **more: Any) -> Broken:  # noqa: ANN401

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.engine.spans import FOREVER_NS
 from checkers.limits.gaps import silences
-from checkers.limits.served import Broken, Figure, Served, Stretch, Tries, Untested
+from checkers.limits.served import Broken, Figure, Served, Span, Stretch, Tries, Untested
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
@@ -227,12 +227,14 @@ def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) ->
     """
     table = tables["transactions"]
     begun, ended = ints(table, "invoke_ns"), ints(table, "complete_ns")
-    longest_ns, broken, judged = 0, list[Broken](), 0
+    spans, broken, judged = list[Span](), list[Broken](), 0
     for loss in losses:
         asked = _asked_of(loss, losses, tables, allowed_ns)
         judged += len(asked)
         took = np.minimum(ended[asked], loss.end_ns) - begun[asked]
-        longest_ns = max(longest_ns, int(took.max(initial=0)))
+        if len(took):
+            at = int(took.argmax())
+            spans.append(_span(int(took[at]), int(begun[asked[at]]), loss.partition))
         late = asked[ended[asked] - begun[asked] > allowed_ns]
         if len(late):
             broken.append(_late(loss, late, begun[late], ended[late], len(asked)))
@@ -241,7 +243,17 @@ def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) ->
             f"no request was made to a partition alone that had lost its majority "
             f"{seconds(NOTICED_NS)} before"
         )
-    return Figure(measured=longest_ns / NS_PER_S, broken=tuple(broken))
+    return Figure.of_longest(spans, broken, _stretches(losses))
+
+
+def _span(length_ns: int, start_ns: int, partition: int) -> Span:
+    return Span(
+        length_ns=length_ns, start_ns=start_ns, end_ns=start_ns + length_ns, partition=partition
+    )
+
+
+def _stretches(losses: Sequence[MajorityLoss]) -> list[Stretch]:
+    return [Stretch(start_ns=loss.start_ns, end_ns=loss.end_ns) for loss in losses]
 
 
 def _asked_of(
@@ -293,7 +305,7 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
     had not served since.
     """
     first = [_first_ack(tables.get(TRIES), loss) for loss in losses]
-    longest_ns, broken, judged = 0, list[Broken](), 0
+    counted, broken, judged = list[Span](), list[Broken](), 0
     for loss in losses:
         if loss.left == () or loss.end_ns - loss.start_ns < allowed_ns + STEP_NS:
             continue
@@ -309,12 +321,14 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
         answered = bool(len(tries.acks)) and int(tries.acks[0]) <= loss.end_ns
         judged += answered or any(_too_long(span, allowed_ns) for span in spans)
         # What a step shows as acknowledged may have been so until the step's end.
-        took = [end_ns - start_ns - STEP_NS for start_ns, end_ns in spans]
-        longest_ns = max(longest_ns, *took, 0)
+        counted += [
+            _span(max(0, end_ns - start_ns - STEP_NS), start_ns, loss.partition)
+            for start_ns, end_ns in spans
+        ]
         broken += [_unserved(loss, span) for span in spans if _too_long(span, allowed_ns)]
     if not judged:
         raise Untested("no partition was written to for so long without its majority")
-    return Figure(measured=longest_ns / NS_PER_S, broken=tuple(broken))
+    return Figure.of_longest(counted, broken, _stretches(losses))
 
 
 def _too_long(span: tuple[int, int], allowed_ns: int) -> bool:

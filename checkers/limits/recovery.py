@@ -23,6 +23,7 @@ from checkers.limits.served import (
     Figure,
     Period,
     Served,
+    Span,
     Stretch,
     Tries,
     Untested,
@@ -65,10 +66,24 @@ class _Heal:
 
 @attrs.frozen(kw_only=True)
 class _Tested:
-    """How long it took to recover, at least, and the breaches."""
+    """How long it took to recover, at least, and the breaches; on which ``partition``, where it is
+    one's.
+    """
 
     took_ns: int
+    since_ns: int
+    partition: int | None = None
     broken: tuple[Broken, ...] = ()
+
+    @property
+    def span(self) -> Span:
+        """The time from the heal on."""
+        return Span(
+            length_ns=self.took_ns,
+            start_ns=self.since_ns,
+            end_ns=self.since_ns + self.took_ns,
+            partition=self.partition,
+        )
 
 
 class _Unmeasured(enum.StrEnum):
@@ -118,12 +133,12 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(unmeasured.items()))
     if not (measured or any(test.broken for test in tested)):
         raise Untested(f"the rate can be told after none of {_faults(len(faults))}: {why}")
-    return Figure(
-        measured=max(test.took_ns for test in tested) / NS_PER_S,
-        broken=tuple(one for test in tested for one in test.broken),
-        remarks=(f"the rate was tested after {measured} of {_faults(len(faults))}: {why}",)
-        if unmeasured
-        else (),
+    remark = f"the rate was tested after {measured} of {_faults(len(faults))}: {why}"
+    return Figure.of_longest(
+        [test.span for test in tested],
+        [one for test in tested for one in test.broken],
+        stretches,
+        remarks=(remark,) if unmeasured else (),
     )
 
 
@@ -171,7 +186,7 @@ def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
     starts, kept_per_ns, is_enough = _counts(served, heal, before, span_ns)
     enough = starts[is_enough]
     if len(enough) and enough[0] <= heal.due_ns:
-        return _Tested(took_ns=int(enough[0]) - heal.healed_ns)
+        return _Tested(took_ns=int(enough[0]) - heal.healed_ns, since_ns=heal.healed_ns)
     if heal.due_ns + span_ns > heal.calm_ns:
         return _Unmeasured.CROWDED
     took_ns = int(enough[0] if len(enough) else starts[-1]) - heal.healed_ns
@@ -187,7 +202,8 @@ def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
         f"{seconds(heal.healed_ns)}, when it was healed, to {seconds(heal.due_ns)}; {back}"
     )
     counted = (before.period, (heal.healed_ns, heal.due_ns + span_ns))
-    return _Tested(took_ns=took_ns, broken=(_breach(heal, text, took_ns, counted=counted),))
+    breach = _breach(heal, text, took_ns, counted=counted)
+    return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, broken=(breach,))
 
 
 def _counts(
@@ -231,7 +247,9 @@ def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noq
 def _partitions(served: Served, heal: _Heal) -> _Tested:
     """The partitions that acknowledged nothing in time, though they were asked."""
     found = list(_silent(served.by_partition, heal))
-    took_ns = max((took_ns for _, _, took_ns, _ in found), default=0)
+    took_ns, slowest = max(
+        ((took_ns, number) for number, _, took_ns, _ in found), default=(0, None)
+    )
     broken = []
     for number, asked, late_ns, in_time in found:
         if in_time:
@@ -242,7 +260,9 @@ def _partitions(served: Served, heal: _Heal) -> _Tested:
             f"{asked} times"
         )
         broken.append(_breach(heal, text, late_ns, partition=number))
-    return _Tested(took_ns=took_ns, broken=tuple(broken))
+    return _Tested(
+        took_ns=took_ns, since_ns=heal.healed_ns, partition=slowest, broken=tuple(broken)
+    )
 
 
 def _silent(tries: Mapping[int, Tries], heal: _Heal) -> Iterator[tuple[int, int, int, bool]]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import INFO, OK, TYPES, Ints, codes, ints
 from checkers.promises.liveness import STEP_NS, TRIES
+from harness.clock import NS_PER_S
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
@@ -51,14 +52,52 @@ class Broken:
 
 
 @attrs.frozen(kw_only=True)
+class Span:
+    """A time that a limit counts, from ``start_ns`` to ``end_ns``: of ``length_ns`` for certain."""
+
+    length_ns: int
+    start_ns: int
+    end_ns: int
+    partition: int | None = None
+
+
+@attrs.frozen(kw_only=True)
 class Figure:
-    """What was measured for one limit, in its unit, and its breaches. ``remarks`` say what of it
-    could not be tested.
+    """What was measured for one limit, in its unit, from when to when that showed (and on which
+    ``partition``, where it is one's), and its breaches. ``remarks`` say what of it could not be
+    tested.
     """
 
     measured: float
+    start_ns: int
+    end_ns: int
+    partition: int | None = None
     broken: tuple[Broken, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of_longest(
+        cls,
+        spans: Sequence[Span],
+        broken: Sequence[Broken],
+        stretches: Sequence[Stretch],
+        remarks: tuple[str, ...] = (),
+    ) -> Figure:
+        """The longest of ``spans`` in seconds; zero, over all of ``stretches``, without any."""
+        nothing = Span(
+            length_ns=0,
+            start_ns=min(stretch.start_ns for stretch in stretches),
+            end_ns=max(stretch.end_ns for stretch in stretches),
+        )
+        longest = max(spans, key=lambda span: span.length_ns, default=nothing)
+        return cls(
+            measured=longest.length_ns / NS_PER_S,
+            start_ns=longest.start_ns,
+            end_ns=longest.end_ns,
+            partition=longest.partition,
+            broken=tuple(broken),
+            remarks=remarks,
+        )
 
 
 class Untested(Exception):

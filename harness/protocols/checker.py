@@ -39,7 +39,14 @@ from harness.protocols.finding import RecordedOperation
 from harness.protocols.generations import Reset
 from harness.protocols.models import Meaning
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Anomaly, Availability, ControllerLoad, Coverage, LogLines
+from harness.protocols.verdict import (
+    Anomaly,
+    Availability,
+    ControllerLoad,
+    Coverage,
+    JudgedLimit,
+    LogLines,
+)
 from harness.protocols.windows import Windows
 from harness.run.directory import BankRules
 
@@ -178,6 +185,7 @@ class Part:
     meanings: Mapping[str, Meaning] = attrs.field(factory=dict)
     reasons: tuple[str, ...] = ()
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
+    limits: tuple[JudgedLimit, ...] = ()
     availability: Availability | None = None
     coverage: Coverage | None = None
     controller: ControllerLoad | None = None

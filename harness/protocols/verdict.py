@@ -6,6 +6,7 @@ two analyses of one run are equal byte for byte.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -146,14 +147,44 @@ class LogLines(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, int] = {}
 
 
+class LimitState(enum.StrEnum):
+    """What a run shows of a limit. ``UNDECIDED``: it looks broken, but not for certain."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    UNDECIDED = "undecided"
+    NOT_TESTED = "not tested"
+    NOT_PROMISED = "not promised"
+
+
+class JudgedLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One limit of the plan, by its dotted ``name``: what it ``allowed``, and what was
+    ``measured``, in the unit that the name ends with; ``None`` where nothing was.
+
+    The figure showed from ``start_ns`` to ``end_ns``, on ``partition`` where it is one's.
+    ``broken`` counts the breaches that are certain; ``reason`` says why there is no figure, or no
+    decision.
+    """
+
+    name: str
+    allowed: float
+    state: LimitState
+    measured: float | None = None
+    broken: int = 0
+    start_ns: int | None = None
+    end_ns: int | None = None
+    partition: int | None = None
+    reason: str = ""
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"}):
     """The verdict of a run, as ``analysis/verdict.json`` holds it.
 
     Only ``anomalies`` that rule out ``model`` decide the outcome; the others are under
     ``observed``. ``reasons`` explains the outcome in sentences: one for each of ``anomalies``, in
     their order, then all else. ``statistics`` are counts by name: per f, type and error, and those
-    of each checker. ``node_logs`` holds by node and pattern the log lines that the report must
-    show.
+    of each checker. ``limits`` are those of the plan, in its order. ``node_logs`` holds by node and
+    pattern the log lines that the report must show.
     """
 
     outcome: Outcome
@@ -164,6 +195,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"})
     observed: dict[str, Anomaly] = {}
     reasons: tuple[str, ...] = ()
     statistics: dict[str, Any] = {}
+    limits: tuple[JudgedLimit, ...] = ()
     availability: Availability = Availability()
     coverage: Coverage = Coverage()
     controller: ControllerLoad = ControllerLoad()
@@ -267,7 +299,7 @@ def _cut(value: Any, chars: int, entries: int, depth: int = 0) -> Any:  # noqa: 
         cut = {name: _cut(each, chars, entries, depth + 1) for name, each in fields.items()}
         return type(value)(**cut)
     # An outcome is a text to Python; cut, or as a plain one, no reader would take it for one.
-    if isinstance(value, str) and not isinstance(value, Outcome):
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
         more = len(value) - chars
         return f"{value[:chars]}… ({more} more characters)" if more > 0 else value
     if depth > DEPTH_MAX and isinstance(value, (list, tuple, dict)):

@@ -108,7 +108,8 @@ def _busy(stage: Stage) -> Iterator[tuple[int, int]]:
     them.
     """
     known = [stage.ends(r) for r in stage.operations if r["type"] != OpType.INFO]
-    last = max(known, default=0)
+    # Where no outcome is known, the ends are all that shows how long anything took.
+    last = max(known or map(stage.ends, stage.operations))
     for row in stage.operations:
         start, end = stage.begins(row), stage.ends(row)
         # Its end is when the client gave up, maybe long after: it must not stretch the axis.

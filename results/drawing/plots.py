@@ -31,13 +31,14 @@ MARKERS = {OpType.OK: ".", OpType.INFO: "^", OpType.FAIL: "x"}
 FAULT_COLOURS = ("#5B6770", "#8C6D46", "#4E7A6B", "#6F5C8C", "#8C4F4F", "#4C6E91")
 QUANTILE_STYLES = {0.5: "-", 0.95: "--", 0.99: ":"}
 INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
-PALE = "#FFFFFF"
+PALE, BROKEN = "#FFFFFF", "#C4501B"
 
 POINTS_MAX = 30_000  # drawn of each type; past it every n-th, which the page notes
 MARKS_MAX = 400  # of one type drawn large; more are a cloud
 VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
 FAULTS_VECTOR_MAX = 150  # as vectors, like points; a night has thousands
 LANES_MAX = 4  # bars above each other in the strip of faults
+BREACH_IN, BREACH_LANES_MAX = 0.17, 8  # of broken limits: a plan has six, and six a kind of fault
 WIDTH_IN, DOTS_PER_IN = 11.0, 144
 SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equal bytes
 LABEL_CHARS = 40
@@ -75,6 +76,15 @@ class FaultWindow:
 
 
 @attrs.frozen(kw_only=True)
+class Breach:
+    """A time in which a limit of the plan was broken; ``label`` names the limit."""
+
+    label: str
+    start_s: float
+    end_s: float
+
+
+@attrs.frozen(kw_only=True)
 class Picture:
     """An SVG for the page, and the notes beside it. ``left`` and ``right`` are the shares of its
     width at which the times ``start_s`` and ``end_s`` are.
@@ -104,6 +114,7 @@ class Scene:
     conflicts: Outcomes | None = None
     placement: Placement | None = None
     resources: tuple[resources.Panel, ...] = ()
+    breaches: tuple[Breach, ...] = ()
 
     @property
     def per_s(self) -> float:
@@ -151,7 +162,8 @@ def draw(scene: Scene) -> Picture:
     with matplotlib.rc_context(_style()):
         start, end = scene.span_s()
         served = () if scene.touches is None else partitions.lanes(scene.touches, start, end)
-        heights = [strip_in, 3.2, 2.0]
+        broken = min(len({breach.label for breach in scene.breaches}), BREACH_LANES_MAX)
+        heights = [strip_in, *([BREACH_IN * (broken + 1)] if broken else []), 3.2, 2.0]
         if served:
             heights.append(partitions.height_in(served))
         roles = scene.roles if scene.roles is not None and scene.roles.told else None
@@ -166,9 +178,10 @@ def draw(scene: Scene) -> Picture:
         figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
         # Not by pyplot, which keeps every figure in a state of the whole process.
         FigureCanvasSVG(figure)
-        strip, latency, rate, *others = figure.subplots(
-            len(heights), 1, sharex=True, height_ratios=heights
-        )
+        strip, *others = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        if broken:
+            _draw_breaches(others.pop(0), scene.breaches, end - start)
+        latency, rate, *others = others
         lowest = others[-1] if others else rate
         for axes in (latency, rate):
             _shade(axes, scene.faults)
@@ -308,6 +321,25 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
         axes.spines[side].set_visible(False)
     if not scene.faults:
         axes.text(0.5, 0.5, "no faults", color=FAINT, ha="center", transform=axes.transAxes)
+
+
+def _draw_breaches(axes: Axes, breaches: Sequence[Breach], span_s: float) -> None:
+    """Draw when limits were broken, a lane a limit; the last takes those for which none is left."""
+    names = list(dict.fromkeys(breach.label for breach in breaches))
+    lanes = {name: min(lane, BREACH_LANES_MAX - 1) for lane, name in enumerate(names)}
+    for breach in breaches:
+        # A short one of a long run would be less than a pixel.
+        bar = [(breach.start_s, max(breach.end_s - breach.start_s, span_s / 400))]
+        height = (-lanes[breach.label] - 0.4, 0.8)
+        axes.broken_barh(bar, height, color=BROKEN, alpha=0.8, linewidth=0)
+    shown = [inert(name, LABEL_CHARS) for name in names[:BREACH_LANES_MAX]]
+    if len(names) > BREACH_LANES_MAX:
+        shown[-1] = f"{len(names) - BREACH_LANES_MAX + 1} more limits"
+    axes.set_yticks([-lane for lane in range(len(shown))], shown, fontsize=7, color=BROKEN)
+    axes.set_ylim(0.4 - len(shown), 0.6)
+    axes.tick_params(length=0, labelbottom=False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
 
 
 def _draw_steps(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:

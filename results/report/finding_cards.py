@@ -40,6 +40,7 @@ MISSED_MAX = 4
 TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
 CLAUSES_MAX = 30
+WINDOW = ("window_start_ns", "window_end_ns")  # of a breach: two details that are one fact
 ANCHOR_CHARS = 40
 FACTS_MAX = 60
 QUOTES_MAX = 10
@@ -384,6 +385,9 @@ def _facts(given: _Shown, *, edges: bool) -> Iterator[tuple[str, str]]:
     if edges:
         own["cycle"] = msgspec.to_builtins(finding.cycle[:FACTS_MAX])
     first = dict(islice(finding.details.items(), FACTS_MAX))  # a verdict's names are in order
+    if isinstance(first.get(WINDOW[0]), int) and isinstance(first.get(WINDOW[1]), int):
+        start_ns, end_ns = (first.pop(name) for name in WINDOW)
+        own["window (s)"] = f"{in_seconds(start_ns)} to {in_seconds(end_ns)}"
     for name, value in sorted((first | own).items()):
         items = value if isinstance(value, list | tuple) else [value]
         for place, item in enumerate(items if value not in (None, "", [], {}) else ()):

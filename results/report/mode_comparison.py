@@ -18,10 +18,11 @@ from harness.history.records import OpType
 from harness.history.store_events import resets_in
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.promise import REFUSED
-from harness.protocols.verdict import FaultWindow, Verdict
+from harness.protocols.verdict import FaultWindow, LimitState, Verdict
 from harness.run.directory import RunDirectory
 from results.drawing import series
 from results.report.html import MARKS, rendered
+from results.report.limit_rows import LIMITS_MAX, in_words
 from results.report.tabulate import DASH, Grid, seconds
 
 MODES_PAGE = "modes.html"
@@ -171,15 +172,14 @@ def _first_ok(window: FaultWindow) -> str:
 
 
 def _limits(one: ModeRun) -> dict[str, str]:
-    """Each limit that the run tested, with what was measured; one that only another mode promises
-    is told by that one's run.
+    """Each limit with what was measured; one that only another mode promises is told by that one's
+    run.
     """
-    told = one.verdict.statistics.get("limits", {})
-    found = {}
-    for name, figures in told.items() if isinstance(told, dict) else ():
-        broken = ", broken" if figures["broken"] else ""
-        found[str(name)] = f"{figures['measured']:g} of {figures['limit']:g}{broken}"
-    return found
+    return {
+        limit.name: in_words(limit)
+        for limit in one.verdict.limits[:LIMITS_MAX]
+        if limit.state is not LimitState.NOT_PROMISED
+    }
 
 
 def _loss(one: ModeRun) -> dict[str, str]:

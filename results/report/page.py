@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from string import hexdigits
 from typing import Any
@@ -19,7 +20,7 @@ from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.procedures import NodeStep, node_steps, step_rows
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Verdict
+from harness.protocols.verdict import LimitState, Verdict
 from harness.run.change_recorder import read_changes
 from harness.run.directory import Origin
 from harness.text import inert
@@ -40,6 +41,7 @@ from results.report.fault_rows import FaultRow
 from results.report.finding_cards import Card, Event
 from results.report.harness_actions import HarnessActions
 from results.report.html import MARKS
+from results.report.limit_rows import LIMITS_MAX, LimitRow, limit_rows
 from results.report.next_commands import Command, next_commands
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
@@ -55,7 +57,6 @@ PLAN_LINES_MAX = 600
 HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
 HEADINGS = {
     "restarts": "rolling restarts",
-    "limits": "limits of the plan",
     "transactions": "transactions",
     "f": "micro-operations by f",
     "error": "transactions by error",
@@ -85,6 +86,8 @@ class Page:
     ruled_out_too: tuple[str, ...]
     cards: tuple[Card, ...]
     cards_more: int
+    limits: tuple[LimitRow, ...]
+    limits_more: int
     picture: Markup | None
     picture_notes: tuple[str, ...]
     diagram: str
@@ -126,6 +129,7 @@ def page(material: RunData) -> Page:
     )
     kinds = event_context.counts(material.events)
     lines = material.plan_text.splitlines()
+    cards = finding_cards.cards(material)
     recoveries = fault_recovery.recoveries(material)
     log_rows, logs_more = sections.logs(verdict)
     return Page(
@@ -143,8 +147,10 @@ def page(material: RunData) -> Page:
         model=verdict.model if verdict else "",
         ruled_out=verdict.not_ if verdict else (),
         ruled_out_too=verdict.also_not if verdict else (),
-        cards=finding_cards.cards(material),
+        cards=cards,
         cards_more=max(0, _named_anomalies(verdict) - finding_cards.CARDS_MAX),
+        limits=limit_rows(verdict, _proofs(verdict, cards)),
+        limits_more=max(0, len(verdict.limits) - LIMITS_MAX) if verdict else 0,
         picture=picture,
         picture_notes=notes,
         plot_data=figures,
@@ -173,6 +179,17 @@ def page(material: RunData) -> Page:
         machine=_pairs("Machine", manifest.machine),
         commands=_commands(material),
     )
+
+
+def _proofs(verdict: Verdict | None, cards: Sequence[Card]) -> dict[str, str]:
+    """Return the anchor of the first finding that shows a limit broken, by the limit's name."""
+    found: dict[str, str] = {}
+    for card in cards if verdict else ():
+        anomaly = verdict.anomalies.get(card.name) if verdict else None
+        examples = anomaly.examples[: len(card.examples)] if anomaly else ()
+        for number, example in enumerate(examples, start=1):
+            found.setdefault(str(example.details.get("limit", "")), f"{card.anchor}-{number}")
+    return found
 
 
 def banner(verdict: Verdict) -> tuple[str, ...]:
@@ -349,6 +366,7 @@ def _picture(
             touches=material.touches(),
             placement=_placement(material),
             resources=resources.panels(material.usage),
+            breaches=tuple(_breaches(material.verdict)),
         )
         drawn = plots.draw(scene)
         figures = plot_data.of(scene, drawn)
@@ -356,6 +374,30 @@ def _picture(
         return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",), None
     notes = (*drawn.notes, *plot_data.notes(scene))
     return Markup(drawn.svg), notes, figures  # noqa: S704 (our own SVG; its texts are escaped)
+
+
+def _breaches(verdict: Verdict | None) -> Iterator[plots.Breach]:
+    """Yield the breaches of limits that the findings show, of each limit the worst where these do
+    not.
+    """
+    shown = set[str]()
+    for anomaly in verdict.anomalies.values() if verdict else ():
+        for found in anomaly.examples[: finding_cards.EXAMPLES_MAX]:
+            name = found.details.get("limit")
+            start_ns, end_ns = (found.details.get(each) for each in finding_cards.WINDOW)
+            if isinstance(name, str) and isinstance(start_ns, int) and isinstance(end_ns, int):
+                shown.add(name)
+                yield _breach(name, start_ns, end_ns)
+    for limit in verdict.limits[:LIMITS_MAX] if verdict else ():
+        if limit.state is not LimitState.BROKEN or limit.name in shown:
+            continue
+        if limit.start_ns is not None and limit.end_ns is not None:
+            yield _breach(limit.name, limit.start_ns, limit.end_ns)
+
+
+def _breach(name: str, start_ns: int, end_ns: int) -> plots.Breach:
+    label = name.removeprefix("promise.")
+    return plots.Breach(label=label, start_s=start_ns / NS_PER_S, end_s=end_ns / NS_PER_S)
 
 
 def _roles(material: RunData) -> RolesOverTime | None:

@@ -74,15 +74,37 @@
   cursor.hidden = true;
   svg.replaceWith(layer);
   layer.append(svg, cursor);
+  // Time alone is stretched: words and marks keep their shape, the plot its height.
+  const shapes = [...svg.querySelectorAll("text, use")]
+    .filter((each) => Number(each.getAttribute("x")))
+    .map((each) => [each, Number(each.getAttribute("x")), each.getAttribute("transform") || ""]);
   let factor = 1;
+  const stretch = (next) => {
+    if (factor === 1) svg.style.height = `${svg.getBoundingClientRect().height}px`;
+    if (next === 1) svg.style.height = "";
+    svg.setAttribute("preserveAspectRatio", next === 1 ? "xMidYMid" : "none");
+    svg.classList.toggle("stretched", next !== 1);
+    layer.style.width = `${100 * next}%`;
+    for (const [shape, x, own] of shapes) {
+      const kept = next === 1 ? "" : `translate(${x} 0) scale(${1 / next} 1) translate(${-x} 0) `;
+      shape.setAttribute("transform", kept + own);
+    }
+  };
   const zoom = (to, share) => {
     const at = share === undefined ? 0.5 : share;
     const kept = figure.scrollLeft + at * figure.clientWidth;
     const next = Math.min(16, Math.max(1, to));
-    layer.style.width = `${100 * next}%`;
+    stretch(next);
     figure.scrollLeft = kept * next / factor - at * figure.clientWidth;
     factor = next;
   };
+  let pageWidth = innerWidth;
+  addEventListener("resize", () => {
+    // Not where a phone shows or hides its bars.
+    if (innerWidth === pageWidth) return;
+    pageWidth = innerWidth;
+    zoom(1);
+  });
   for (const [label, name, to] of [["\u2212", "zoom out", () => factor / 2],
     ["+", "zoom in", () => factor * 2], ["whole", "show the whole run", () => 1]]) {
     const button = make("button", label, "tool");
@@ -97,6 +119,24 @@
     const box = figure.getBoundingClientRect();
     zoom(factor * 2, (event.clientX - box.left) / box.width);
   });
+  // A window that the page names, as a band over the plot, with as much again on either side.
+  const band = make("div", "", "band");
+  band.hidden = true;
+  layer.append(band);
+  const share = (at) => data.left
+    + (Math.min(data.end, Math.max(data.start, at)) - data.start) / (data.end - data.start)
+    * (data.right - data.left);
+  for (const link of document.querySelectorAll("a.window")) {
+    link.addEventListener("click", () => {
+      const [from, to] = [share(Number(link.dataset.from)), share(Number(link.dataset.to))];
+      band.style.left = `${100 * from}%`;
+      band.style.width = `${100 * (to - from)}%`;
+      band.hidden = false;
+      zoom(1);
+      zoom(Math.pow(2, Math.floor(Math.log2(1 / Math.max(1 / 16, 3 * (to - from))))));
+      figure.scrollLeft = (from + to) / 2 * layer.clientWidth - figure.clientWidth / 2;
+    });
+  }
   const number = (value) => value === null ? "\u2013" : value >= 100 ? value.toFixed(0)
     : String(Number(value.toPrecision(3)));
   layer.addEventListener("pointermove", (event) => {

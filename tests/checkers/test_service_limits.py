@@ -16,7 +16,7 @@ from harness.plan.plan import PromisePlan, ServiceLimits
 from harness.protocols.checker import Setting
 from harness.protocols.models import INDEFINITE, LONGEST_GAP, P99, RECOVERY
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Verdict
+from harness.protocols.verdict import LimitState, Verdict
 from harness.run import controller_health
 from harness.run.directory import SCHEMA_VERSION, Manifest
 from results.report.fault_recovery import Recovery, recoveries_in, recovery_rows
@@ -182,7 +182,7 @@ def test_a_limit_without_a_rule_is_measured_as_no_other(monkeypatch: pytest.Monk
 
     found = verdict(SLOW, PromisePlan(p99_ms=950.0))
 
-    assert (found.outcome, found.statistics) == (Outcome.UNKNOWN, {})
+    assert (found.outcome, found.limits) == (Outcome.UNKNOWN, ())
     assert "promise.p99_ms: expected a limit with a rule" in found.reasons[0]
 
 
@@ -232,8 +232,9 @@ def test_a_silence_that_later_service_makes_up_for_is_no_recovery() -> None:
     text = broken.anomalies[RECOVERY].examples[0].text
     assert "it was again from 15.8" in text
     assert kept.outcome is Outcome.VALID
-    measured = kept.statistics["limits"]["promise.recovered_within_s"]["measured"]
-    assert measured == pytest.approx(0.81)
+    (limit,) = kept.limits
+    assert limit.measured == pytest.approx(0.81)
+    assert (limit.start_ns, limit.end_ns) == (15 * S, 15 * S + 810_000_000)
 
 
 def test_a_looser_limit_is_kept_where_a_stricter_one_is() -> None:
@@ -510,19 +511,63 @@ def test_the_figures_of_limits_that_were_kept_are_shown() -> None:
         longest_gap_s=9.0, p99_ms=950.0, recovered_within_s=5.0, indefinite_share=0.2
     )
 
-    figures = verdict(OUTAGE, kept).statistics["limits"]
+    limits = {limit.name: limit for limit in verdict(OUTAGE, kept).limits}
 
-    assert {name: found["limit"] for name, found in figures.items()} == {
+    assert {name: found.allowed for name, found in limits.items()} == {
         f"promise.{key}": value for key, value in kept.given.items()
     }
-    assert figures["promise.longest_gap_s"]["measured"] == pytest.approx(3.01)
-    assert figures["promise.p99_ms"]["measured"] == pytest.approx(10.0)
-    assert figures["promise.recovered_within_s"]["measured"] == 0.0
-    assert figures["promise.indefinite_share"]["measured"] == pytest.approx(30 / 570, abs=1e-6)
-    assert all(found["broken"] == 0 for found in figures.values())
+    assert limits["promise.longest_gap_s"].measured == pytest.approx(3.01)
+    assert limits["promise.p99_ms"].measured == pytest.approx(10.0)
+    assert limits["promise.recovered_within_s"].measured == 0.0
+    assert limits["promise.indefinite_share"].measured == pytest.approx(30 / 570, abs=1e-6)
+    assert all(found.state is LimitState.KEPT for found in limits.values())
+    gap = limits["promise.longest_gap_s"]
+    assert (gap.start_ns, gap.end_ns, gap.partition) == (10 * S, 13_010_000_000, None)
+
+
+def test_a_figure_that_is_one_partitions_names_it_and_when_it_showed() -> None:
+    (limit,) = verdict(ONE_SILENT, PromisePlan(longest_gap_s=2.0)).limits
+
+    assert (limit.state, limit.partition) == (LimitState.BROKEN, 0)
+    assert limit.broken == 1
+    assert limit.measured == pytest.approx(7.4, abs=0.2)
+    assert limit.start_ns is not None
+    assert limit.end_ns is not None
+    assert limit.end_ns - limit.start_ns == round(limit.measured * S)
+
+
+def test_the_window_of_a_figure_is_the_fault_that_was_worst_also_where_the_limit_is_kept() -> None:
+    waiting = [(21.0 + n / 1000, 26.0 + n / 1000, n % 2, "ok") for n in range(200)]
+    unsure = [(21.0 + n / 1000, 26.0 + n / 1000, n % 2, "info") for n in range(200)]
+    for late, of_kill in (
+        (waiting, ServiceLimits(p99_ms=9000.0)),
+        (unsure, ServiceLimits(indefinite_share=0.9)),
+    ):
+        found = verdict(
+            steady(0, 30) + late,
+            PromisePlan(during={"kill": of_kill}),
+            faults=((5.0, 8.0, "kill"), (20.0, 22.0, "kill")),
+        )
+        (limit,) = found.limits
+        assert (limit.state, limit.start_ns, limit.end_ns) == (LimitState.KEPT, 20 * S, 22 * S)
+
+
+def test_limits_without_a_figure_say_why() -> None:
+    limits = PromisePlan(
+        during={"pause": ServiceLimits(longest_gap_s=1.0)}, serves_within_s=1.0, longest_gap_s=2.0
+    )
+
+    found = {limit.name: limit for limit in verdict(OUTAGE, limits, late_s=2.5).limits}
+
+    untested, other = found["promise.pause.longest_gap_s"], found["promise.serves_within_s"]
+    assert (untested.state, untested.measured) == (LimitState.NOT_TESTED, None)
+    assert untested.reason == "no fault of that kind came into force"
+    assert (other.state, other.reason) == (LimitState.NOT_PROMISED, "not promised in mode SC")
+    starved = found["promise.longest_gap_s"]
+    assert starved.state is LimitState.UNDECIDED
+    assert starved.measured == pytest.approx(3.01)
+    assert "the controller was starved" in starved.reason
 
 
 def test_a_plan_without_limits_is_judged_by_none() -> None:
-    found: dict[str, Any] = verdict(OUTAGE, PromisePlan()).statistics
-
-    assert "limits" not in found
+    assert verdict(OUTAGE, PromisePlan()).limits == ()

@@ -20,7 +20,14 @@ from cli.judging.judge import Judged, announce
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest
-from harness.protocols.verdict import Verdict, decode, encode, read_verdict
+from harness.protocols.verdict import (
+    JudgedLimit,
+    LimitState,
+    Verdict,
+    decode,
+    encode,
+    read_verdict,
+)
 from harness.run.directory import RunDirectory
 from harness.text import inert_json
 
@@ -63,15 +70,18 @@ def test_the_figures_of_limits_stay_on_the_terminal(tmp_path: Path) -> None:
     execute(["check", str(run.root), "--no-report"])
     verdict = read_verdict(run)
     assert verdict is not None
-    figures = {
-        "promise.p99_ms": {"limit": 250.0, "measured": 88.9, "broken": 0},
-        "promise.kill.longest_gap_s": {"limit": 4.0, "measured": 0.14, "broken": 0},
-        "promise.longest_gap_s": {"broken": 0},  # of a version that told no figures
-    }
-    promised = msgspec.structs.replace(verdict, statistics={"limits": figures})
+    kept, broken, untested = (
+        JudgedLimit(name="promise.p99_ms", allowed=250.0, measured=88.9, state=LimitState.KEPT),
+        JudgedLimit(
+            name="promise.kill.longest_gap_s", allowed=0.1, measured=0.14, state=LimitState.BROKEN
+        ),
+        JudgedLimit(name="promise.longest_gap_s", allowed=9.0, state=LimitState.NOT_TESTED),
+    )
+    promised = msgspec.structs.replace(verdict, limits=(kept, broken, untested))
 
     assert verdict_lines.findings_of(run, promised)[-1] == (
-        "limits: p99_ms 88.9 of at most 250; kill.longest_gap_s 0.14 of at most 4"
+        "limits: p99_ms 88.9 of at most 250; kill.longest_gap_s 0.14 of at most 0.1, BROKEN; "
+        "longest_gap_s not tested"
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
-from synthetic_run import BREAKS, build, violation, write_verdict
+from chromium_pages import browsing
+from synthetic_run import BREAKS, NS, build, violation, write_verdict
 
+from harness.protocols.verdict import JudgedLimit, LimitState
 from results.report.render import write_report
 
 LIMIT_S = 60
@@ -56,3 +59,47 @@ def test_the_policy_stops_nothing_of_the_report_and_everything_that_is_added(
     for refused in ("inline style", "inline script", "198.18.0.1"):
         assert refused in complaint
     assert "<title>run</title>" not in changed
+
+
+HEIGHT = "document.querySelector('figure.time svg').getBoundingClientRect().height"
+BAND = """(() => {
+  const of = (name) => document.querySelector(name).getBoundingClientRect();
+  const [band, layer] = [of(".band"), of(".layer")];
+  return [(band.left - layer.left) / layer.width, band.width / layer.width, band.left, band.right];
+})()"""
+
+
+@pytest.mark.browser
+def test_a_limit_leads_to_its_window_in_the_plot_which_is_stretched_along_its_time_alone(
+    chromium: str, tmp_path: Path
+) -> None:
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=100.0, breaks=BREAKS[:2])
+    limit = JudgedLimit(
+        name="promise.longest_gap_s", allowed=1.0, measured=1.5, state=LimitState.BROKEN,
+        start_ns=10 * NS, end_ns=round(11.5 * NS),
+    )  # fmt: skip
+    write_verdict(run, msgspec.structs.replace(violation(txns=(10, 11)), limits=(limit,)))
+    page = write_report(run)
+
+    with browsing(chromium, tmp_path / "profile") as browser:
+        browser.look(width=1000)
+        browser.open(page.as_uri())
+        whole = browser.run(HEIGHT)
+        browser.run("document.querySelector('a.window').click()")
+        left, width, from_px, to_px = browser.run(BAND)
+        data = browser.run("JSON.parse(document.getElementById('plot-data').textContent)")
+        zoomed = browser.run("document.querySelector('.layer').style.width")
+        stretched = browser.run(HEIGHT)
+        browser.run("document.querySelector('[aria-label=\"show the whole run\"]').click()")
+        again = browser.run(HEIGHT)
+
+    across = data["right"] - data["left"]
+    spans = data["end"] - data["start"]
+    assert left == pytest.approx(data["left"] + (10 - data["start"]) / spans * across, abs=1e-3)
+    assert width == pytest.approx(1.5 / spans * across, abs=1e-3)
+    assert zoomed == "800%"
+    assert 0 <= from_px < to_px <= 1000, "it is not in sight"
+    assert to_px - from_px > 200
+    assert stretched == pytest.approx(whole, abs=1)
+    assert again == pytest.approx(whole, abs=1)
+    assert browser.errors == []

@@ -154,6 +154,20 @@ def test_each_process_has_a_lane_and_each_outcome_a_shape_of_its_own() -> None:
     assert float(unknown["x"]) + float(unknown["width"]) == lanes.RIGHT, "open to the right"
 
 
+def test_where_no_outcome_is_known_the_axis_reaches_to_the_moment_at_which_the_client_gave_up() -> (
+    None
+):
+    row = op(1, ("append", 7, 31), type_="info", complete_ns=(10 + 600) * MS)
+    pause = Window(number=1, label="pause n1", start=100 * MS, end=5000 * MS)
+
+    drawing = lanes.draw(stage(row, faults=(pause,)))
+
+    said = words(drawing)
+    assert any(re.fullmatch(r"\+\d00 ms", word) for word in said), said
+    assert not any(word.endswith(" ns") for word in said)
+    assert "1 pause n1" in said, "it was in force meanwhile"
+
+
 def test_long_numbers_of_processes_stay_inside_the_picture() -> None:
     said = words(lanes.draw(stage(op(1, ("r", 7, []), process=130_000_009))))
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from synthetic_run import build, valid, violation, write_verdict
 
-from harness.protocols.verdict import Verdict
+from harness.protocols.verdict import JudgedLimit, LimitState, Verdict
 from results.report.mode_comparison import Comparison, ModeRun, compared, lines, write_comparison
 from results.report.tabulate import DASH
 
@@ -18,9 +18,18 @@ ATTRIBUTED = {
     "HA": [LOSS | {"reset": True, "count": 2}, LOSS | {"reset": False, "count": 1}],
 }
 
+REFUSED = JudgedLimit(
+    name="promise.kill.refused_within_s", allowed=1.0, measured=0.003, state=LimitState.KEPT
+)
+SERVES = JudgedLimit(
+    name="promise.kill.serves_within_s", allowed=6.0, measured=7.5, state=LimitState.BROKEN
+)
 LIMITS = {
-    "SC": {"promise.kill.refused_within_s": {"limit": 1.0, "measured": 0.003, "broken": 0}},
-    "HA": {"promise.kill.serves_within_s": {"limit": 6.0, "measured": 7.5, "broken": 2}},
+    "SC": (
+        REFUSED,
+        JudgedLimit(name=SERVES.name, allowed=6.0, state=LimitState.NOT_PROMISED),
+    ),
+    "HA": (SERVES,),
 }
 
 
@@ -32,8 +41,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModeRun, ...]:
             statistics={
                 **verdict.statistics,
                 "attribution": ATTRIBUTED[mode],
-                "limits": LIMITS[mode],
             },
+            limits=LIMITS[mode],
         )
         run = build(tmp_path_factory.mktemp("runs") / mode)
         write_verdict(run, verdict)
@@ -72,8 +81,8 @@ def test_writes_are_attributed_to_fault_role_and_phase_by_mode(found: Comparison
 
 def test_limits_stand_with_the_mode_that_promises_them(found: Comparison) -> None:
     assert rows(found, "limits") == {
-        "promise.kill.refused_within_s": ("0.003 of 1", DASH),
-        "promise.kill.serves_within_s": (DASH, "7.5 of 6, broken"),
+        "promise.kill.refused_within_s": ("0.003 of at most 1", DASH),
+        "promise.kill.serves_within_s": (DASH, "7.5 of at most 6, BROKEN"),
     }
 
 

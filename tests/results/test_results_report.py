@@ -8,12 +8,13 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import attrs
 import msgspec
 import pytest
 import synthetic_run
-from synthetic_run import BREAKS, Break, build, new_run, valid, violation, write_verdict
+from synthetic_run import BREAKS, NS, Break, build, new_run, valid, violation, write_verdict
 
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
@@ -33,9 +34,17 @@ from harness.history.seal import recover, seal
 from harness.protocols.finding import Dependency, Finding
 from harness.protocols.promise import Promise
 from harness.protocols.roles import COVERED
-from harness.protocols.verdict import Anomaly, Coverage, LogLines, Takeover, Verdict
+from harness.protocols.verdict import (
+    Anomaly,
+    Coverage,
+    JudgedLimit,
+    LimitState,
+    LogLines,
+    Takeover,
+    Verdict,
+)
 from harness.run.directory import RunDirectory
-from results.report import fault_recovery, fault_rows, sections
+from results.report import fault_recovery, fault_rows, limit_rows, sections
 from results.report import page as pages
 from results.report.finding_cards import FACTS_MAX, QUOTES_MAX
 from results.report.render import LEAN_LINES, write_report
@@ -121,6 +130,78 @@ def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
         assert told in page.text
     assert "Anomalies" not in page.text
     assert "firedrill shrink" not in page.text
+    assert_inert(page)
+
+
+def limit(name: str, state: LimitState, measured: float | None, **more: Any) -> JudgedLimit:
+    return JudgedLimit(name=name, allowed=2.0, state=state, measured=measured, **more)
+
+
+def limited(*limits: JudgedLimit, texts: tuple[str, ...] = ()) -> Verdict:
+    """A verdict on ``limits``; of the broken ones with a finding for each of ``texts``."""
+    broken = next((each for each in limits if each.state is LimitState.BROKEN), None)
+    examples = tuple(
+        Finding(
+            text=text,
+            txns=(10,),
+            keys=(),
+            details={"limit": broken.name, "window_start_ns": 8 * NS, "window_end_ns": 11 * NS},
+        )
+        for text in texts
+        if broken
+    )
+    anomalies = {"longest-gap": Anomaly(count=2, examples=examples)} if examples else {}
+    return msgspec.structs.replace(valid(), limits=limits, anomalies=anomalies)
+
+
+def test_each_limit_of_the_plan_stands_with_its_figure_and_leads_to_its_window_and_its_proof(
+    tmp_path: Path,
+) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    kept = limit(
+        "promise.p99_ms", LimitState.KEPT, 0.5, start_ns=2 * NS, end_ns=30 * NS, partition=None
+    )
+    broken = limit(
+        "promise.kill.longest_gap_s", LimitState.BROKEN, 3.0, broken=2,
+        start_ns=8 * NS, end_ns=11 * NS, partition=4,
+    )  # fmt: skip
+    untested = limit("promise.pause.p99_ms", LimitState.NOT_TESTED, None, reason="no such fault")
+
+    page = report(run, limited(kept, broken, untested, texts=("gap: eight to eleven",)))
+
+    for told in (
+        "kill.longest_gap_s", "broken 2 times", "3 s", "8.000 to 11.000 s, partition 4",
+        "0.5 ms", "2.000 to 30.000 s", "not tested", "no such fault",
+    ):  # fmt: skip
+        assert told in page.text
+    first, second = (each for each in page.named("a") if each.get("class") == "window")
+    assert (first["data-from"], first["data-to"]) == ("2.0", "30.0")
+    assert (second["data-from"], second["data-to"], second["href"]) == ("8.0", "11.0", "#time")
+    ids = {attributes.get("id") for _, attributes in page.found}
+    assert {"limits", "time", "anomaly-1-longest-gap-1"} <= ids
+    assert any(each.get("href") == "#anomaly-1-longest-gap-1" for each in page.named("a"))
+    met, over = (
+        float(each["width"])
+        for each in page.named("rect")
+        if each.get("class") in ("m-met", "m-over")
+    )
+    assert (met, over) == (limit_rows.ALLOWED_PX / 4, limit_rows.METER_PX)
+    assert_inert(page)
+
+
+def test_a_run_without_limits_has_no_place_for_them(tmp_path: Path) -> None:
+    page = report(build(tmp_path / "run", **SMALL), valid())
+
+    assert not any(attributes.get("id") == "limits" for _, attributes in page.found)
+    assert "broken limits" not in page.text
+
+
+def test_limits_of_a_stranger_are_inert_and_counted(tmp_path: Path) -> None:
+    many = (limit(f"promise.{HOSTILE}.p99_ms", LimitState.KEPT, 0.0),) * (limit_rows.LIMITS_MAX + 5)
+
+    page = report(build(tmp_path / "run", **SMALL), limited(*many))
+
+    assert "and 5 more in" in page.text
     assert_inert(page)
 
 
