@@ -303,6 +303,7 @@ def _run(
                 seed=plan.seed,
                 write=write if coverage is None else _tapped(write, coverage),
                 duration_s=plan.drive.duration_s,
+                overtime_s=plan.drive.overtime_s,
             ),
             versions={"firedrill": plugins.own_version()}
             | {name: version(name) for name in LIBRARIES}

@@ -161,7 +161,7 @@ async def spare_majorities(scene: Scene, victims: Victims) -> None:
     """
     reason = ""
     try:
-        async with asyncio.timeout(SPARED_LIMIT_S):
+        async with asyncio.timeout(SPARED_LIMIT_S + scene.patience_s):
             while True:
                 reason = await _endangered(scene, victims)
                 if not reason:

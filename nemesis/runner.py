@@ -86,12 +86,14 @@ class Nemesis:
         write: Callable[[Record], None],
         limits: Limits | None = None,
         duration_s: float | None = None,
+        overtime_s: float = 0.0,
     ) -> None:
         """``faults`` holds every kind in ``schedule``; ``write`` appends to the history. A fault
-        whose moment does not come in time to end within ``duration_s`` is skipped.
+        whose moment does not come in time to end within ``duration_s`` is skipped. Whatever waits
+        for other faults or for the store waits up to ``overtime_s`` longer than usual.
         """
         self._schedule = list(schedule)
-        self._duration_s = duration_s
+        self._duration_s, self._overtime_s = duration_s, overtime_s
         self._aims, self._heard = aims.Aims(), RolesHeard()
         self._faults = faults
         self._seed = seed
@@ -302,7 +304,8 @@ class Nemesis:
         self, scene: Scene, number: int, planned: PlannedFault, fault: Fault
     ) -> Active | None:
         # A leader may be missing for a moment, or a node be busy with the fault before.
-        until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
+        wait_s = self._limits.wait_s + (self._overtime_s if planned.aimed is None else 0.0)
+        until_ns = scene.clock.now_ns() + int(wait_s * NS_PER_S)
         # At a moment there is no time to ask: the store would be past it.
         known = _roles_now(scene) if planned.aimed is not None else None
         while True:
@@ -317,7 +320,7 @@ class Nemesis:
                 known = None  # some roles can only be asked for
                 continue
             if scene.clock.now_ns() >= until_ns:
-                text = f"{why} for {self._limits.wait_s:g} s"
+                text = f"{why} for {wait_s:g} s"
                 # A moment that comes to a node which can't be struck is as good as none.
                 skipped = FaultState.SKIPPED if planned.aimed is None else FaultState.MISSED
                 self._record(scene, number, planned, skipped, text=text)
@@ -332,7 +335,7 @@ class Nemesis:
         """
         last_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
         if self._duration_s is not None:
-            give_up_s = aims.give_up_s(planned, self._duration_s)
+            give_up_s = aims.give_up_s(planned, self._duration_s + self._overtime_s)
             last_ns = max(last_ns, started_ns + int(give_up_s * NS_PER_S))
         while True:
             failed = [text for other, text in self._failed_steps.items() if other < number]
@@ -456,7 +459,8 @@ class Nemesis:
 
     async def _inject(self, scene: Scene, active: Active) -> None:
         await self._enforce(scene, active.victims)
-        await call("inject", self._strike(scene, active), self._limits.verb_s)
+        limit_s = self._limits.verb_s + self._overtime_s
+        await call("inject", self._strike(scene, active), limit_s)
 
     async def _strike(self, scene: Scene, active: Active) -> None:
         """Inject, one at a time of those that take replicas away: two at once would each find the
@@ -474,6 +478,7 @@ class Nemesis:
         every = self._active.values()  # a view: as it is when the fault asks
         return attrs.evolve(
             scene,
+            patience_s=self._overtime_s,
             damaged=partial(active_faults.damaged, active, every),
             burdens=partial(active_faults.burdens, active, every),
         )

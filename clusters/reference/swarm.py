@@ -53,6 +53,7 @@ MENDED_S = 5.0  # mostly it is within that
 DESTROYED_DRIVE_S = 20.0
 SEQUENCE_DRIVE_S = 11.0
 CALM_S = 1.5  # at the end of each drive
+OVERTIME_S = 20.0  # taken where faults waited for each other, or data moved for longer than usual
 RING_NODES = 4  # fewer are no ring
 LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
 JUMP_EDGE_MS = 5000  # a clock that is further ahead is followed by no other node
@@ -63,9 +64,11 @@ _DOWN_S = 0.4
 # Kinds that strike one node at an instant, and the share of them that waits for a moment.
 _AIMED = ("kill", "restart", "pause", "partition", "one-way", "one-way-in")
 _AIMED_SHARE = 0.5
-_CHURN_SHARE = 0.15
+# The shares of seeds in which members and placement change, and in which majorities are lost.
+_CHURN_SHARE, _LOSSES_SHARE = 0.18, 0.12
+_MODES = ("HA", "HA", "HA", "SC")
 _VARIANTS = ("base", "lock", "cancel")
-_NO_CHURN = (
+_NO_ZONES = (
     *("cluster.nodes", "cluster.spares", "system.replicas", "system.partitions", "system.ddl"),
     *("nemesis.mix", "nemesis.schedule", churn.ASKED_BY, majority_losses.ASKED_BY),
 )
@@ -101,13 +104,14 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn |= _faults(_stream(seed, "faults"), given, drawn)
     drawn |= _environment(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
-    drawn |= _churn(_stream(seed, "churning"), given)
-    if churn.wanted(given):
-        drawn = churn.settings(_stream(seed, "churn"), drawn)
-    elif majority_losses.wanted(given):
-        drawn = majority_losses.settings(_stream(seed, "majority losses"), workload, drawn, given)
-    elif churn.ASKED_BY in drawn:
-        drawn = churn.settings(_stream(seed, "churn"), drawn)
+    zoned = _zoned(_stream(seed, "churning"), given)
+    asked = {**zoned, **given}
+    if churn.wanted(asked):
+        drawn = churn.settings(_stream(seed, "churn"), drawn | zoned)
+    elif majority_losses.wanted(asked):
+        losses = _stream(seed, "majority losses")
+        drawn = majority_losses.settings(losses, workload, drawn | zoned, asked)
+    drawn = _affordable(drawn)
     return {key: value for key, value in drawn.items() if said(given, key) is None}
 
 
@@ -116,11 +120,18 @@ def _stream(seed: int, purpose: str) -> Random:
     return substream(seed, "swarm", purpose)
 
 
-def _churn(draw: Random, given: Mapping[str, object]) -> Overrides:
-    """A variant of rebalance in some seeds, where nothing is given that churn decides itself."""
-    if draw.random() >= _CHURN_SHARE or any(said(given, key) is not None for key in _NO_CHURN):
+def _zoned(draw: Random, given: Mapping[str, object]) -> Overrides:
+    """A variant of rebalance in some seeds, a mode in others, where nothing is given that churn, or
+    the losses of majorities, decide themselves.
+    """
+    share = draw.random()
+    if any(said(given, key) is not None for key in _NO_ZONES):
         return {}
-    return {churn.ASKED_BY: draw.choice(_VARIANTS)}
+    if share < _CHURN_SHARE:
+        return {churn.ASKED_BY: draw.choice(_VARIANTS)}
+    if share < _CHURN_SHARE + _LOSSES_SHARE:
+        return {majority_losses.ASKED_BY: draw.choice(_MODES)}
+    return {}
 
 
 def _shape(draw: Random, given: Mapping[str, object]) -> Overrides:
@@ -164,6 +175,7 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
     load: Overrides = {
         "drive.duration_s": of["length"],
         "drive.op_deadline_s": draw.choice((2.0, 2.0, 2.0, 1.0)),
+        "drive.overtime_s": OVERTIME_S,
         "nemesis.first_s": of["first"],
         "nemesis.hold_s": of["hold"],
         "nemesis.quiet_s": of["quiet"],
@@ -329,6 +341,57 @@ def _tuning(draw: Random) -> Overrides:
         "system.election_ticks": (5, 9),
     }
     return {name: draw.choice(values) for name, values in small.items() if draw.random() < 0.5}
+
+
+# What a seed may cost: it is one of many, and a snapshot that comes in tens of thousands of pieces,
+# or a log of tens of thousands of files, shows nothing that some hundred don't.
+_MOST_BYTES_PER_S = 300_000.0  # that clients write
+_MOST_PIECES = 250  # of a snapshot of all versions that are kept
+_MOST_CHUNKS = 1500
+_MOST_SEGMENTS_PER_S = 40.0
+_MOST_RECORDS = 30  # of a large value
+_ENTRY_BYTES = 150  # of a write beside its value
+_LEAST_PADDING = 100
+
+
+def _affordable(drawn: Overrides) -> Overrides:
+    """``drawn`` with sizes that are no smaller than what clients write in it can bear."""
+    found = dict(drawn)
+    padding = float(str(found.get("system.padding_bytes", 0)))
+    per_s = _writes_per_s(found)
+    if padding and per_s * (padding / 2 + _ENTRY_BYTES) > _MOST_BYTES_PER_S:
+        padding = max(_LEAST_PADDING, int(2 * (_MOST_BYTES_PER_S / per_s - _ENTRY_BYTES)))
+        found["system.padding_bytes"] = padding
+    value = padding / 2 + _ENTRY_BYTES  # it has half of the padding on average
+    kept_s = float(str(found["drive.duration_s"]))
+    # All of one partition, as where there is one key.
+    state = per_s * value * kept_s / _partitions_of(found)
+    least = {
+        "system.tuning.piece_bytes": state / _MOST_PIECES,
+        "system.tuning.chunk_bytes": state / _MOST_CHUNKS,
+        "system.tuning.segment_bytes": per_s * value / _MOST_SEGMENTS_PER_S,
+        "system.tuning.record_bytes": padding / _MOST_RECORDS,
+    }
+    for key, size in least.items():
+        if key in found:
+            found[key] = max(int(str(found[key])), int(size))
+    return found
+
+
+def _writes_per_s(drawn: Overrides) -> float:
+    """How many keys clients write in a second, about."""
+    rate = float(str(drawn["drive.rate_per_s"]))
+    share = 1.0 - float(str(drawn["workload.read_fraction"]))
+    if "workload.accounts" in drawn:
+        return rate * share * 2
+    longest = drawn.get("workload.max_length")
+    if longest is None:
+        return rate * share
+    return rate * share * (int(str(drawn["workload.min_length"])) + int(str(longest))) / 2
+
+
+def _partitions_of(drawn: Overrides) -> int:
+    return int(str(drawn.get("system.partitions", 1)))
 
 
 # -- schedules

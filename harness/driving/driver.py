@@ -82,18 +82,20 @@ class Driver:
         self._failure: Exception | None = None
         self._alarm = Alarm(clock)
         self._driving = False
+        self._until_ns = 0
 
     async def drive(self, generator: Generator, until_ns: int) -> bool:
-        """Run operations of ``generator`` until it is exhausted or the clock reads ``until_ns``;
-        after the last one has completed, return whether ``generator`` was exhausted.
+        """Run operations of ``generator`` until it is exhausted or the clock reads ``until_ns``,
+        which ``prolong`` may put off; after the last one has completed, return whether
+        ``generator`` was exhausted.
 
         When cancelled, operations that are still open are recorded as ``info``.
         """
         if self._driving:
             raise HarnessBug("driver: drive was called while it was driving")
-        self._driving = True
+        self._driving, self._until_ns = True, until_ns
         try:
-            return await self._schedule(generator, until_ns)
+            return await self._schedule(generator)
         finally:
             # A copy, since ``_abandon`` removes the flight.
             for flight in list(self._flights.values()):
@@ -105,6 +107,11 @@ class Driver:
             self._driving = False
             if self._failure is not None:  # the last records could not be written
                 raise self._failure
+
+    def prolong(self, until_ns: int) -> None:
+        """Go on until the clock reads ``until_ns``, if operations are still begun."""
+        self._until_ns = max(self._until_ns, until_ns)
+        self._alarm.ring()
 
     def use_nodes(self, nodes: tuple[str, ...]) -> None:
         """Make new connections to ``nodes`` alone from now on; those that are open stay so."""
@@ -125,11 +132,10 @@ class Driver:
 
     # -- the scheduler ---------------------------------------------------------------------------
 
-    async def _schedule(self, generator: Generator, until_ns: int) -> bool:
+    async def _schedule(self, generator: Generator) -> bool:
         held: Operation | None = None
         exhausted = False
-        until_s = self._clock.loop_time(until_ns)
-        while self._loop.time() < until_s:
+        while self._loop.time() < self._clock.loop_time(self._until_ns):
             generator = self._absorb(generator)
             if held is None and self._slots.any_idle:
                 answer, generator = generator.op(self._context())
@@ -143,7 +149,8 @@ class Driver:
                 generator = generator.update(self._context(invoke.at_ns), invoke)
                 held = None
             else:
-                await self._pause(until_ns if held is None else min(held.at_ns, until_ns))
+                next_ns = self._until_ns if held is None else held.at_ns
+                await self._pause(min(next_ns, self._until_ns))
         # Without a limit: each flight ends by its deadline at the latest, and that rings the alarm.
         while self._flights:
             generator = self._absorb(generator)

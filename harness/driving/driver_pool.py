@@ -27,7 +27,7 @@ from harness.driving import protocol
 from harness.driving.driver import Driver
 from harness.driving.final_reads import final_reads
 from harness.driving.protocol import Order, Word
-from harness.errors import HarnessError
+from harness.errors import HarnessBug, HarnessError
 from harness.generators import paced
 from harness.history.records import OpType
 from harness.plan.plan import Plan
@@ -61,6 +61,9 @@ class Load(Protocol):
     async def drive(self, until_ns: int) -> None:
         """Run the workload until the clock reads ``until_ns``, and wait for open operations."""
 
+    def prolong(self, until_ns: int) -> None:
+        """Let ``drive``, which goes on, end at ``until_ns`` instead."""
+
     async def read_all(self, until_ns: int) -> bool:
         """Read every key that was touched; whether that was done by ``until_ns``."""
 
@@ -92,6 +95,10 @@ class OwnLoad:
         """See ``Load``."""
         generator = paced(whole(self._workload), self._plan.drive.rate_per_s, self._plan.seed)
         await self._driver.drive(generator, until_ns)
+
+    def prolong(self, until_ns: int) -> None:
+        """See ``Load``."""
+        self._driver.prolong(until_ns)
 
     async def read_all(self, until_ns: int) -> bool:
         """See ``Load``."""
@@ -285,6 +292,10 @@ class DriverPool:
         if await self._all(first, limit_s):
             main = protocol.Main(until_ns=until_ns)
             await self._all([(member, main) for member in self._members], limit_s)
+
+    def prolong(self, until_ns: int) -> None:
+        """See ``Load``. Raises ``HarnessBug``: no plan with several processes comes to it."""
+        raise HarnessBug(f"driver processes have been told their end (got another, {until_ns})")
 
     async def read_all(self, until_ns: int) -> bool:
         """See ``Load``. Every process reads its share of the keys."""

@@ -88,6 +88,15 @@ class DrivePlan(_Table, frozen=True, kw_only=True):
     duration_s: Annotated[
         _DurationS, Meta(description="How long clients go on, faults among them.")
     ] = 30.0
+    overtime_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_DURATION_S,
+            description="How much longer they go on, at most, while a fault is not over, and how "
+            "much longer than usual each may wait for its target, or for data to move.",
+        ),
+    ] = 0.0
     concurrency: Annotated[
         int,
         Meta(
@@ -504,13 +513,17 @@ def _from_the_begin(row: Any) -> Any:  # noqa: ANN401 (any TOML value)
 
 
 def _check_drivers(plan: Plan) -> None:
-    """Each driver process needs clients, and a simulation has but one process."""
+    """Each driver process needs clients, and is told its end beforehand; a simulation has but one
+    process.
+    """
     drivers = plan.drive.drivers
     if drivers > plan.drive.concurrency:
         most = f"at most drive.concurrency, {plan.drive.concurrency}"
         raise PlanError("drive.drivers", f"expected {most} (got {drivers})")
     if drivers > 1 and plan.cluster.provider == "sim":
         raise PlanError("drive.drivers", f"expected 1 with provider 'sim' (got {drivers})")
+    if drivers > 1 and plan.drive.overtime_s:
+        raise PlanError("drive.drivers", f"expected 1 with drive.overtime_s (got {drivers})")
 
 
 def _check_machines(plan: Plan) -> None:

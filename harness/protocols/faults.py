@@ -89,7 +89,8 @@ class Scene:
     """Everything that a fault may observe and act through. ``damaged`` returns the nodes whose data
     other active faults than the one being injected destroy at that moment, ``burdens`` the
     mechanisms through which others act on a node: what those hide or show says nothing about the
-    fault at hand. ``altered`` is what becomes of a program before it is installed.
+    fault at hand. ``altered`` is what becomes of a program before it is installed. For a majority
+    that has to be whole an injection may wait ``patience_s`` longer than usual.
     """
 
     provider: Provider
@@ -99,6 +100,7 @@ class Scene:
     damaged: Callable[[], tuple[str, ...]] = tuple
     burdens: Callable[[str], frozenset[Mechanism]] = lambda node: frozenset()
     altered: Callable[[Program], Program] = lambda program: program
+    patience_s: float = 0.0
 
     @property
     def cluster(self) -> Cluster:

@@ -23,7 +23,7 @@ def estimate_bytes(plan: Plan) -> int:
     """
     drive = plan.drive
     rate = drive.rate_per_s or min(drive.concurrency * CLOSED_LOOP_PER_S, USUAL_PER_S)
-    history = int(drive.duration_s * rate * RECORDS_BYTES)
+    history = int((drive.duration_s + drive.overtime_s) * rate * RECORDS_BYTES)
     return min(
         BASE_BYTES + (plan.cluster.nodes + plan.cluster.spares) * NODE_BYTES + history,
         plan.limits.disk_mib * MIB,

@@ -97,6 +97,7 @@ class Parts:
 
 HEARTBEAT_S = 0.25  # of a run that dies beside its driver processes no more than this is cut off
 EVENT_POLL_S = 0.5  # a killed node's events since the last poll are only in its log
+OVERTIME_STEP_S = 0.5  # by which clients go on for faults that are not over
 POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
 HEAL_LIMIT_S = 90.0
@@ -394,12 +395,28 @@ class Life:
         started_ns = self.clock.now_ns()
         until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)
         breaking = asyncio.ensure_future(self.nemesis.run(scene, started_ns))
+        prolonging = asyncio.ensure_future(self._prolong(load, breaking, until_ns))
         try:
             await self.stop.unless(load.drive(until_ns))
         finally:
+            await self._end("prolonging the load", prolonging)
             if not (breaking.done() or self.stop.asked or load.trouble):
                 self.trouble.append("the fault schedule was not over when the drive phase ended")
             await self._end("the nemesis", breaking)
+
+    async def _prolong(self, load: Load, breaking: asyncio.Future[None], until_ns: int) -> None:
+        """Let clients go on past ``until_ns``, within the plan's overtime, until the schedule of
+        faults is over.
+        """
+        last_ns = until_ns + int(self.plan.drive.overtime_s * NS_PER_S)
+        step_ns = int(OVERTIME_STEP_S * NS_PER_S)
+        while until_ns < last_ns:
+            # Ahead of the end: the load would have begun to wait for what is open.
+            await self.clock.sleep_until(until_ns - step_ns // 2)
+            if breaking.done():
+                return
+            until_ns = min(until_ns + step_ns, last_ns)
+            load.prolong(until_ns)
 
     async def _read_the_rest(self, scene: Scene, load: Load) -> None:
         """Wait until the cluster is whole and quiet, then read every key that was touched."""

@@ -439,6 +439,28 @@ def test_the_store_may_be_slow_but_intended_starts_go_on() -> None:
     run(main())
 
 
+def test_a_drive_that_is_prolonged_goes_on_with_the_same_operations() -> None:
+    async def begun(prolonged: bool) -> list[int]:
+        r = rig(concurrency=20)
+        driving = asyncio.ensure_future(r.drive(Stagger(100.0, 3, Repeat(READ_7)), for_s=1.0))
+        await r.clock.sleep_until(int(0.9 * NS_PER_S))
+        if prolonged:
+            r.driver.prolong(3 * NS_PER_S)
+            r.driver.prolong(2 * NS_PER_S)  # an end is never brought forward
+        await driving
+        check_shape(r.records)
+        return [i.intended_ns for i in r.of(Invoke)]
+
+    async def main() -> None:
+        usual, prolonged = await begun(False), await begun(True)
+
+        assert usual[-1] < NS_PER_S
+        assert prolonged[: len(usual)] == usual
+        assert 2.8 * NS_PER_S < prolonged[-1] < 3 * NS_PER_S
+
+    run(main())
+
+
 def test_an_open_loop_starts_each_operation_when_it_is_meant_to() -> None:
     async def main() -> None:
         r = rig(concurrency=20)

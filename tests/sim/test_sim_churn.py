@@ -50,7 +50,8 @@ def test_a_seed_that_asks_for_no_variant_has_changes_with_churn_alone() -> None:
         churns = "rebalance" in plan.system.options
         churning += churns
         assert plan.cluster.spares == (churn.SPARES if churns else 0)
-        assert bool(changes) == churns
+        # Operators who end a loss of majorities send statements, too.
+        assert bool(changes) == churns or "mode" in plan.system.options
     # A few in a hundred, so that most seeds are of the faults alone.
     assert 0 < churning < len(SEEDS) / 3
 

@@ -28,7 +28,7 @@ from harness.protocols.crash_points import MessageClass
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment
 
-SEEDS = range(5000, 5300)
+SEEDS = range(5000, 5400)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,11 @@ def all_plans() -> list[Plan]:
 @pytest.fixture(scope="module")
 def plans(all_plans: list[Plan]) -> list[Plan]:
     """Those whose members and placement stay as they are."""
-    return [plan for plan in all_plans if not plan.cluster.spares]
+    return [plan for plan in all_plans if not (plan.cluster.spares or loses_majorities(plan))]
+
+
+def loses_majorities(plan: Plan) -> bool:
+    return "mode" in plan.system.options
 
 
 def strength(target: str) -> float:
@@ -62,13 +66,43 @@ def test_in_some_seeds_members_and_placement_change(
 ) -> None:
     churning = [plan for plan in all_plans if plan.cluster.spares]
 
-    assert 0.1 <= len(churning) / len(all_plans) <= 0.2
+    assert 0.13 <= len(churning) / len(all_plans) <= 0.23
     assert {plan.system.options["rebalance"] for plan in churning} == {"base", "lock", "cancel"}
     kinds = {fault.kind for plan in churning for fault in plan.nemesis.schedule}
     changes = {"join", "leave", "replace", "ddl", "attributes"}
     assert {*changes, *churn.KINDS, *churn.CHOSEN} <= kinds
     assert kinds <= {*changes, *churn.KINDS, *chosen_faults.CHOSEN}
-    assert len(plans) + len(churning) == len(all_plans)
+    assert not any(map(loses_majorities, churning))
+
+
+def test_in_some_seeds_majorities_are_lost_and_operators_act(
+    all_plans: list[Plan], plans: list[Plan]
+) -> None:
+    losing = [plan for plan in all_plans if loses_majorities(plan)]
+
+    assert 0.07 <= len(losing) / len(all_plans) <= 0.18
+    assert {plan.system.options["mode"] for plan in losing} == {"HA", "SC"}
+    kinds = {fault.kind for plan in losing for fault in plan.nemesis.schedule}
+    assert kinds == {"kill", "partition", "full-restart", "successive-loss", "ddl"}
+    assert len(plans) + len(losing) <= len(all_plans)
+
+
+def test_no_seed_moves_more_than_it_can_afford(all_plans: list[Plan]) -> None:
+    for plan in all_plans:
+        options = plan.system.options
+        value = int(str(options.get("padding_bytes", 0))) / 2
+        rate = plan.drive.rate_per_s or 0.0
+        writes = 1 - float(str(plan.workload.options["read_fraction"]))
+        flow = value * rate * writes  # of one write each, at least
+
+        assert flow <= 310_000, plan.name
+        tuning = options.get("tuning", {})
+        assert isinstance(tuning, dict)
+        # Of which a second brings some dozens.
+        assert tuning.get("segment_bytes", flow) >= flow / 60, plan.name
+        # All that is written may be one snapshot.
+        state = flow * plan.drive.duration_s / int(str(options.get("partitions", 8)))
+        assert tuning.get("piece_bytes", state) >= state / 400, plan.name
 
 
 def test_every_kind_of_fault_is_tried_by_some_seeds_and_by_none_all(plans: list[Plan]) -> None:

@@ -21,7 +21,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient
 from clusters.reference.system import ReferenceSystem
-from harness.clock import RunClock
+from harness.clock import NS_PER_S, RunClock
 from harness.errors import HarnessError
 from harness.history.manifest import read_manifest
 from harness.history.records import StoreEvent
@@ -182,6 +182,36 @@ def test_a_nemesis_that_does_not_end_is_trouble(
         "the nemesis: went on 5 s after it was told to end",
     )
     assert "final-reads" in dict(manifest.phases)
+
+
+def test_clients_go_on_until_the_schedule_is_over_within_the_overtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = msgspec.structs.replace(PLAN.drive, duration_s=6.0, overtime_s=4.0)
+    plan = msgspec.structs.replace(PLAN, drive=drive)
+
+    def drive_s(manifest: Manifest) -> float:
+        phases = dict(manifest.phases)
+        return (phases["heal"] - phases["drive"]) / NS_PER_S
+
+    def lasting(over_s: float) -> None:
+        async def run(self: Nemesis, scene: Scene, started_ns: int) -> None:
+            await asyncio.sleep(over_s)
+
+        monkeypatch.setattr(Nemesis, "run", run)
+
+    lasting(1.0)
+    _, punctual = drill(plan, tmp_path / "punctual")
+    lasting(8.0)
+    _, late = drill(plan, tmp_path / "late")
+    lasting(60.0)
+    _, endless = drill(plan, tmp_path / "endless")
+
+    assert 6.0 <= drive_s(punctual) <= 8.0
+    assert 8.0 <= drive_s(late) <= 10.5
+    assert 10.0 <= drive_s(endless) <= 12.0
+    assert (punctual.trouble, late.trouble) == ((), ())
+    assert endless.trouble == ("the fault schedule was not over when the drive phase ended",)
 
 
 def test_a_watch_over_the_store_that_fails_is_trouble(
