@@ -1,7 +1,7 @@
 """How long the list-append analysis takes on a sealed run of a strict store.
 
     python benchmarks/checkers_list_append.py [--txns 1000000] [--executor local|spark] [--lag 0]
-        [--copies 1] [--clients 20] [--hot]
+        [--copies 1] [--clients 20] [--hot] [--splits 4] [--planted] [--large]
 
 Generates Elle's usual history (10 live keys, 32 appends a key, 20 processes, 1 to 4 steps), seals
 it, and prints seconds and peak memory of each stage after the machine's own figure; and how long
@@ -10,26 +10,34 @@ element of every list with the longest list of its key. ``--lag`` lets half of t
 read, a consistent state that is that many transactions old: one component as large as the history.
 ``--copies`` puts that many such histories one after another. ``--clients`` that overlap: of some
 hundred there is no place to cut a history. ``--hot`` gives half of all appends to one key, which is
-read twenty times. On Spark the session is started before the clock is, and a second judgement
-follows the first.
+read twenty times. ``--planted`` puts ten anomalies of known kinds before the last copy, and ends
+with an error unless the verdict names and shows each of them. ``--large`` leaves out what holds the
+whole history in this process: baseline and stages. ``--splits`` is the number of files of steps.
+Memory is told of this process, and of it with all that it has started. On Spark the session is
+started before the clock is, and a second judgement follows the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import resource
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from calibrator import calibrate
+from memory_peak import MemoryPeak
+from planted_anomalies import EXPECTED, planted
 
 from checkers.cycles.kernel import CYCLES
 from checkers.engine.analyze import judge
@@ -60,27 +68,40 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=1)
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--hot", action="store_true")
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
     print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         with timed("generate and write"):
             columns = simulate(options.txns, options.lag, clients=options.clients, hot=options.hot)
-            source = write(Path(scratch), options.txns, columns, options.copies)
-        with timed("baseline: read, compare elements") as baseline:
-            compare_elements(source)
-        stages(source) if options.executor == "local" else None
+            history = pa.table(columns[0]), pa.table(columns[1])
+            blocks = [history] * options.copies
+            if options.planted:
+                blocks.insert(options.copies - 1, tuple(map(pa.table, planted())))
+            del columns
+            source = write(Path(scratch), blocks, options.splits)
+        baseline = None
+        if not options.large:
+            with timed("baseline: read, compare elements") as baseline:
+                compare_elements(source)
+            stages(source) if options.executor == "local" else None
         with started(options.executor, Path(scratch)):
             with timed(f"whole analysis, {options.executor}") as whole:
                 verdict = analysis_of(source, options.executor)
-            if options.executor == "spark":
+            if options.executor == "spark" and not options.large:
                 with timed("the same again"):
                     analysis_of(source, options.executor)
-    print(f"whole analysis / baseline = {whole[0] / baseline[0]:.1f}")
+    if baseline:
+        print(f"whole analysis / baseline = {whole[0] / baseline[0]:.1f}")
     found = {**verdict.anomalies, **verdict.observed}
     print(f"verdict: {verdict.outcome}, {len(encode(verdict))} bytes, not {verdict.not_}")
     for name, anomaly in sorted(found.items()):
         steps = [len(e.cycle) for e in anomaly.examples]
         print(f"  {name}: {anomaly.count}, steps of the cycles shown: {steps}")
+    if options.planted and (missed := EXPECTED - {n for n, a in found.items() if a.examples}):
+        sys.exit(f"planted and not shown: {', '.join(sorted(missed))}")
 
 
 def analysis_of(source: Source, executor: str) -> Verdict:
@@ -146,35 +167,77 @@ def stages(source: Source) -> None:
 
 @contextmanager
 def timed(what: str) -> Iterator[list[float]]:
-    """Print how long the body took, and the process's peak memory so far; the seconds are also put
-    into the list given.
+    """Print how long the body took, the process's peak memory so far, and the peak of it and all
+    that it has started meanwhile; the seconds are also put into the list given.
     """
     begun = time.perf_counter()
     seconds: list[float] = []
-    yield seconds
+    with MemoryPeak() as peak:
+        yield seconds
     seconds.append(time.perf_counter() - begun)
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{what:34} {seconds[0]:8.2f} s   peak {peak_mb:6,} MB", flush=True)
+    own_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    all_mb = peak.all_bytes >> 20
+    print(f"{what:34} {seconds[0]:8.2f} s   peak {own_mb:6,} MB, all processes {all_mb:6,} MB")
+    sys.stdout.flush()
 
 
-def write(directory: Path, txns: int, columns: tuple[Columns, Columns], copies: int) -> Source:
-    """A history as sealed files: serial effects, each somewhere within its interval."""
-    transactions, table = by_invocation(*map(pa.table, columns))
+def write(directory: Path, blocks: Sequence[tuple[pa.Table, pa.Table]], splits: int) -> Source:
+    """``blocks`` one after the other as sealed files: serial effects, each somewhere within its
+    interval.
+    """
+    ready = {id(block): by_invocation(*block) for block in blocks}
     path = directory / "transactions.parquet"
-    with writer(path, transactions.schema) as sink:
-        for copy in range(copies):
+    files = [directory / f"micro_ops-{number:04}.parquet" for number in range(splits)]
+    like = ready[id(blocks[0])]
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(writer(path, like[0].schema))
+        sinks = [stack.enter_context(writer(file, schema.SPLIT)) for file in files]
+        at = Offset()
+        for place, block in enumerate(blocks):
+            transactions, steps = ready[id(block)]
             # In groups as sealing writes them, or a stretch could not be read alone.
-            sink.write_table(moved(transactions, copy, txns), row_group_size=BATCH_ROWS)
-    table = schema.of_split(table.select(schema.MICRO_OPS.names), transactions)
-    split = schema.splits_of(table.column("key").to_numpy(), SPLITS)
-    files = []
-    for number in range(SPLITS):
-        files.append(directory / f"micro_ops-{number:04}.parquet")
-        rows = table.filter(pa.array(split == number))
-        with writer(files[-1], rows.schema) as sink:
-            for copy in range(copies):
-                sink.write_table(moved(rows, copy, txns), row_group_size=BATCH_ROWS)
+            sink.write_table(at.applied(transactions), row_group_size=BATCH_ROWS)
+            rows = at.applied(
+                schema.of_split(steps.select(schema.MICRO_OPS.names), transactions)
+            ).set_column(3, schema.SPLIT.field("key"), pc.add(steps["key"], 10**9 * place))
+            split = schema.splits_of(rows.column("key").to_numpy(), splits)
+            for number, of_split in enumerate(sinks):
+                of_split.write_table(
+                    rows.filter(pa.array(split == number)), row_group_size=BATCH_ROWS
+                )
+            at = at.after(transactions)
     return Source.of_files(path, tuple(files))
+
+
+@attrs.frozen(kw_only=True)
+class Offset:
+    """Where a block of a history begins: beyond the last transaction, record and completion of the
+    one before.
+    """
+
+    txn: int = 0
+    record: int = 0
+    time_ns: int = 0
+
+    def applied(self, table: pa.Table) -> pa.Table:
+        """``table`` of a block that begins at 0, from here on."""
+        apart = {"txn": self.txn, "invoke_index": self.record, "complete_index": self.record}
+        apart |= {"invoke_ns": self.time_ns, "complete_ns": self.time_ns}
+        for name, distance in apart.items():
+            if name in table.column_names:
+                place = table.column_names.index(name)
+                moved = pc.add(table.column(name), distance)
+                table = table.set_column(place, table.schema.field(place), moved)
+        return table
+
+    def after(self, transactions: pa.Table) -> Offset:
+        """Where the block after ``transactions`` begins."""
+        last_ns = pc.max(transactions["complete_ns"]).as_py()
+        return Offset(
+            txn=self.txn + transactions.num_rows,
+            record=self.record + 2 * transactions.num_rows,
+            time_ns=self.time_ns + last_ns + 10**6,
+        )
 
 
 def by_invocation(transactions: pa.Table, steps: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -187,19 +250,6 @@ def by_invocation(transactions: pa.Table, steps: pa.Table) -> tuple[pa.Table, pa
     txn = number[steps.column("txn").to_numpy()]
     steps = steps.set_column(0, "txn", pa.array(txn))
     return transactions, steps.take(pa.array(np.argsort(txn, kind="stable")))
-
-
-def moved(table: pa.Table, copy: int, txns: int) -> pa.Table:
-    """The same later, by other transactions on other keys."""
-    apart = {"txn": txns, "invoke_index": 2 * txns, "complete_index": 2 * txns}
-    # Beyond the last completion, and beyond any key that one history comes to.
-    apart |= {"invoke_ns": 1000 * txns + 10**6, "complete_ns": 1000 * txns + 10**6, "key": 10**9}
-    for name, distance in apart.items():
-        if name in table.column_names:
-            column = pc.add(table.column(name), distance * copy)
-            place = table.column_names.index(name)
-            table = table.set_column(place, table.schema.field(place), column)
-    return table
 
 
 def simulate(
