@@ -48,6 +48,7 @@ class LeaseTable:
     ceiling: int = span(1_000_000)
     epoch: int = EPOCH
     gone: bool = False  # every coordinator
+    granted_s: float = float("inf")  # until then no participant can have been reset
 
     def mine(self, partition: int) -> LeaseTable:
         return self
@@ -59,7 +60,7 @@ class LeaseTable:
         return self.gone
 
     def granted_until_s(self, partition: int, generation: int) -> float:
-        return float("inf")
+        return self.granted_s
 
     def clock_at(self, at_s: float) -> int:
         return 0
@@ -78,6 +79,7 @@ class Scene:
 
     serving: bool = True
     dropped: bool = False  # the table
+    zoned: bool = True  # an operator may reset its partitions
     resettable: bool = False  # its zone is highly available
     silent: bool = False  # the other participants
     generation: int = 0
@@ -98,7 +100,8 @@ class Scene:
             clock=self.clock,
             leases=self.leases,  # type: ignore[arg-type]  # of the same shape
             dropped=lambda number: self.dropped,
-            may_be_reset=lambda number: self.resettable,
+            may_be_reset=lambda number: self.zoned,
+            resets_itself=lambda number: self.resettable,
         )
         self.partition.epoch = self.primary.epoch = EPOCH
 

@@ -162,7 +162,8 @@ class Components:
             tasks=self.tasks,
             tuning=config.tuning,
             dropped=self.routes.dropped,
-            may_be_reset=(lambda number: False)
+            may_be_reset=lambda number: self.zoned is not None,
+            resets_itself=(lambda number: False)
             if self.zoned is None
             else self.zoned.highly_available,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from primary_scene import KEY, OLD, YOUNG, Scene, commit, lock, now_s, prepare, token_of
+from primary_scene import KEY, OLD, YOUNG, LeaseTable, Scene, commit, lock, now_s, prepare, token_of
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.runtime.hybrid_clock import span
@@ -184,3 +184,31 @@ def test_what_a_reset_of_home_may_cut_off_is_acknowledged_once_every_participant
         assert took_s < 60.0
     else:
         assert isinstance(answer, CommitReply)
+
+
+@pytest.mark.parametrize("zoned", [False, True])
+@pytest.mark.parametrize("resettable", [False, True])
+def test_what_was_prepared_is_worth_no_more_than_the_lease_under_which_it_was(
+    zoned: bool, resettable: bool
+) -> None:
+    """In any mode: an operator may reset a participant, and what it has prepared is gone then."""
+
+    async def scenario(granted_s: float) -> PeerAnswer:
+        leases = LeaseTable(granted_s=granted_s)
+        scene = Scene(zoned=zoned, resettable=resettable, leases=leases, log_s=0.2)
+        token = await token_of(scene, OLD)
+        body = CommitTx(0, OLD, token, 0, ((KEY, b"x"),), (1,), 2_000, (0,))
+        answer = await scene.primary.serve(body)
+        # Refused before it is logged, or acknowledged to nobody behind it.
+        assert (scene.index > 0) == (granted_s > 0.0 or not zoned)
+        return answer
+
+    over, ends, holds = (simulate(scenario(granted_s)) for granted_s in (0.0, 0.1, 0.5))
+    assert isinstance(holds, CommitReply)
+    if not zoned:
+        assert isinstance(over, CommitReply)
+        assert isinstance(ends, CommitReply)
+        return
+    assert isinstance(over, Failed)
+    assert isinstance(ends, Failed)
+    assert (over.code, ends.code) == (codes.LOST, codes.LEASE_LOST)

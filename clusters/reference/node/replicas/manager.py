@@ -67,16 +67,17 @@ class ReplicaManager:
         tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
         dropped: Callable[[int], bool] = lambda number: False,
         may_be_reset: Callable[[int], bool] = lambda number: False,
+        resets_itself: Callable[[int], bool] = lambda number: False,
     ) -> None:
         """``replicas`` is empty, and filled by this manager alone. ``dropped``: see ``Routes``;
-        ``may_be_reset``: whether a partition is highly available.
+        ``may_be_reset`` and ``resets_itself``: see ``Primary``.
         """
         self._dropped = dropped
         self.member, self.replicas = member, replicas
         self._host, self._snapshots, self._primaries = host, snapshots, primaries
         self._leases, self._clock, self._events = leases, clock, event_log
         self._tasks, self._tuning = tasks, tuning
-        self._may_be_reset = may_be_reset
+        self._may_be_reset, self._resets_itself = may_be_reset, resets_itself
         # In this life of the node, and not started again: the last user index of each.
         self.stopped: dict[int, int] = {}
         # In this life of the node: where the commits of a copy stood that was stopped.
@@ -145,6 +146,7 @@ class ReplicaManager:
             leases=self._leases,
             dropped=self._dropped,
             may_be_reset=self._may_be_reset,
+            resets_itself=self._resets_itself,
         )
         group = self._host.open(
             name,

@@ -111,15 +111,16 @@ class Primary:
         leases: LeaseTable,
         dropped: Callable[[int], bool] = lambda number: False,
         may_be_reset: Callable[[int], bool] = lambda number: False,
+        resets_itself: Callable[[int], bool] = lambda number: False,
     ) -> None:
         """``outcomes`` sends the outcomes of transactions that committed here to the other
-        participants. ``dropped``: see ``Routes``; ``may_be_reset``: whether a partition is highly
-        available.
+        participants. ``dropped``: see ``Routes``; ``may_be_reset``: whether a partition may be
+        reset, by an operator in any mode; ``resets_itself``: whether it is highly available.
         """
         self._dropped = dropped
         self.number, self.partition, self.clock = number, partition, clock
         self._replication, self._outcomes, self._leases = replication, outcomes, leases
-        self._may_be_reset = may_be_reset
+        self._may_be_reset, self._resets_itself = may_be_reset, resets_itself
         self.epoch = 0
         self.last_closed_epoch = 0  # it never opens again
         # While this node hands them over: what is open in one of them goes on, in any of them, and
@@ -365,7 +366,7 @@ class Primary:
             if participants:
                 moments.tell(moments.OUTCOME_LOGGED, self.number)
                 # Before the answer: participants hold locks until they are told.
-                if self._may_be_reset(self.number):
+                if self._resets_itself(self.number):
                     # A reset here may cut the outcome off, and a participant that asks then would
                     # abort its part of what was acknowledged: all must have it before that.
                     left_s = tx.deadline_s - _now_s() - NETWORK_ALLOWANCE_S
