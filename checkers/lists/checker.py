@@ -105,7 +105,7 @@ INFERENCE = Kernel(
         "lists.tails": ("txn",),
         "snapshots.seen": ("txn",),
         "snapshots.written": ("writer",),
-        "lost-write.lost": ("writer", "read", "seen"),
+        "lost-write.lost": ("writer", "read", "gone", "seen"),
         "resets.cuts": ("writer", "shown_by", "missed_by"),
         "resets.findings": ("writer", "reader"),
         "resets.elsewhere": ("writer",),

@@ -19,7 +19,9 @@ from harness.protocols.checker import Setting, Tables
 # The phase of a run in which every key is read once more, after all is healed and quiet.
 FINAL_READS = "final-reads"
 
-# ``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation.
+# ``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation;
+# ``gone`` is the first one that misses it behind every read that shows it: by its end the value was
+# lost. Where no reset may have cost writes nothing asks for that, and it is ``read``.
 # ``seen`` is the last transaction that read the value and began after its acknowledgement; null
 # where there is none, as in every history without final reads. ``seen_ns`` is the last moment as of
 # which a read certainly shows it: the begin of the read, less what its kind may be stale by.
@@ -35,6 +37,7 @@ LOST = pa.schema(
         ("ack_ns", pa.int64()),
         ("read", pa.int64()),
         ("read_ns", pa.int64()),
+        ("gone", pa.int64()),
         ("seen", pa.int64()),
         ("seen_ns", pa.int64()),
         ("followed_ns", pa.int64()),
@@ -121,6 +124,40 @@ def _last_moment(ops: ListOps, lost: Ints, moment: Ints) -> Ints:
     return np.where(shown >= 0, moment[ops.reads.txn[shown]], NEVER)
 
 
+def _first_missing(ops: ListOps, lost: Ints, last: Ints, moment: Ints) -> Ints:
+    """Return for each of ``lost``, which the reads ``last`` miss, the read that ended first of
+    those that began when it was acknowledged and no read could show it any more.
+
+    A read of real time shows what was there until it ended, another one what was there at its
+    ``moment`` (one a transaction).
+    """
+    if not len(lost):
+        return last
+    reads, txns, appends = ops.reads, ops.txns, ops.appends
+    ok = txns.type[reads.txn] == OK
+    until = np.where(txns.real_time, txns.finish, moment)
+    shown = txns.finish[appends.txn]  # a copy: at the least acknowledged
+    rows = np.flatnonzero(ok & np.isin(reads.k, appends.k[lost]))
+    for part in batches(reads.length[rows], CHUNK):
+        place, within = spread(reads.length[rows[part]])
+        read = rows[part][place]
+        append = ops.writer(reads.k[read], ops.elements[reads.start[read] + within])
+        known = append >= 0
+        np.maximum.at(shown, append[known], until[reads.txn[read[known]]])
+    rows = rows[txns.real_time[reads.txn[rows]]]
+    rows = rows[np.lexsort((txns.start[reads.txn[rows]], reads.k[rows]))]
+    found = last.copy()
+    for k in np.unique(appends.k[lost]).tolist():
+        own = rows[np.searchsorted(reads.k[rows], k) : np.searchsorted(reads.k[rows], k, "right")]
+        begun, ended = txns.start[reads.txn[own]], txns.finish[reads.txn[own]]
+        at = np.flatnonzero(appends.k[lost] == k)
+        behind = np.searchsorted(begun, shown[lost[at]], side="right")
+        for number, first in zip(at.tolist(), behind.tolist(), strict=True):
+            if first < len(own):
+                found[number] = own[first + int(np.argmin(ended[first:]))]
+    return found
+
+
 def _followed(ops: ListOps, lost: Ints, read: Ints) -> Ints:
     """Return when the first append was acknowledged that began after the acknowledgement of each
     of ``lost``, and that the read which misses it shows; ``NEVER`` for none.
@@ -202,6 +239,7 @@ def _table(
     moment = ops.txns.start - staleness_ns(tables, setting)
     writer = ops.appends.txn[lost]
     reader = ops.reads.txn[read]
+    gone = _first_missing(ops, lost, read, moment) if setting.may_lose else read
     times = tables["transactions"]
     columns: dict[str, Any] = {
         "key": pa.array(ops.keys[ops.appends.k[lost]], pa.int64()),
@@ -212,6 +250,7 @@ def _table(
         "ack_ns": times.column("complete_ns").take(pa.array(writer)),
         "read": pa.array(reader, pa.int64()),
         "read_ns": times.column("invoke_ns").take(pa.array(reader)),
+        "gone": pa.array(ops.reads.txn[gone], pa.int64()),
         "seen": _transaction(ops, seen),
         "seen_ns": _or_null(_last_moment(ops, lost, moment)),
         "followed_ns": _or_null(_followed(ops, lost, read)),

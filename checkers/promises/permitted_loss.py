@@ -24,9 +24,10 @@ class Held(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Loss:
-    """An acknowledged write that is lost: a read from ``read_ns`` to ``read_end_ns`` misses it. The
-    last read that shows it shows what was there at ``seen_ns``. An append that began after the
-    acknowledgement, to the same key, was acknowledged at ``followed_ns``, and is in the read.
+    """An acknowledged write that is lost: a read from ``read_ns`` to ``read_end_ns`` is the first
+    that misses it. The last read that shows it shows what was there at ``seen_ns``. An append that
+    began after the acknowledgement, to the same key, was acknowledged at ``followed_ns``, and is in
+    the last read.
     """
 
     partition: int | None
@@ -52,8 +53,8 @@ def losses_of(lost: pa.Table, transactions: pa.Table) -> list[Loss]:
             writer=row["writer"],
             invoke_ns=invoked[row["writer"]].as_py(),
             ack_ns=row["ack_ns"],
-            read_ns=row["read_ns"],
-            read_end_ns=completed[row["read"]].as_py(),
+            read_ns=invoked[row["gone"]].as_py(),
+            read_end_ns=completed[row["gone"]].as_py(),
             seen_ns=row["seen_ns"],
             followed_ns=row["followed_ns"],
         )

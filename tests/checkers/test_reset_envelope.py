@@ -118,6 +118,14 @@ CASES: dict[str, tuple[ResetHistory, str | None]] = {
         "lost-by-reset"),
     "what was written since is lost without one": (
         of(*AB, reset(), w(1, 3, 70), s(120, (1, (1, 2)))), "lost-write"),
+    "gone before the reset, as a read shows": (
+        of(*AB, s(30, (1, (1,))), reset(), s(80, (1, (1,)))), "lost-write"),
+    "gone before the second reset, as a read shows": (
+        of(*AB, reset(), w(1, 3, 70), s(85, (1, (1, 2))), reset(2, 100, 110),
+           s(120, (1, (1, 2)))), "lost-write"),
+    "missed by a read that another one contradicts": (
+        of(*AB, reset(), w(1, 3, 70), s(80, (1, (1, 2))), s(90, (1, (1, 2, 3))),
+           reset(2, 100, 110), s(120, (1, (1, 2)))), "G-single-item-realtime"),
     # Over the keys of a partition.
     "a later write of another key is lost, too": (
         of(w(1, 1, 0), w(3, 2, 10), reset(), s(80, (1, ()), (3, ()))), "lost-by-reset"),
