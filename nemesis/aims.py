@@ -23,7 +23,6 @@ from nemesis import targets
 from nemesis.targets import Form, Target
 
 ITS_PARTITION = "its partition"
-MAX_NTH = 10_000
 _BY = (Form.NAMED, Form.LEADER, Form.PRIMARY, Form.FOLLOWER, Form.METASTORAGE_LEADER)
 _BY_WORDS = "a node, leader, primary or follower of a partition, metastorage leader"
 # Offsets are whole microseconds: a float of seconds that a plan holds means the same instant again.
@@ -66,12 +65,10 @@ def check_aim(
         return fault.target
     if fault.aimed is not None:
         raise PlanError(f"{path}.on", f"expected no moment: it has come, {fault.aimed}")
-    after_s, nth = fault.after_s or 0.0, 1 if fault.nth is None else fault.nth
+    after_s = fault.after_s or 0.0
     if not (math.isfinite(after_s) and 0 <= after_s < duration_s):
         limits = f"from 0 to below {duration_s:g} s"
         raise PlanError(f"{path}.after_s", f"must be {limits} (got {after_s:g})")
-    if not 1 <= nth <= MAX_NTH:
-        raise PlanError(f"{path}.nth", f"must be from 1 to {MAX_NTH} (got {nth})")
     if fault.by is not None:
         by = targets.checked(fault.by, None, nodes, partitions, f"{path}.by")
         if by.form not in _BY:

@@ -31,7 +31,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of this kind."""
 
     statements: Annotated[
-        Statements, Meta(description="Statements that alter where data lies, in their order.")
+        tuple[Statement, ...],
+        Meta(
+            min_length=1,
+            max_length=MAX_STATEMENTS,
+            description="Statements that alter where data lies, in their order.",
+        ),
     ]
     back: Annotated[
         Statements,
@@ -56,8 +61,6 @@ class DdlFault:
     def with_options(self, options: Mapping[str, Any], partitions: int | None, path: str) -> Fault:
         """The fault with the statements of ``options``."""
         chosen = convert(Options, options, path)
-        if not chosen.statements:
-            raise PlanError(f"{path}.statements", "expected at least one statement (got none)")
         return attrs.evolve(self, options=chosen)
 
     def check_system(self, system: System, path: str) -> None:

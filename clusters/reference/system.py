@@ -92,6 +92,7 @@ from clusters.reference.zones import (
 from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
+from harness.plan.plan import MAX_NODES
 from harness.plan.plan import options as convert
 from harness.protocols.changes import ReportedChanges
 from harness.protocols.client import READ_WRITE, StoreError
@@ -147,12 +148,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     makes a cluster with distribution zones.
     """
 
-    partitions: Annotated[int, Meta(description="Partitions of the data, 1 to 1024.")] = 8
+    partitions: Annotated[
+        int, Meta(ge=1, le=MAX_PARTITIONS, description="Partitions of the data.")
+    ] = 8
     replicas: Annotated[
-        int, Meta(description="Replicas of each partition; as many as nodes where there are fewer.")
+        int,
+        Meta(
+            ge=1,
+            le=MAX_NODES,
+            description="Replicas of each partition; as many as nodes where there are fewer.",
+        ),
     ] = USUAL_REPLICAS
     bugs: Annotated[
-        tuple[str, ...], Meta(description="Planted bugs that are on (`firedrill list bugs`).")
+        # Named in the schema alone: what refuses another one is ``bugs.check``, which says more.
+        tuple[Annotated[str, Meta(extra_json_schema={"enum": sorted(bugs.KNOWN)})], ...],
+        Meta(description="Planted bugs that are on (`firedrill list bugs`)."),
     ] = ()
     tick_ms: Annotated[
         TickMs, Meta(description="A tick of raft: how often a leader sends heartbeats.")
@@ -281,10 +291,7 @@ def build(
     usual = {"replicas": min(USUAL_REPLICAS, len(nodes))}
     # What the plan says comes last: replicas that it names are checked, never lowered.
     chosen = convert(Options, usual | dict(options), "system")
-    if not 1 <= chosen.partitions <= MAX_PARTITIONS:
-        limits = f"expected 1 to {MAX_PARTITIONS} (got {chosen.partitions})"
-        raise PlanError("system.partitions", limits)
-    if not 1 <= chosen.replicas <= len(nodes):
+    if chosen.replicas > len(nodes):
         limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.replicas})"
         raise PlanError("system.replicas", limits)
     zones = zones_of(chosen, options, nodes, spares)

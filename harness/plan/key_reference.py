@@ -48,6 +48,9 @@ UNITS = (
 )
 
 
+ENUM_MAX = 40  # longer lists are for editors, by the schema
+
+
 @attrs.frozen(kw_only=True)
 class Key:
     """One key: its dotted path within its table, default, unit, allowed values and meaning."""
@@ -212,6 +215,8 @@ def _values(body: Schema, definitions: Mapping[str, Schema]) -> str:
     body = _followed(body, definitions)
     if "const" in body:
         return f"`{json.dumps(body['const'])}`"
+    if len(body.get("enum", ())) > ENUM_MAX:
+        return f"one of {len(body['enum'])} names"
     if "enum" in body:
         return ", ".join(f"`{each}`" for each in body["enum"])
     if "anyOf" in body:

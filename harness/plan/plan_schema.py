@@ -17,6 +17,7 @@ from harness.protocols.faults import PlannedFault
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the one that editors of TOML know
 AUTO = "auto"
+OF_A_MOMENT = ("by", "after_s", "nth")  # keys of a fault that mean nothing without ``on``
 _REF = "#/definitions/{name}"
 
 Schema = dict[str, Any]
@@ -62,7 +63,9 @@ def schema(installed: Installed) -> Schema:
         branches = [_inline(plugin, plugin.name == usual, of, named) for plugin in group]
         plan["properties"][table] = {"oneOf": branches}
     named[ClusterPlan.__name__] = _by_provider(named[ClusterPlan.__name__], installed.providers, of)
-    named[NemesisPlan.__name__]["properties"]["mix"]["items"]["enum"] = kinds
+    nemesis = named[NemesisPlan.__name__]
+    nemesis["properties"]["mix"]["items"]["enum"] = kinds
+    nemesis["not"] = _all_of_some("mix", "schedule")
     named[PlannedFault.__name__] = _by_kind(named[PlannedFault.__name__], installed.faults, of)
     named.pop(PluginPlan.__name__)
     limits = named[PromisePlan.__name__]["properties"]
@@ -138,10 +141,16 @@ def _by_kind(row: Schema, faults: Iterable[Plugin], of: Mapping[type, str]) -> S
     none = {"properties": {"kind": {"enum": sorted(plain)}, "options": False}}
     return {
         **row,
+        "dependencies": {name: ["on"] for name in OF_A_MOMENT},
         # One that waits for a moment may come from the begin of the drive on.
         "anyOf": [{"required": ["at_s"]}, {"required": ["on"]}],
         "oneOf": [*branches, *([none] if plain else [])],
     }
+
+
+def _all_of_some(*lists: str) -> Schema:
+    """The tables in which none of ``lists`` is empty."""
+    return {"required": list(lists), "properties": {key: {"minItems": 1} for key in lists}}
 
 
 def _name_of(ref: str) -> str:

@@ -39,6 +39,7 @@ _UNKNOWN = re.compile(r"unknown field `(?P<key>.*)`", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<key>.*)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d*)(?:\.\.\.)?\]")
 _TOML_AT = re.compile(r"^(?P<reason>.*) \(at (?P<where>.*)\)$", re.DOTALL)
+_WHOLE = re.compile(r"(?<=\d)\.0\b")  # as plans have whole numbers
 _TYPE_WORDS = {
     "object": "a table",
     "array": "an array",
@@ -235,7 +236,7 @@ def _expectation(what: str) -> str:
     if not match:
         return what[:1].lower() + what[1:]
     types = [_TYPE_WORDS.get(t, t) for t in match["types"].split(" | ") if t != "null"]
-    return " or ".join(types) + match["bound"]
+    return " or ".join(types) + _WHOLE.sub("", match["bound"])
 
 
 def _steps(at: str) -> tuple[Step, ...]:

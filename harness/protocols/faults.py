@@ -26,6 +26,8 @@ from harness.protocols.fault_kinds import FaultKind, Mechanism
 from harness.protocols.moments import Moment
 from harness.protocols.roles import Role
 
+MAX_DURATION_S = 7 * 86_400.0  # of a drive, and of a fault: a week's soak
+MAX_NTH = 10_000  # such moments that one fault may let pass
 ITS_NODE = "its node"  # as a target: the node at which the moment came
 
 
@@ -43,13 +45,18 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     at_s: Annotated[
         float,
         Meta(
+            ge=0,
+            lt=MAX_DURATION_S,
             description="When it comes, from the begin of the drive on; with `on` the earliest "
-            "time, and 0 where it is not given."
+            "time, and 0 where it is not given.",
         ),
     ]
     kind: Annotated[str, Meta(description="The kind of fault.")]
     target: Annotated[str, Meta(description="Which nodes, found when the fault begins.")]
-    hold_s: Annotated[float, Meta(description="How long it holds; healing starts then.")] = 5.0
+    hold_s: Annotated[
+        float,
+        Meta(gt=0, le=MAX_DURATION_S, description="How long it holds; healing starts then."),
+    ] = 5.0
     on: Annotated[Moment | None, Meta(description="The moment of the store that it waits for.")] = (
         None
     )
@@ -57,10 +64,12 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str | None, Meta(description="With `on`: the node of the moment, as a target.")
     ] = None
     after_s: Annotated[
-        float | None, Meta(description="With `on`: how long after the moment it comes.")
+        Annotated[float, Meta(ge=0, lt=MAX_DURATION_S)] | None,
+        Meta(description="With `on`: how long after the moment it comes."),
     ] = None
     nth: Annotated[
-        int | None, Meta(description="With `on`: the how manyth such moment; else the first.")
+        Annotated[int, Meta(ge=1, le=MAX_NTH)] | None,
+        Meta(description="With `on`: the how manyth such moment; else the first."),
     ] = None
     options: Annotated[dict[str, Any] | None, Meta(description="The kind's own keys.")] = None
     aimed: Annotated[

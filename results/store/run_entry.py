@@ -18,7 +18,8 @@ from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory, PlanError
 from harness.history.manifest import read_manifest
 from harness.plan import planfile
-from harness.plan.plan import MAX_DURATION_S, MAX_SEED
+from harness.plan.plan import MAX_SEED
+from harness.protocols.faults import MAX_DURATION_S
 from harness.protocols.finding import Finding
 from harness.protocols.models import RESET_IN_SC, RESET_WITH_MAJORITY, meaning_of
 from harness.protocols.roles import classes, parsed

@@ -130,7 +130,6 @@ def test_a_moment_that_is_none_is_refused_with_the_list() -> None:
         ({"aimed": "x"}, r"\[0\].on: expected no moment"),
         ({"after_s": -1.0}, r"\[0\].after_s: must be from 0"),
         ({"after_s": float("nan")}, r"\[0\].after_s: must be from 0"),
-        ({"nth": 0}, r"\[0\].nth: must be from 1"),
         ({"by": "half"}, r"\[0\].by: must be one of: a node, leader"),
         ({"by": "n9"}, r"\[0\].by: target must name nodes"),
         ({"by": "leader of partition 9"}, r"\[0\].by: target partition must be below 4"),

@@ -185,7 +185,7 @@ def test_an_override_of_the_mix_replaces_a_schedule_and_the_other_way_round() ->
         ("cluster = 3", "cluster", "expected a table (got 3)"),
         ("system = 3", "system", "expected a table (got 3)"),
         ("[system]\nname = 3", "system.name", "expected a string (got 3)"),
-        ("[drive]\nduration_s = nan", "drive.duration_s", "expected a number > 0.0 (got nan)"),
+        ("[drive]\nduration_s = nan", "drive.duration_s", "expected a number > 0 (got nan)"),
         ("[drive]\nrate_per_s = 'x'", "drive.rate_per_s", "expected a number (got 'x')"),
         ("[drive]\nconcurrency = 0", "drive.concurrency", "expected an integer >= 1 (got 0)"),
         (

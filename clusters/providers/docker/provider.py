@@ -60,6 +60,8 @@ SETTLE_LIMIT_S = 4.0  # a call that still makes something then removes it itself
 LIST_LIMIT_S = 4.0
 REMOVE_LIMIT_S = 12.0
 NETWORK_LIMIT_S = 6.0
+MAX_MEMORY_MIB = 1 << 24  # 16 TiB
+MAX_PROCESSES = 1 << 22  # the largest pid of Linux
 CLOSE_LIMIT_S = 4.0
 
 
@@ -70,9 +72,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str | None,
         Meta(description="The image of the nodes, in place of the base image of our own."),
     ] = None
-    memory_mib: Annotated[int, Meta(description="The memory of a container.")] = Limits().memory_mib
+    memory_mib: Annotated[
+        # Docker itself takes no less.
+        int, Meta(ge=6, le=MAX_MEMORY_MIB, description="The memory of a container.")
+    ] = Limits().memory_mib
     processes: Annotated[
-        int, Meta(description="Processes and threads in a container, at most.")
+        int,
+        Meta(
+            ge=1,
+            le=MAX_PROCESSES,
+            description="Processes and threads in a container, at most.",
+        ),
     ] = Limits().processes
 
 

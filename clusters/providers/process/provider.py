@@ -37,7 +37,7 @@ from clusters.providers.process.node_files import (
     wipe,
 )
 from clusters.providers.process.proxy import LOOPBACK, Mesh
-from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
+from harness.errors import HarnessBug, HarnessError, MissingCapability, UsageError
 from harness.plan.plan import options as convert
 from harness.protocols.cluster import (
     Address,
@@ -72,7 +72,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The plan's ``[cluster.options]`` for this provider."""
 
     first_port: Annotated[
-        int | None,
+        Annotated[int, Meta(ge=1, le=65_535)] | None,
         Meta(
             description=(
                 "Nodes listen on this port and the following ones, in place of ports that are "
@@ -87,10 +87,6 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> Proces
     ``nodes/NAME`` beside it. Raises ``PlanError`` for an option that it does not know.
     """
     wanted = convert(Options, options, "cluster.options")
-    if wanted.first_port is not None and not 1 <= wanted.first_port <= 65_535:
-        raise PlanError(
-            "cluster.options.first_port", f"must be from 1 to 65535 (got {wanted.first_port})"
-        )
     return ProcessProvider(run_id, wanted, state_dir)
 
 
