@@ -10,7 +10,6 @@ import pytest
 from zoned_lab import LIMIT_S, Lab, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.admin import ask
 from clusters.reference.node.events import PARTITION_RESET
 from clusters.reference.node.wire.reports import AskStates, ReplicaReport, StateReport
 from harness.protocols.client import READ_WRITE, StoreError
@@ -129,10 +128,7 @@ async def replicas(lab: Lab, nodes: Iterable[str]) -> dict[str, ReplicaReport]:
     """The replica of partition 0 on each of ``nodes``, where it runs."""
     found = {}
     for node in nodes:
-        address = lab.cluster.client[node]["client"]
-        answer = await ask(
-            lab.provider.client_network, address.host, address.port, AskStates(whole=True), LIMIT_S
-        )
+        answer = await lab.ask(node, AskStates(whole=True))
         assert isinstance(answer, StateReport)
         for replica in answer.replicas:
             if replica.partition == 0:
@@ -236,48 +232,6 @@ def test_a_partition_without_any_node_is_lost_and_not_reset(mode: str) -> None:
         await lab.until_rows(states, {("MAJORITY", 0, "b,c,d")})
         assert await read(lab) == (1,)
         assert not [e for node in "bcd" for e in await lab.events(node, PARTITION_RESET)]
-
-    simulate(story())
-
-
-def test_the_use_case_of_the_seed_step_by_step() -> None:
-    async def story() -> None:
-        lab = Lab(3, ("a", "b", "c", "d"))
-        options = (
-            "CONSISTENCY_MODE = HIGH_AVAILABILITY, PARTITION_DISTRIBUTION_RESET_TIMEOUT = 1, "
-            "DATA_NODES_AUTO_ADJUST_SCALE_UP = 2"
-        )
-        await cluster(lab, "bcd", options, 3)
-        # 1: what only c and d have is acknowledged, since they are a majority.
-        await lab.provider.cut((("b", "c"), ("b", "d"), ("c", "b"), ("d", "b")))
-        await append(lab, 1)
-        await kill(lab, "cd")
-        await lab.provider.cut(())
-        await lab.until_rows(STABLE, {("b",)})
-        # 2: b goes on with what it has.
-        await append(lab, 2)
-        assert await read(lab) == (2,)
-        # 3: c and d come back, and are taken in after the scale-up, with b's data.
-        at_s = now_s()
-        await lab.start("c", "d")
-        await lab.until_rows(STABLE, {("b,c,d",)})
-        assert now_s() - at_s >= 2.0
-        told = await settled_replicas(lab, "bcd")
-        assert {r.generation for r in told.values()} == {1}
-        assert len({r.content for r in told.values()}) == 1
-        assert await read(lab) == (2,)
-        # 4: all stop, metastorage first: else it sees nodes leave, and a reset is due.
-        # 5: with d alone nothing serves, however long it takes.
-        for node in "adcb":
-            await lab.provider.stop(node)
-        await lab.start("a", "d")
-        await asyncio.sleep(8.0)
-        await refused(lab)
-        assert not await lab.events("d", PARTITION_RESET)
-        # 6: with b and c everything is there.
-        await lab.start("b", "c")
-        assert await read(lab) == (2,)
-        assert not [e for n in "bcd" for e in await lab.events(n, PARTITION_RESET)]
 
     simulate(story())
 

@@ -11,8 +11,10 @@ from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient, connect
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import Config, Endpoint, Zoned
-from clusters.reference.node.runtime import ConnectionLost
+from clusters.reference.node.runtime import ConnectionLost, Network
 from clusters.reference.node.wire.reports import (
+    AdminBody,
+    AdminQuestion,
     AskEvents,
     AskSql,
     AskStatus,
@@ -56,33 +58,43 @@ class Lab:
                 node=node,
                 peer_bind=self.endpoint(node, "peer"),
                 client_bind=self.endpoint(node, "client"),
-                peers={n: self.endpoint(n, "peer") for n in self.nodes if n != node},
+                peers={n: self.endpoint_of(node, n) for n in self.nodes if n != node},
                 data_dir=f"{self.cluster.work_dir[node]}/data",
                 partitions=4,
                 replicas=1,
                 zoned=msgspec.convert(zoned, Zoned),
             )
             config = msgspec.structs.replace(config, **(settings or {}))
-            program = Program(
-                argv=("python3", "-m", "clusters.reference.node", "--config", "node.json"),
-                files={"node.json": msgspec.json.encode(config)},
-            )
-            await self.provider.install(node, program)
+            await self.provider.install(node, self.program(msgspec.json.encode(config)))
+
+    def program(self, config: bytes) -> Program:
+        argv = ("python3", "-m", "clusters.reference.node", "--config", "node.json")
+        return Program(argv=argv, files={"node.json": config})
+
+    @property
+    def network(self) -> Network:
+        """That of clients."""
+        return self.provider.client_network
 
     def endpoint(self, node: str, port: str) -> Endpoint:
         address = self.cluster.bind[node][port]
         return Endpoint(host=address.host, port=address.port)
 
+    def endpoint_of(self, node: str, other: str) -> Endpoint:
+        """Where ``node`` reaches ``other``."""
+        return self.endpoint(other, "peer")
+
     async def start(self, *nodes: str) -> None:
         for node in nodes:
             await self.provider.start(node)
 
+    async def ask(self, node: str, question: AdminQuestion) -> AdminBody:
+        """The answer of ``node``."""
+        at = self.cluster.client[node]["client"]
+        return await ask(self.network, at.host, at.port, question, LIMIT_S, at.source)
+
     async def sql(self, statement: str, node: str = "a", limit_ms: int = 10_000) -> SqlReport:
-        address = self.cluster.client[node]["client"]
-        question = AskSql(statement, limit_ms)
-        answer = await ask(
-            self.provider.client_network, address.host, address.port, question, LIMIT_S
-        )
+        answer = await self.ask(node, AskSql(statement, limit_ms))
         assert isinstance(answer, SqlReport)
         return answer
 
@@ -94,13 +106,13 @@ class Lab:
 
     async def dial(self, node: str, table: str = "T") -> ReferenceClient:
         """A client of ``table``. Raises ``StoreError``."""
-        address, network = self.cluster.client[node]["client"], self.provider.client_network
-        return await connect(network, address.host, address.port, 1.0, table_of=lambda _: table)
+        at = self.cluster.client[node]["client"]
+        return await connect(
+            self.network, at.host, at.port, 1.0, at.source, table_of=lambda _: table
+        )
 
     async def report(self, node: str) -> NodeReport:
-        address = self.cluster.client[node]["client"]
-        network = self.provider.client_network
-        answer = await ask(network, address.host, address.port, AskStatus(), LIMIT_S)
+        answer = await self.ask(node, AskStatus())
         assert isinstance(answer, NodeReport)
         return answer
 
@@ -113,9 +125,7 @@ class Lab:
         raise AssertionError("no leader")
 
     async def events(self, node: str, kind: str) -> list[NodeEvent]:
-        address = self.cluster.client[node]["client"]
-        network = self.provider.client_network
-        answer = await ask(network, address.host, address.port, AskEvents(), LIMIT_S)
+        answer = await self.ask(node, AskEvents())
         assert isinstance(answer, EventBatch)
         return [event for event in answer.events if event.kind == kind]
 
