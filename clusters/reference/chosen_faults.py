@@ -46,6 +46,7 @@ _STORY_SHARE = 0.7  # of the seeds that choose messages
 _STORY_S, _FIRST_S = 7.5, 1.0  # how long most of them take, and when they begin at the earliest
 _MOST_STORIES, _BETWEEN_S = 2, (1.0, 3.0)
 _SHORT_REIGN = 0.6  # the share of leaders that go as they are elected
+_SLOW_DISK = 0.35
 _DEPOSING = ("kill", "pause")  # beside messages that are chosen; a cut would wait for their end
 _REPLICAS = 3  # fewer have no majority without the leader
 _TAIL_S = (0.2, 0.8)  # in which the leader writes what nobody else has
@@ -183,6 +184,10 @@ def _divergence(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator
             options=options or None,
         )
 
+    if draw.random() < _SLOW_DISK:
+        # What is cut off of its log is on its way to the disk still.
+        slow_s = tail_s + away_s + _SOON_S
+        yield planned(begin_s, "disk-slow", leader, slow_s)
     # Held ones arrive when another leads, or long after.
     yield planned(begin_s, kind, leader, tail_s + _SOON_S, way=Way.FROM.value, **appends)
     fallen_s = begin_s + tail_s
@@ -286,13 +291,13 @@ def _leaves_unfinished(plan: Plan) -> int:
         return 0
     # Most is at stake where a transaction has several participants.
     longest = int(str(plan.workload.options.get("max_length", 2)))
-    return 12 if min(longest, _partitions(plan)) > 2 else 1
+    return 12 if min(longest, _partitions(plan)) > 2 else 4
 
 
 def _falls_silent(plan: Plan) -> int:
     # With two nodes gone metastorage keeps its majority: the others go on.
     alone = _replicas(plan) < _REPLICAS or plan.cluster.nodes > 2 * (_REPLICAS - 1)
-    return 3 if _partitions(plan) > 1 and _replicas(plan) <= _REPLICAS and alone else 0
+    return 6 if _partitions(plan) > 1 and _replicas(plan) <= _REPLICAS and alone else 0
 
 
 def _drifts(plan: Plan) -> int:

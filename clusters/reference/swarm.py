@@ -64,7 +64,9 @@ _DOWN_S = 0.4
 # Kinds that strike one node at an instant, and the share of them that waits for a moment.
 _AIMED = ("kill", "restart", "pause", "partition", "one-way", "one-way-in")
 _AIMED_SHARE = 0.5
-# The shares of seeds in which members and placement change, and in which majorities are lost.
+# The share of seeds in which connections break all the time.
+_BREAKING_SHARE, _BREAKING_PER_S = 0.25, (1.0, 4.0)
+# Those in which members and placement change, and those in which majorities are lost.
 _CHURN_SHARE, _LOSSES_SHARE = 0.18, 0.12
 _MODES = ("HA", "HA", "HA", "SC")
 _VARIANTS = ("base", "lock", "cancel")
@@ -195,8 +197,10 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
         load |= _lists(draw, burst=burst)
         keys = int(str(load["workload.key_count"]))
     # Most of what meets on a key dies for it: a rate that keys can't carry shows little of a store.
-    each = 3.0 if workload == "bank" else 6.0  # a read of a bank meets all that is on its way
-    rate = min(of["rate"], 12.0 + each * keys)
+    # A read of a bank meets all that is on its way; a register is to be fought for.
+    each = {"bank": 3.0, "register": 25.0}.get(workload, 6.0)
+    rate = of["rate"] * (_REGISTER_RATE if workload == "register" and not burst else 1.0)
+    rate = min(rate, 12.0 + each * keys)
     load["drive.rate_per_s"] = round(rate, 1)
     load["drive.concurrency"] = max(5, min(60, int(rate * draw.uniform(0.3, 0.9))))
     # A seed of little load on few keys says something, too: it is one of many.
@@ -213,7 +217,8 @@ _READS = (
 )
 _KEYS = ((1, 3), (4, 12), (13, 60))
 # Writers of one register meet, so that puts without an answer fail.
-_REGISTERS = ((1, 2), (3, 6), (7, 40))
+_REGISTERS = ((1, 2), (3, 6), (3, 6), (7, 40))
+_REGISTER_RATE = 2.5  # times that of others: each operation is of one key
 _BLIND_WRITES = (("read-write",), ("one-shot",), ("read-write", "one-shot"))
 
 
@@ -312,12 +317,15 @@ def _environment(draw: Random) -> Overrides:
     """The network without faults, and the share of rare legal paths that are open."""
     rough = draw.choice((0.0, 1.0, 1.0, 3.0))
     weather = {"loss": 0.002, "reorder": 0.02, "duplicate": 0.01, "slow": 0.05, "resets_per_s": 0.1}
+    found = {
+        name: round(rough * share * draw.uniform(0.3, 1.7), 4) for name, share in weather.items()
+    }
+    if draw.random() < _BREAKING_SHARE:
+        # Clients go in the middle of their transactions, and requests with their connections.
+        found["resets_per_s"] = round(draw.uniform(*_BREAKING_PER_S), 2)
     return {
         "cluster.options.rare": draw.choice((0.0, 0.35, 0.35, 0.7)),
-        "cluster.options.weather": {
-            name: round(rough * share * draw.uniform(0.3, 1.7), 4)
-            for name, share in weather.items()
-        },
+        "cluster.options.weather": found,
     }
 
 

@@ -32,6 +32,9 @@ fact                     claim                 holds if
 ``LoggedWrites`` (entry) lock-exclusive        no other holds a lock on what is written
 ``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up, and to
                                                commit all are held or prepared with
+``LockGrant``            lock-let-go           no other holds a lock there beyond its time, with
+                                               nothing in any log that would keep it
+``TransactionOver``      lock-let-go           its locks on this node are let go now
 ``PreparedLocks``        lock-kept             it names all locks that the transaction has there
 ``LockRelease``          lock-kept             what the transaction has in the log is on a majority
 ``Outcome``              one-outcome           no other outcome of the transaction was told before
@@ -74,6 +77,7 @@ class Claim(enum.StrEnum):
     ONE_PRIMARY = "one-primary"
     LOCK_EXCLUSIVE = "lock-exclusive"
     LOCK_KEPT = "lock-kept"
+    LOCK_LET_GO = "lock-let-go"
     ONE_OUTCOME = "one-outcome"
     SNAPSHOT_STABLE = "snapshot-stable"
     NEEDED_ENTRIES = "needed-entries"
@@ -90,6 +94,7 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.ONE_PRIMARY: "overlapping-leases",
         Claim.LOCK_EXCLUSIVE: "lock-granted-twice",
         Claim.LOCK_KEPT: "lock-given-up-early",
+        Claim.LOCK_LET_GO: "lock-outlives-transaction",
         Claim.ONE_OUTCOME: "two-outcomes",
         Claim.SNAPSHOT_STABLE: "snapshot-overtaken",
         Claim.NEEDED_ENTRIES: "needless-entries",
@@ -200,13 +205,24 @@ class Outcome(Fact, frozen=True, gc=False):
 
 
 class LockGrant(Fact, frozen=True, gc=False):
-    """The primary of ``group`` under ``epoch`` holds the lock of ``key`` for ``txn``."""
+    """The primary of ``group`` under ``epoch`` holds the lock of ``key`` for ``txn``, for no longer
+    than ``limit_s`` where nothing of the transaction comes into a log; 0: no limit is known.
+    """
 
     group: str
     epoch: int
     txn: str
     key: bytes
     exclusive: bool
+    limit_s: float = 0.0
+
+
+class TransactionOver(Fact, frozen=True, gc=False):
+    """The sender coordinates ``txn``, which has ended before its commit was asked for: because its
+    client said so or is gone, or a step of it failed.
+    """
+
+    txn: str
 
 
 class SharedRead(Fact, frozen=True, gc=False):
@@ -483,6 +499,9 @@ class ClaimsReader(Protocol):
 
     def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """A message to a client leaves ``node``."""
+
+    def ended(self, node: str, connection: int) -> Iterable[Statement]:
+        """A client's connection to ``node`` is over."""
 
 
 @runtime_checkable

@@ -162,6 +162,9 @@ class ToyClaims:
         text = payload.decode()
         return [(text.split()[0], _said(text))]
 
+    def ended(self, node: str, connection: int) -> Iterable[Statement]:
+        return ()
+
 
 class Bench:
     """Three machines ``n1`` to ``n3`` and their judge; ``p`` is a group of all three."""

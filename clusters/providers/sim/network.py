@@ -77,10 +77,13 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher(Protocol):
-    """Is told of every frame that is sent, on the connection of that number."""
+    """Is told of every frame that is sent, on the connection of that number, and of its ends."""
 
     def sent(self, link: Link, connection: int, payload: bytes) -> None:
         """``payload`` leaves for the far end of ``link``."""
+
+    def ended(self, link: Link, connection: int) -> None:
+        """The program at the near end of ``link`` can see now that the connection is over."""
 
 
 class Gate(Protocol):
@@ -548,6 +551,8 @@ class SimConnection:
         if self._lost is None:
             self._lost = reason
             self._fabric.open.pop(self, None)
+            if self._fabric.watcher is not None:
+                self._fabric.watcher.ended(self._link, self._number)
             self._wake()
 
     def _wake(self) -> None:

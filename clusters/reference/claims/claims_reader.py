@@ -47,6 +47,7 @@ from clusters.reference.node.wire.messages import (
     Ack,
     BadMessage,
     Begin,
+    ClientBody,
     ClientRequest,
     Codec,
     Commit,
@@ -76,6 +77,7 @@ from clusters.reference.node.wire.messages import (
     ReplyBody,
     Resolve,
     ResolveReply,
+    Rollback,
     Started,
     TxnId,
     Validate,
@@ -83,6 +85,7 @@ from clusters.reference.node.wire.messages import (
     Version,
     decode,
 )
+from clusters.reference.node.wire.reports import AdminQuestion
 from harness.protocols.claims import (
     Acknowledgement,
     Claim,
@@ -105,6 +108,7 @@ from harness.protocols.claims import (
     Statement,
     TimestampOrder,
     TransactionEnd,
+    TransactionOver,
 )
 
 # Primaries: a request that was answered, and the answer. A command in the log is in nobody's way
@@ -199,7 +203,8 @@ class ReferenceClaims:
         match body, answer:
             case Lock(), LockReply():
                 txn, epoch = str(body.txn), answer.token.epoch
-                return LockGrant(_group(body.partition), epoch, txn, body.key, body.exclusive)
+                group, limit_s = _group(body.partition), body.limit_ms / 1000
+                return LockGrant(group, epoch, txn, body.key, body.exclusive, limit_s)
             case Prepare(), PrepareReply():
                 return self._prepared(_group(body.partition), str(body.txn))
             case Prepare(), Failed():  # its coordinator asks for no commit then
@@ -297,7 +302,7 @@ class ReferenceClaims:
     def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
         session = self._clients.get(connection)
-        # Most answers promise nothing by themselves, and those of admin are large.
+        # Those of admin are large, and promise nothing.
         if session is None or not session.awaits:
             return ()
         try:
@@ -305,6 +310,8 @@ class ReferenceClaims:
         except BadMessage:
             return ()
         body, facts = reply.body, list[Fact]()
+        if over := session.over(reply.id, body):
+            facts.append(TransactionOver(over))
         session.began(reply.id, body)
         read = session.reads.pop(reply.id, None)
         if read is not None and isinstance(body, Value):
@@ -320,6 +327,13 @@ class ReferenceClaims:
             if commit is not None and str(commit.txn) not in self._sent:
                 facts.append(PrimaryAct(home, commit.epoch))
         return [(type(body).__name__, fact) for fact in facts]
+
+    def ended(self, node: str, connection: int) -> Iterable[Statement]:
+        """See ``ClaimsReader``. With a request under way the node goes on for a while."""
+        session = self._clients.pop(connection, None)
+        if session is None or not session.idle or not session.txn:
+            return ()
+        return [("end of its client's connection", TransactionOver(session.txn))]
 
     def _own_read(self, node: str, key: bytes, asked_for: int) -> list[Fact]:
         """The contacted node read ``key`` as its primary, unless it asked another node for it."""
@@ -511,26 +525,53 @@ class _Session:
         self.commits: dict[int, tuple[str, dict[bytes, bytes]]] = {}  # with the transaction's name
         self.reads: dict[int, tuple[bytes, int]] = {}
         self._begins: dict[int, None] = {}
-        self._txn = ""
+        self._steps: dict[int, ClientBody] = {}  # not answered yet
+        self._blind = False  # a put without an answer may be under way
+        self.txn = ""
         self._writes: dict[bytes, bytes] = {}
         self._known: dict[bytes, None] = {}  # keys that the coordinator need not ask for
 
     @property
     def awaits(self) -> bool:
         """Whether an answer may say anything."""
-        return bool(self.commits or self.reads or self._begins)
+        return bool(self._steps)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the node has nothing to do for it."""
+        return not (self._steps or self._blind)
+
+    def over(self, number: int, answer: ReplyBody) -> str:
+        """The transaction that has ended with the answer to the request ``number``, if it has, and
+        before its commit was asked for.
+        """
+        asked = self._steps.pop(number, None)
+        self._blind = self._blind and bool(self._steps)
+        if isinstance(asked, Begin) or asked is None:
+            return ""
+        failed = isinstance(answer, Failed) and not isinstance(asked, Commit)
+        if not (failed or isinstance(asked, Rollback)):
+            return ""
+        txn, self.txn = self.txn, ""
+        return txn
 
     def began(self, number: int, answer: ReplyBody) -> None:
         """The request ``number`` is answered: that names the transaction which it began."""
         if number in self._begins:
             del self._begins[number]
-            self._txn = answer.txn if isinstance(answer, Started) else ""
+            self.txn = answer.txn if isinstance(answer, Started) else ""
 
     def asked(self, request: ClientRequest, asked_for: Callable[[bytes], int]) -> None:
         """``asked_for``: how often the node has asked another one for a key."""
         body = request.body
+        if isinstance(body, AdminQuestion):
+            return
+        if request.id == NO_ANSWER:
+            self._blind = True
+        else:
+            self._steps[request.id] = body
         if isinstance(body, Begin):
-            self._txn, self._writes, self._known = "", {}, {}
+            self.txn, self._writes, self._known = "", {}, {}
             self._begins[request.id] = None
         elif isinstance(body, Get):
             if body.key not in self._known:
@@ -540,7 +581,8 @@ class _Session:
             self._known[body.key] = None
             self._writes[body.key] = body.value
         elif isinstance(body, Commit):
-            self.commits[request.id], self._writes = (self._txn, self._writes), {}
+            self.commits[request.id], self._writes = (self.txn, self._writes), {}
+            self.txn = ""
         elif isinstance(body, OneShot):
             self.commits[request.id] = "", _writes(body.steps)
 

@@ -20,6 +20,7 @@ from clusters.providers.sim.oracles.isolation import Locks, Outcomes, Snapshots,
 from clusters.providers.sim.oracles.leases import Leases
 from clusters.providers.sim.oracles.memberships import Configurations, Elections
 from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
+from clusters.providers.sim.oracles.tenures import Tenures
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
     Acknowledgement,
@@ -59,6 +60,7 @@ from harness.protocols.claims import (
     TermClaim,
     TimestampOrder,
     TransactionEnd,
+    TransactionOver,
     VoteClaim,
 )
 
@@ -76,7 +78,7 @@ class Judge:
         self._durability = Durability(self._lives)
         self._leases = Leases(reader, self._on_majority)
         self._locks, self._outcomes, self._snapshots = Locks(), Outcomes(), Snapshots()
-        self._upkeep = Upkeep()
+        self._upkeep, self._tenures = Upkeep(), Tenures()
         self._elections, self._configurations = Elections(), Configurations()
         self._lease_group = ""  # whose log the renewals are in
         # When the disk of each member had an entry: that of a majority is when it could be
@@ -124,6 +126,13 @@ class Judge:
         for message, fact in said:
             self._weigh(disk, f"{message} to {to}", fact)
 
+    def ended(self, link: tuple[str, str], connection: int) -> None:
+        """The connection is over for the program on ``link[0]``."""
+        disk = self._disks.get(link[0])
+        if disk is not None and link[1] not in self._disks:
+            for message, fact in self._reader.ended(link[0], connection):
+                self._weigh(disk, message, fact)
+
     def _weigh(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
         durability = self._durability
         text: str | None
@@ -167,16 +176,23 @@ class Judge:
         node = disk.node
         if isinstance(fact, LockGrant):
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.locked(fact))
+            late = self._tenures.granted(true_loop().true_time(), node, fact)
+            self._conclude(Claim.LOCK_LET_GO, node, message, late)
+        elif isinstance(fact, TransactionOver):
+            self._tenures.over(true_loop().true_time(), node, fact)
         elif isinstance(fact, SharedRead):
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.read(fact))
         elif isinstance(fact, LockRelease):
             self._locks.unlocked(fact)
+            self._tenures.ended(fact.group, fact.txn)
             self._conclude(Claim.LOCK_KEPT, node, message, self._durability.undecided(fact))
         elif isinstance(fact, PreparedLocks):
+            self._tenures.ended(fact.group, fact.txn)
             self._conclude(Claim.LOCK_KEPT, node, message, self._locks.prepared(fact))
         elif isinstance(fact, TransactionEnd):
             self._locks.finished(fact)
         elif isinstance(fact, LoggedWrites):
+            self._tenures.ended(fact.group, fact.txn)
             if self._durability.is_void(fact):
                 return
             shared, lost = self._locks.written(fact)
