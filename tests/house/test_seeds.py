@@ -168,6 +168,13 @@ def test_every_file_and_test_that_the_page_of_the_seeds_names_exists() -> None:
     assert offences(page, written_tests()) == []
 
 
+def test_every_test_that_stands_anywhere_on_the_page_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
+
+    assert len(named) > 150
+    assert named - written_tests() == set()
+
+
 @pytest.mark.parametrize(
     ("code", "shown", "wrong"),
     [

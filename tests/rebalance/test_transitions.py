@@ -20,6 +20,7 @@ from clusters.reference.node.rebalance.keys import (
     PLANNED,
     STABLE,
     TRIGGER,
+    Assignments,
     Lock,
     PartitionId,
     PartitionState,
@@ -395,3 +396,27 @@ def test_a_report_that_comes_after_the_table_was_dropped_brings_no_key_back(
     assert switched(made, variant, "a2", 5, seen=seen) is Outcome.CHANGED
     assert switched(made, variant, "a2", 5) is Outcome.CHANGED
     assert made.prefixed("") == {}
+
+
+# -- resets
+
+
+@pytest.mark.parametrize("variant", Variant)
+def test_a_reset_overwrites_what_was_pending_planned_and_locked(variant: Variant) -> None:
+    made = store("a1 a2 a3", lock="a2")
+    for generation, chosen, members in ((1, "x", ("x", "y")), (2, "y", ("y",))):
+        before = read(made, PARTITION)
+        step = transitions.reset(
+            variant, before, chosen=chosen, survivors=members, members=members, member=f"{chosen}@1"
+        )
+        assert done(made, step) is Outcome.RESET
+        # What was read before it is not what there is any more.
+        assert done(made, step) is Outcome.CHANGED
+        after = read(made, PARTITION)
+        assert (after.stable, after.generation) == (before.stable, generation)
+        forced = Assignments((chosen,), force=True, survivors=members, member=f"{chosen}@1")
+        assert after.pending == forced
+        planned = Assignments(members, from_reset=True) if members != (chosen,) else None
+        assert after.planned == planned
+        held = Lock((chosen,), 0) if variant is Variant.LOCK else None
+        assert after.lock == held
