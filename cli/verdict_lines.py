@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.history.files import regular
@@ -22,7 +23,7 @@ from harness.protocols.conflicts import ends
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Verdict
 from harness.run.directory import Manifest, RunDirectory
-from harness.text import inert
+from harness.text import duration, inert
 from results.drawing import series
 from results.report.finding_cards import plainest_first
 from results.report.limit_rows import LIMITS_MAX, in_words, short_name
@@ -118,10 +119,11 @@ def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.T
     if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
         took = series.overall(series.by_type(table)[OpType.OK])
         if took:
-            parts.append(f"{FIRST} {_time(took[0.5])}, {LAST} {_time(took[0.99])} of all ok")
+            first, last = (duration(took[at] * NS_PER_S) for at in (0.5, 0.99))
+            parts.append(f"{FIRST} {first}, {LAST} {last} of all ok")
         if verdict.availability.drive is not None:
             gap_ns = verdict.availability.drive.longest_gap_ns
-            parts.append(f"longest gap of the store {_time(gap_ns / 1e9)}")
+            parts.append(f"longest gap of the store {duration(gap_ns)}")
     parts.append(_broken(run))
     return f"{_plan(run, manifest)}: {'; '.join(parts)}"
 
@@ -149,14 +151,6 @@ def _broken(run: RunDirectory) -> str:
         return "no faults"
     proven = count - faults.null_count
     return f"{count} fault{'s' * (count > 1)}, {proven} with proven effect"
-
-
-def _time(seconds: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        # Of what is shown, so that 0.9996 s is 1 s, and no figure has an exponent.
-        if (shown := float(f"{seconds * factor:.3g}")) >= 1:
-            return f"{shown:.10g} {unit}"
-    return f"{float(f'{seconds * 1e9:.3g}'):.10g} ns"
 
 
 def _limits(verdict: Verdict) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Times as text; and strings from nodes, stores and files, made safe to show to a person.
+"""Times and figures as text; and strings from nodes, stores and files, made safe to show to a
+person.
 
 A node's error text may hold anything: escape sequences that repaint a terminal, characters that
 turn the reading direction round, ten megabytes. Shown as they are they could forge a line of a
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from decimal import Decimal
 
 from harness.clock import NS_PER_S
 
@@ -118,6 +120,12 @@ def _in_json(char: str) -> str:
     return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
+# -- A moment, and a length that is read beside moments, is in seconds to the millisecond; a length
+# that stands for itself is in the unit that suits it; no figure has an exponent.
+
+UNITS_NS = (("s", NS_PER_S), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
+
+
 def in_seconds(time_ns: float) -> str:
     """A time on the run's axis, or a duration, as a number of seconds to the millisecond."""
     return f"{time_ns / NS_PER_S:.3f}"
@@ -126,3 +134,19 @@ def in_seconds(time_ns: float) -> str:
 def seconds(time_ns: float) -> str:
     """``in_seconds`` with its unit: ``12.300 s``."""
     return f"{in_seconds(time_ns)} s"
+
+
+def duration(length_ns: float) -> str:
+    """A length of time to three digits, in the unit that suits it: ``44.9 s``, ``3.2 ms``."""
+    for unit, per_unit in UNITS_NS:
+        shown = significant(length_ns / per_unit, 3)
+        # Of what is shown, so that 0.9996 s is 1 s.
+        if abs(float(shown)) >= 1:
+            return f"{shown} {unit}"
+    return f"{significant(length_ns, 3)} ns"
+
+
+def significant(value: float, digits: int) -> str:
+    """A figure to so many digits, those before the point whole, and never with an exponent."""
+    rounded = Decimal(f"{value:.{digits}g}")
+    return f"{value:.0f}" if abs(rounded) >= 10**digits else f"{rounded:f}"

@@ -16,9 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.engine.spans import FOREVER_NS
-from harness.clock import NS_PER_S
 from harness.history.records import FaultState
-from harness.protocols.fault_spans import fault_spans
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.finding import Explanation, RecordedOperation
 from harness.protocols.roles import Role, RoleKind, parse
 from harness.text import seconds
@@ -30,12 +29,7 @@ _VERBS = {ACKNOWLEDGED: "was acknowledged", BEGAN: "began to show"}
 BEFORE, INJECT, HOLD, HEAL, AFTER = PHASES = ("before", "inject", "hold", "heal", "after")
 """The phases of a fault, between the steps of its life (``harness.protocols.fault_spans``)."""
 _DURING = (INJECT, HOLD, HEAL)
-_STEPS = {
-    "start_ns": "injection",
-    "effective_ns": "effect",
-    "healing_ns": "healing",
-    "end_ns": "heal",
-}
+_BOUNDARIES = ("injection", "effect", "healing", "heal")
 ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
 
 _EXPLANATION = pa.schema(
@@ -54,7 +48,6 @@ _EXPLANATION = pa.schema(
 )
 
 
-_KEPT = ("fault", "kind", "target", "nodes", "roles", "state")
 _OPERATIONS = pa.schema(
     [
         ("since_ns", pa.int64()),
@@ -65,20 +58,6 @@ _OPERATIONS = pa.schema(
 )
 
 
-def windows(faults: pa.Table) -> list[dict[str, Any]]:
-    """Return the faults that were injected: (fault, kind, target, nodes, roles, state, start_ns,
-    effective_ns, healing_ns, end_ns), in the order of their start; a time but the first is ``None``
-    where that step was never seen.
-    """
-    rows = {row["fault"]: row for row in faults.to_pylist()}
-    return [
-        {name: rows[span.fault][name] for name in _KEPT}
-        | {"start_ns": span.begin_ns, "effective_ns": span.effective_ns}
-        | {"healing_ns": span.healing_ns, "end_ns": span.healed_ns}
-        for span in fault_spans(rows.values())
-    ]
-
-
 def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
     """Return ``lost`` (``since_ns``, ``ack_ns``, ``read_ns``, ``partition``) with the fault that
     explains each row.
@@ -87,7 +66,7 @@ def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
     nearest to, and ``distance_ns`` how long after that it came, negative before it. All columns are
     null where no fault was in force from ``since_ns`` to ``read_ns``.
     """
-    known = windows(faults)
+    known = fault_spans(faults.to_pylist())
     chosen = [_explaining(row, known) for row in lost.to_pylist()]
     return pa.Table.from_arrays(
         lost.columns + pa.Table.from_pylist(chosen, schema=_EXPLANATION).columns,
@@ -95,52 +74,54 @@ def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
     )
 
 
-def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
-    candidates = [
-        w
-        for w in known
-        if w["start_ns"] <= loss["read_ns"]
-        and (w["end_ns"] is None or w["end_ns"] >= loss["since_ns"])
-    ]
+def _explaining(loss: dict[str, Any], known: Sequence[FaultSpan]) -> dict[str, Any]:
+    candidates = [span for span in known if span.touches(loss["since_ns"], loss["read_ns"])]
     if not candidates:
         return {}
-    window = min(candidates, key=lambda w: _rank(loss, w))
+    span = min(candidates, key=lambda span: _rank(loss, span))
     return {
-        "fault": window["fault"],
-        "fault_kind": window["kind"],
-        "fault_target": window["target"],
-        "fault_nodes": window["nodes"],
-        "fault_roles": window["roles"],
-        "fault_start_ns": window["start_ns"],
-        "fault_end_ns": window["end_ns"],
-        "phase": _phase(loss["ack_ns"], window),
-        **_nearest(loss["ack_ns"], window),
+        "fault": span.fault,
+        "fault_kind": span.kind,
+        "fault_target": span.target,
+        "fault_nodes": span.nodes,
+        "fault_roles": span.roles,
+        "fault_start_ns": span.begin_ns,
+        "fault_end_ns": span.healed_ns,
+        "phase": _phase(loss["ack_ns"], span),
+        **_nearest(loss["ack_ns"], span),
     }
 
 
-def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]:
-    end_ns = FOREVER_NS if window["end_ns"] is None else window["end_ns"]
-    away_ns = max(window["start_ns"] - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
-    held, partition = window["roles"] or (), loss["partition"]
-    led = any(str(Role(kind, partition)) in held for kind in (RoleKind.PRIMARY, RoleKind.LEADER))
+def _rank(loss: dict[str, Any], span: FaultSpan) -> tuple[bool, int, int]:
+    end_ns = FOREVER_NS if span.healed_ns is None else span.healed_ns
+    away_ns = max(span.begin_ns - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
+    partition = loss["partition"]
+    kinds = (RoleKind.PRIMARY, RoleKind.LEADER)
+    led = any(str(Role(kind, partition)) in span.roles for kind in kinds)
     # The number last: between equals the answer must always be the same.
-    return not (led and away_ns <= NEAR_NS), away_ns, window["fault"]
+    return not (led and away_ns <= NEAR_NS), away_ns, span.fault
 
 
-def _phase(at_ns: int, window: dict[str, Any]) -> str:
+def _times(span: FaultSpan) -> tuple[int | None, ...]:
+    """Return the times of the steps of ``_BOUNDARIES``."""
+    return span.begin_ns, span.effective_ns, span.healing_ns, span.healed_ns
+
+
+def _phase(at_ns: int, span: FaultSpan) -> str:
     """Place a moment in the life of a fault; a step that was never seen bounds nothing."""
-    steps = ("end_ns", "healing_ns", "effective_ns", "start_ns")
-    phases = dict(zip(steps, reversed(PHASES), strict=False))
-    for step, phase in phases.items():
-        last = step == "end_ns"  # at the very moment of the heal it is not over
-        begun_ns = window[step]
-        if begun_ns is not None and (at_ns > begun_ns if last else at_ns >= begun_ns):
+    # At the very moment of the heal it is not over.
+    if span.healed_ns is not None and at_ns > span.healed_ns:
+        return AFTER
+    *steps, _ = _times(span)
+    for begun_ns, phase in zip(reversed(steps), reversed(_DURING), strict=True):
+        if begun_ns is not None and at_ns >= begun_ns:
             return phase
     return BEFORE
 
 
-def _nearest(at_ns: int, window: dict[str, Any]) -> dict[str, Any]:
-    known = [(name, window[step]) for step, name in _STEPS.items() if window[step] is not None]
+def _nearest(at_ns: int, span: FaultSpan) -> dict[str, Any]:
+    steps = zip(_BOUNDARIES, _times(span), strict=True)
+    known = [(name, step_ns) for name, step_ns in steps if step_ns is not None]
     name, nearest_ns = min(known, key=lambda step: abs(at_ns - step[1]))
     return {"boundary": name, "distance_ns": at_ns - nearest_ns}
 
@@ -151,7 +132,7 @@ def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | 
     ``event`` names the event at ``ack_ns`` in a word.
     """
     if row["fault"] is None:
-        return _unexplained(row, event, windows(faults))
+        return _unexplained(row, event, fault_spans(faults.to_pylist()))
     who = _who(row["fault_nodes"], row["fault_roles"], row["fault_target"], row.get("partition"))
     since = f"from {seconds(row['fault_start_ns'])}"
     when = "during" if row["phase"] in _DURING else row["phase"]
@@ -174,26 +155,28 @@ def _distance(row: dict[str, Any]) -> str:
     away_ns = row["distance_ns"]
     side = "after" if away_ns >= 0 else "before"
     phase = f"{row['phase']}: " if row["phase"] in _DURING else ""
-    return f"{phase}{abs(away_ns) / NS_PER_S:.3f} s {side} its {row['boundary']}"
+    return f"{phase}{seconds(abs(away_ns))} {side} its {row['boundary']}"
 
 
-def _unexplained(
-    row: dict[str, Any], event: str, known: Sequence[dict[str, Any]]
-) -> Explanation | None:
+def _unexplained(row: dict[str, Any], event: str, known: Sequence[FaultSpan]) -> Explanation | None:
     """Say that no fault was in force, and how long the last one had been healed.
 
     ``None`` where another harness recorded the faults: nothing proves when theirs were in force,
     and its history may tell no times.
     """
-    known = [w for w in known if w["state"] != FaultState.RECORDED]
+    known = [span for span in known if span.state != FaultState.RECORDED]
     if not known:
         return None
-    over = [w for w in known if w["end_ns"] is not None and w["end_ns"] < row["since_ns"]]
+    over = [
+        (span.healed_ns, span.fault, span)
+        for span in known
+        if span.healed_ns is not None and span.healed_ns < row["since_ns"]
+    ]
     if over:
-        last = max(over, key=lambda w: (w["end_ns"], w["fault"]))
-        who = _who(last["nodes"], last["roles"], last["target"], row.get("partition"))
-        away_s = (row["since_ns"] - last["end_ns"]) / NS_PER_S
-        why = f"the last, {last['kind']} of {who}, had been proven healed for {away_s:.3f} s"
+        healed_ns, _, last = max(over, key=lambda each: each[:2])
+        who = _who(last.nodes, last.roles, last.target, row.get("partition"))
+        away = seconds(row["since_ns"] - healed_ns)
+        why = f"the last, {last.kind} of {who}, had been proven healed for {away}"
     else:
         why = "none had begun by then"
     text = f"no fault was in force when it {_VERBS[event]} at {seconds(row['ack_ns'])}: {why}"

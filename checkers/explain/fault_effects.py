@@ -8,8 +8,7 @@ time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -17,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import Ints, ints
-from checkers.explain.attribution import windows
 from harness.history.records import EventKind
 from harness.history.store_events import of_kinds
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.roles import RoleKind, parsed
 from harness.protocols.verdict import Takeover
 
@@ -53,21 +52,22 @@ class Effect:
 def effects(
     transactions: Iterable[pa.Table], faults: pa.Table, events: pa.Table
 ) -> tuple[Effect, ...]:
-    """Return the effect of every injected fault, in the order of ``attribution.windows``;
+    """Return the effect of every injected fault, in the order of their begin;
     ``transactions`` are all of them, in parts of any size.
     """
-    found = windows(faults)
-    injected = {row["fault"]: row["injected_ns"] for row in faults.to_pylist()}
+    rows = faults.to_pylist()
+    found = fault_spans(rows)
+    injected = {row["fault"]: row["injected_ns"] for row in rows}
     taken = _Takings(events)
-    opened = [_Open(window["start_ns"], injected[window["fault"]]) for window in found]
+    opened = [_Open(window.begin_ns, injected[window.fault]) for window in found]
     for piece in transactions if found else ():
         invoked, completed = (ints(piece, name) for name in ("invoke_ns", "complete_ns"))
         for each in opened:
             each.add(invoked, completed)
     return tuple(
         Effect(
-            fault=window["fault"],
-            kind=window["kind"],
+            fault=window.fault,
+            kind=window.kind,
             open=each.least(),
             takeovers=tuple(_takeovers(window, taken)),
         )
@@ -150,15 +150,15 @@ class _Takings:
         return ints(told, "at_ns"), told["node"]
 
 
-def _takeovers(window: Mapping[str, Any], taken: _Takings) -> Iterator[Takeover]:
-    for role in parsed(window["roles"]):
+def _takeovers(window: FaultSpan, taken: _Takings) -> Iterator[Takeover]:
+    for role in parsed(window.roles):
         if role.kind not in _ANSWER:
             continue
         times, nodes = taken.of(_ANSWER[role.kind], role.partition)
-        place = int(np.searchsorted(times, window["start_ns"]))
+        place = int(np.searchsorted(times, window.begin_ns))
         # An election after the heal is not proven to answer this fault.
-        end_ns = window["end_ns"]
+        end_ns = window.healed_ns
         found = place < len(times) and (end_ns is None or times[place] <= end_ns)
         node = nodes[place].as_py() if found else None
-        after_ns = int(times[place]) - window["start_ns"] if found else None
+        after_ns = int(times[place]) - window.begin_ns if found else None
         yield Takeover(role=str(role), node=node, after_ns=after_ns)

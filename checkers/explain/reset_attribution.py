@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import Ints
-from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.finding import Explanation, ResetCause
 from harness.text import seconds
 
@@ -48,7 +48,7 @@ class ForcedReset:
 
     reset: Row
     start: Row | None
-    fault: Row | None
+    fault: FaultSpan | None
 
     def told(self) -> ResetCause:
         """Return the reset as a finding carries it."""
@@ -58,12 +58,12 @@ class ForcedReset:
             after_s = (at_ns - self.start["at_ns"]) / NS_PER_S
             text += f", {after_s:.1f} s after its start"
         if self.fault is not None:
-            text += f" to heal fault {self.fault['fault']} ({self.fault['kind']})"
+            text += f" to heal fault {self.fault.fault} ({self.fault.kind})"
         return ResetCause(
             node=who,
             at_ns=at_ns,
             started_ns=self.start["at_ns"] if self.start else None,
-            fault=self.fault["fault"] if self.fault else None,
+            fault=self.fault.fault if self.fault else None,
             text=text,
         )
 
@@ -104,7 +104,7 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
     if not resets:
         return [None] * lost.num_rows
     starts = [row for row in told if row["kind"] == EventKind.NODE_STARTED]
-    known = windows(faults)
+    known = fault_spans(faults.to_pylist())
     forced = functools.cache(lambda place: _forced(resets[place], starts, known))
     by_partition = functools.cache(lambda partition: _Resets.of(resets, partition))
     found: list[Cause | None] = []
@@ -182,7 +182,7 @@ class _Resets:
         return int(self.places[found[-1]]) if len(found) else None
 
 
-def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> ForcedReset:
+def _forced(reset: Row, starts: Iterable[Row], known: Sequence[FaultSpan]) -> ForcedReset:
     """``starts`` and ``known`` ascend."""
     start = _last(
         row for row in starts if row["node"] == reset["node"] and row["at_ns"] <= reset["at_ns"]
@@ -190,11 +190,9 @@ def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> ForcedRe
     fault = None
     if start is not None:
         fault = _last(
-            window
-            for window in known
-            if reset["node"] in (window["nodes"] or ())
-            and window["start_ns"] <= start["at_ns"]
-            and (window["end_ns"] is None or start["at_ns"] <= window["end_ns"])
+            span
+            for span in known
+            if reset["node"] in span.nodes and span.touches(start["at_ns"], start["at_ns"])
         )
     return ForcedReset(reset=reset, start=start, fault=fault)
 

@@ -4,8 +4,7 @@ decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -13,11 +12,11 @@ import pyarrow as pa
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.engine.spans import FOREVER_NS
-from checkers.explain.attribution import windows
 from checkers.explain.fault_effects import Effect, effects, summary
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.errors import InvariantError
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.verdict import (
     Availability,
     FaultWindow,
@@ -41,12 +40,12 @@ class GapChecker:
         span, marks = _span(lookup), dict(setting.phases)
         spans = lookup.pieces(("invoke_ns", "complete_ns"))
         found = effects(spans, tables["faults"], tables["events"])
-        faults = windows(tables["faults"])
+        faults = fault_spans(tables["faults"].to_pylist())
         asked_ns = marks.get("heal", FOREVER_NS)  # a prefix has no mark of its end
         # The drive phase is told by its marks, or by the operations themselves.
         last_ns = span.first_ns if span.done_ns is None else span.done_ns
         drive = _Gaps(marks.get("drive", span.first_ns), marks.get("heal", last_ns), asked_ns)
-        within = [_Gaps(row["start_ns"], _end(row, span.done_ns), asked_ns) for row in faults]
+        within = [_Gaps(fault.begin_ns, _end(fault, span.done_ns), asked_ns) for fault in faults]
         for done in _completions(lookup, span):
             for gaps in (drive, *within):
                 gaps.add(done)
@@ -161,26 +160,23 @@ class _Gaps:
         self._before = int(points[-1])
 
 
-def _end(row: dict[str, Any], done_ns: int | None) -> int:
-    start_ns: int = row["start_ns"]
-    if row["end_ns"] is None:
-        return start_ns if done_ns is None else max(done_ns, start_ns)
-    return int(row["end_ns"])
+def _end(fault: FaultSpan, done_ns: int | None) -> int:
+    return fault.end_ns(fault.begin_ns if done_ns is None else done_ns)
 
 
-def _window(row: dict[str, Any], gaps: _Gaps, effect: Effect) -> FaultWindow:
+def _window(fault: FaultSpan, gaps: _Gaps, effect: Effect) -> FaultWindow:
     longest = gaps.longest()
     return FaultWindow(
-        fault=row["fault"],
-        kind=row["kind"],
-        target=row["target"],
-        nodes=None if row["nodes"] is None else tuple(row["nodes"]),
-        roles=None if row["roles"] is None else tuple(row["roles"]),
-        start_ns=row["start_ns"],
+        fault=fault.fault,
+        kind=fault.kind,
+        target=fault.target,
+        nodes=fault.nodes,
+        roles=fault.roles,
+        start_ns=fault.begin_ns,
         end_ns=gaps.end_ns,
         **longest,
         first_ok_after_inject_ns=gaps.after_start_ns,
-        first_ok_after_heal_ns=None if row["end_ns"] is None else gaps.after_end_ns,
+        first_ok_after_heal_ns=None if fault.healed_ns is None else gaps.after_end_ns,
         open_at_injection=effect.open,
         takeovers=effect.takeovers,
     )
@@ -192,10 +188,10 @@ CHECKER = GapChecker()
 PARTITIONS_MAX = 64  # a table of more is too wide to read
 
 
-def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> PartitionGaps | None:
-    """Return for each fault of ``found`` (``fault``, ``kind``, ``start_ns``, ``end_ns``) and each
-    partition the longest time within without an acknowledged write. Times are counted in steps of
-    ``STEP_NS``. ``None`` where partitions are not known, or too many.
+def partition_gaps(tries: pa.Table, found: Sequence[FaultSpan]) -> PartitionGaps | None:
+    """Return for each fault of ``found`` and each partition the longest time within without an
+    acknowledged write. Times are counted in steps of ``STEP_NS``. ``None`` where partitions are not
+    known, or too many.
     """
     partition = ints(tries, "partition")
     known = np.unique(partition)
@@ -208,10 +204,10 @@ def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> Parti
         partition=tuple(known.tolist()),
         windows=tuple(
             PartitionWindow(
-                fault=window["fault"],
-                kind=window["kind"],
+                fault=window.fault,
+                kind=window.kind,
                 longest_gap_ns=tuple(
-                    _longest(times, window["start_ns"], window["end_ns"]) for times in done
+                    _longest(times, window.begin_ns, window.healed_ns) for times in done
                 ),
             )
             for window in found

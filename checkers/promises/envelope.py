@@ -32,7 +32,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
-from checkers.explain.attribution import explain_operations, windows
+from checkers.explain.attribution import explain_operations
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
 from checkers.lists.given_up import CUT_OFF
 from checkers.promises.permitted_loss import Envelope
@@ -43,6 +43,7 @@ from harness.history.records import EventKind
 from harness.history.store_events import rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
+from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.generations import GenerationTree, Reset, trees_of
 from harness.protocols.models import (
@@ -236,34 +237,45 @@ def _lived(envelope: Envelope, node: str) -> bool:
 
 
 @attrs.frozen(kw_only=True)
+class _Away:
+    """A time in which a node may have been out, and the roles that it had when that began, where
+    they are known; it has no end where the fault was never healed.
+    """
+
+    start_ns: int
+    end_ns: int | None
+    roles: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
 class TimesOut:
     """When each node may have been out: from the begin of a fault that takes it out, or its end, to
     its next start. ``started`` ascend.
     """
 
     started: Mapping[str, Sequence[int]]
-    out: Mapping[str, Sequence[Row]]
+    out: Mapping[str, Sequence[_Away]]
 
     @classmethod
     def of(cls, faults: pa.Table, events: pa.Table, setting: Setting) -> TimesOut:
         """Those of a run."""
         kinds = by_name(setting.fault_kinds)
         started: dict[str, list[int]] = {}
-        out: dict[str, list[Row]] = {}
+        out: dict[str, list[_Away]] = {}
         for row in rows_of(events, _LIFE, ("node", "at_ns", "uncertainty_ns")):
             if row["kind"] == EventKind.NODE_STARTED:
                 started.setdefault(row["node"], []).append(row["at_ns"] + row["uncertainty_ns"])
             else:
                 at_ns = row["at_ns"] - row["uncertainty_ns"]
-                out.setdefault(row["node"], []).append(
-                    {"start_ns": at_ns, "end_ns": row["at_ns"], "roles": ()}
-                )
-        for window in windows(faults):
+                ended = _Away(start_ns=at_ns, end_ns=row["at_ns"])
+                out.setdefault(row["node"], []).append(ended)
+        for span in fault_spans(faults.to_pylist()):
             # A kind of which nothing is known may take its targets out: an accusation needs
             # certainty.
-            if window["kind"] not in kinds or kinds[window["kind"]].may_be_missed:
-                for node in window["nodes"] or ():
-                    out.setdefault(node, []).append(window)
+            if span.kind not in kinds or kinds[span.kind].may_be_missed:
+                away = _Away(start_ns=span.begin_ns, end_ns=span.healed_ns, roles=span.roles)
+                for node in span.nodes:
+                    out.setdefault(node, []).append(away)
         return cls(started={node: sorted(times) for node, times in started.items()}, out=out)
 
     @property
@@ -271,7 +283,7 @@ class TimesOut:
         """How many times are looked at for each reset."""
         return sum(map(len, self.out.values()))
 
-    def at(self, reset: Reset) -> dict[str, list[Row]]:
+    def at(self, reset: Reset) -> dict[str, list[_Away]]:
         """Return the nodes that may have been out at ``reset``, with the faults that they were
         under.
 
@@ -283,8 +295,8 @@ class TimesOut:
             node: [
                 each
                 for each in found
-                if each["start_ns"] <= reset.latest_ns
-                and not self._is_back(node, each["end_ns"], settled_ns)
+                if each.start_ns <= reset.latest_ns
+                and not self._is_back(node, each.end_ns, settled_ns)
             ]
             for node, found in self.out.items()
         }
@@ -298,7 +310,9 @@ class TimesOut:
         return place < len(started) and started[place] <= settled_ns
 
 
-def _voting(away: Mapping[str, Sequence[Row]], partition: int, setting: Setting) -> frozenset[str]:
+def _voting(
+    away: Mapping[str, Sequence[_Away]], partition: int, setting: Setting
+) -> frozenset[str]:
     """Return those of the nodes ``away`` that may be voters of ``partition``: by their roles when
     the fault struck, else any node that may vote at all.
     """
@@ -308,8 +322,8 @@ def _voting(away: Mapping[str, Sequence[Row]], partition: int, setting: Setting)
     for node, these in away.items():
         if able is not None and node not in able:
             continue
-        for window in these:
-            roles = parsed(window["roles"]) if window["roles"] else None
+        for each in these:
+            roles = parsed(each.roles) if each.roles else None
             votes = roles is None or any(
                 role.kind in VOTES and role.partition == partition for role in roles
             )

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, codes, ints
-from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.conflicts import conflicts
+from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.models import LIVENESS
 from harness.protocols.verdict import Anomaly
@@ -108,8 +108,8 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
     if "drive" not in marks or "heal" not in marks:
         return
     calm_ns: int | None = None
-    for window in windows(faults):
-        start_ns, end_ns = window["start_ns"], window["end_ns"]
+    for span in fault_spans(faults.to_pylist()):
+        start_ns, end_ns = span.begin_ns, span.healed_ns
         if calm_ns is not None and start_ns - calm_ns >= least_ns:
             yield Calm(calm_ns, start_ns, start_ns)
         # A fault that was never seen to heal may be in force to the end.

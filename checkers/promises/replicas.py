@@ -38,11 +38,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, Ints, ints
-from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
+from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.generations import FIRST, Reset
 from harness.protocols.verdict import Anomaly
@@ -183,9 +183,9 @@ def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
     kinds = by_name(setting.fault_kinds)
     destroying_ns = min(
         (
-            window["start_ns"]
-            for window in windows(faults)
-            if not (kind := kinds.get(window["kind"])) or kind.destroys or not kind.effects
+            span.begin_ns
+            for span in fault_spans(faults.to_pylist())
+            if not (kind := kinds.get(span.kind)) or kind.destroys or not kind.effects
         ),
         default=None,
     )

@@ -30,7 +30,6 @@ import pyarrow as pa
 
 from checkers.engine.arrays import OK, Ints, ints
 from checkers.engine.spans import FOREVER_NS
-from checkers.explain.attribution import windows
 from checkers.limits.gaps import silences
 from checkers.limits.served import Served, Stretch, served
 from checkers.promises import controller_overload, liveness
@@ -43,6 +42,7 @@ from harness.history.store_events import resets_in, rows_of
 from harness.plan.plan import options as convert
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import ROLLING_RESTART
+from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.models import (
     RESTART_FAILURES,
@@ -129,7 +129,7 @@ class RollingRestarts:
         of each restart.
         """
         marks = dict(setting.phases)
-        kinds = {window["kind"] for window in windows(tables["faults"])}
+        kinds = {span.kind for span in fault_spans(tables["faults"].to_pylist())}
         if "drive" not in marks or ROLLING_RESTART.name not in kinds:
             return Part()
         got = served(tables, setting, marks)

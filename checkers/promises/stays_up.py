@@ -22,7 +22,6 @@ import msgspec
 import pyarrow as pa
 
 from checkers.engine.spans import Spans
-from checkers.explain.attribution import windows
 from harness.errors import MalformedHistory
 from harness.history.evidence import NodeLog
 from harness.history.files import open_or_refuse
@@ -31,6 +30,7 @@ from harness.history.records import EventKind
 from harness.history.store_events import of_kinds, rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.cluster import NODE_LOG_BYTES
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.models import NODE_EXIT, PANIC
 from harness.protocols.promise import Declaration, LogPattern
@@ -66,7 +66,7 @@ class StaysUp:
             return Part()
         lines = tables["log_lines"].to_pylist()
         may_end = {kind.name for kind in setting.fault_kinds if kind.may_end}
-        risky = [w for w in windows(tables["faults"]) if w["kind"] in may_end]
+        risky = [span for span in fault_spans(tables["faults"].to_pylist()) if span.kind in may_end]
         events = tables["events"]
         exits = rows_of(events, (EventKind.NODE_EXITED,))
         lives = _lives(events) if exits else {}
@@ -91,12 +91,12 @@ class StaysUp:
         )
 
 
-def _by_node(risky: Iterable[Row]) -> dict[str, Spans]:
+def _by_node(risky: Iterable[FaultSpan]) -> dict[str, Spans]:
     """Return by node when it was under faults that it may not survive."""
     found: dict[str, list[tuple[int, int | None]]] = {}
-    for window in risky:
-        for node in window["nodes"] or ():
-            found.setdefault(node, []).append((window["start_ns"], window["end_ns"]))
+    for span in risky:
+        for node in span.nodes:
+            found.setdefault(node, []).append((span.begin_ns, span.healed_ns))
     return {node: Spans.of(spans) for node, spans in found.items()}
 
 
@@ -158,15 +158,15 @@ def _exit(row: Row, lines: list[Row]) -> Finding:
     )
 
 
-def _panics(lines: Iterable[Row], risky: Iterable[Row]) -> Iterator[Row]:
+def _panics(lines: Iterable[Row], risky: Iterable[FaultSpan]) -> Iterator[Row]:
     """Return the lines that break the promise. They have no time on the axis, so any fault that
     nodes may not survive explains them.
     """
-    excused = {node for window in risky for node in window["nodes"] or ()}
+    excused = {node for span in risky for node in span.nodes}
     return (line for line in lines if line["breaks"] and line["node"] not in excused)
 
 
-def _count(lines: list[Row], risky: list[Row]) -> int:
+def _count(lines: list[Row], risky: list[FaultSpan]) -> int:
     # Each row repeats the total of its file and pattern, which counts once.
     totals = {(r["node"], r["file"], r["pattern"]): r["total"] for r in _panics(lines, risky)}
     return sum(totals.values())

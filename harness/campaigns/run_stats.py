@@ -15,12 +15,11 @@ from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind, OpType
 from harness.protocols.conflicts import conflicts
-from harness.protocols.fault_spans import fault_spans
+from harness.protocols.fault_spans import fault_spans, in_calm
 from harness.protocols.roles import classes, parsed
 from harness.run.directory import RunDirectory
 
 NO_ROLE = "no role"  # of a target that held none
-SETTLED_S = 2.0  # after a heal: leases that ended, an election, a takeover
 
 
 def run_stats(run: RunDirectory) -> RunStats:
@@ -49,16 +48,8 @@ def run_stats(run: RunDirectory) -> RunStats:
 
 def _calm(history: History, transactions: pa.Table, faults: list[dict[str, Any]]) -> CalmCounts:
     """Count the operations of the drive that no fault can have touched."""
-    marks = dict(history.manifest.phases)
-    # A run that broke off: without its heal the end of its last faults is not known.
-    if "drive" not in marks or "heal" not in marks:
-        return CalmCounts()
     begun, ended = (transactions[name].to_numpy() for name in ("invoke_ns", "complete_ns"))
-    calm = (begun >= marks["drive"]) & (ended < marks["heal"])
-    settling_ns = int(SETTLED_S * NS_PER_S)
-    for span in fault_spans(faults):
-        over_ns = span.end_ns(marks["heal"]) + settling_ns
-        calm &= (ended < span.begin_ns) | (begun >= over_ns)
+    calm = in_calm(begun, ended, fault_spans(faults), dict(history.manifest.phases))
     some = transactions.filter(pa.array(calm))
     ok = pc.equal(some["type"].cast(pa.string()), OpType.OK.value)
     gave_way = conflicts(history.manifest.declaration, some)

@@ -13,12 +13,21 @@ as in force from ``begin_ns`` to ``healed_ns``; charts hatch the unsure interval
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
+from harness.clock import NS_PER_S
 from harness.history.records import FaultState
+
+SETTLED_NS = 2 * NS_PER_S
+"""What a fault leaves goes on so long after its heal: leases that ended, an election, a takeover.
+"""
+
+Ints = npt.NDArray[np.int64]
 
 
 @attrs.frozen(kw_only=True)
@@ -92,3 +101,37 @@ def fault_spans(faults: Iterable[Mapping[str, Any]]) -> tuple[FaultSpan, ...]:
             )
         )
     return tuple(sorted(found, key=lambda span: (span.begin_ns, span.fault)))
+
+
+def touched(
+    begun_ns: Ints,
+    ended_ns: Ints,
+    spans: Sequence[FaultSpan],
+    last_ns: int,
+    settling_ns: int = 0,
+) -> npt.NDArray[np.bool_]:
+    """Tell which operations were open while one of ``spans``, in the order of their begin, was in
+    force, or within ``settling_ns`` of its end; a fault never healed lasts until ``last_ns``.
+    """
+    if not spans:
+        return np.zeros(len(begun_ns), dtype=np.bool_)
+    begins = np.array([span.begin_ns for span in spans], dtype=np.int64)
+    ends = np.array([span.end_ns(last_ns) + settling_ns for span in spans], dtype=np.int64)
+    # Of all that began by an operation's end the one that ends last decides.
+    latest = np.maximum.accumulate(ends)
+    before = np.searchsorted(begins, ended_ns, side="right")
+    found = (before > 0) & (latest[np.maximum(before - 1, 0)] > begun_ns)
+    return np.asarray(found, dtype=np.bool_)
+
+
+def in_calm(
+    begun_ns: Ints, ended_ns: Ints, spans: Sequence[FaultSpan], marks: Mapping[str, int]
+) -> npt.NDArray[np.bool_]:
+    """Tell which operations of the drive, between its ``marks``, no fault can have touched, nor
+    what one left; none of a run without both marks: the end of its last faults is not known.
+    """
+    if "drive" not in marks or "heal" not in marks:
+        return np.zeros(len(begun_ns), dtype=np.bool_)
+    inside = (begun_ns >= marks["drive"]) & (ended_ns < marks["heal"])
+    calm = inside & ~touched(begun_ns, ended_ns, spans, marks["heal"], SETTLED_NS)
+    return np.asarray(calm, dtype=np.bool_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.exit_codes import Outcome
+from harness.text import duration
 from results.compare.comparison import (
     Comparison,
     FaultChange,
@@ -121,11 +122,11 @@ def _p(value: float) -> str:
 
 
 def _ms(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f} ms"
+    return DASH if value is None else duration(value * 1e6)
 
 
 def _us(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0f} µs"
+    return DASH if value is None else duration(value * 1e3)
 
 
 def lines(found: Comparison, *, every: bool) -> Iterator[str]:

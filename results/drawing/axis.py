@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
+from harness.text import UNITS_NS, duration
+
 CUT_PX = 58.0
 CUT_SHARE = 0.3  # of the busy time: an idle stretch longer than this is cut
 MARGIN_SHARE = 0.06  # of the busy stretches, as air around each
@@ -23,7 +25,6 @@ GAP_PX = 26.0
 LEAST_SHARE = 0.09  # of the width, for the shortest stretch
 TICKS_PX = 110.0  # between ticks, about
 _STEPS = (1.0, 2.0, 5.0)
-_UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
 PLACE = "index"
 N = TypeVar("N", int, float)
 COARSE = 10  # units that a span must hold at least, or the next finer unit is taken
@@ -219,15 +220,4 @@ def scale_of(span_ns: int) -> Scale:
     """Return the scale of a history that lasts ``span_ns``: seconds for one of some seconds or
     more.
     """
-    return next((Scale(u, n) for u, n in _UNITS if span_ns >= COARSE * n), Scale(*_UNITS[-1]))
-
-
-def duration(length_ns: int) -> str:
-    """Format a length of time to three digits, in the unit that suits it: ``44.9
-    s``, ``3.2 ms``.
-    """
-    unit, per_unit = next((u for u in _UNITS if abs(length_ns) >= u[1]), _UNITS[-1])
-    value = length_ns / per_unit
-    digits = 0 if abs(value) >= 100 or per_unit == 1 else 1 if abs(value) >= 10 else 2
-    shown = f"{value:.{digits}f}"
-    return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown} {unit}"
+    return next((Scale(u, n) for u, n in UNITS_NS if span_ns >= COARSE * n), Scale(*UNITS_NS[-1]))

@@ -8,10 +8,11 @@ import attrs
 
 from harness.clock import NS_PER_S
 from harness.protocols.verdict import JudgedLimit, LimitState, Verdict
-from harness.text import in_seconds, inert
+from harness.text import in_seconds, inert, significant
 from results.report.tabulate import DASH
 
 LIMITS_MAX = 200  # a stranger's plan may name any number of kinds
+DIGITS = 4  # of a figure
 METER_PX, ALLOWED_PX = 90.0, 60.0  # of a meter: its width, and where what is allowed ends
 UNITS = {"_ms": "ms", "_s": "s"}  # by the end of a limit's name; a share has none
 
@@ -85,8 +86,9 @@ def in_words(limit: JudgedLimit) -> str:
     """What was measured of a limit, and what it allows: ``1.2 of at most 0.5, BROKEN``."""
     if limit.measured is None:
         return limit.state.value
-    state = {LimitState.BROKEN: ", BROKEN", LimitState.UNDECIDED: ", undecided"}
-    return f"{plain(limit.measured)} of at most {plain(limit.allowed)}{state.get(limit.state, '')}"
+    states = {LimitState.BROKEN: ", BROKEN", LimitState.UNDECIDED: ", undecided"}
+    state = states.get(limit.state, "")
+    return f"{_plain(limit.measured)} of at most {_plain(limit.allowed)}{state}"
 
 
 def short_name(limit: JudgedLimit) -> str:
@@ -94,11 +96,10 @@ def short_name(limit: JudgedLimit) -> str:
     return inert(limit.name.removeprefix("promise."))
 
 
-def plain(value: float) -> str:
-    """A figure of a limit: four digits, and no exponent."""
-    return f"{float(f'{value:.4g}'):.10g}"
+def _plain(value: float) -> str:
+    return significant(value, DIGITS)
 
 
 def _with_unit(limit: JudgedLimit, value: float) -> str:
     unit = next((unit for end, unit in UNITS.items() if limit.name.endswith(end)), "")
-    return f"{plain(value)} {unit}".rstrip()
+    return f"{_plain(value)} {unit}".rstrip()

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
-import numpy as np
 import pyarrow as pa
 
 from harness.exit_codes import Outcome
@@ -16,7 +15,7 @@ from harness.history.files import write_atomically
 from harness.history.load import load
 from harness.history.records import OpType
 from harness.history.store_events import resets_in
-from harness.protocols.fault_spans import fault_spans
+from harness.protocols.fault_spans import fault_spans, in_calm, touched
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import FaultWindow, LimitState, Verdict
 from harness.run.directory import RunDirectory
@@ -117,14 +116,12 @@ def _latency(one: ModeRun) -> dict[str, str]:
     """Latency of what was acknowledged: in calm, and while faults were in force."""
     history = load(one.run)
     table = history.transactions()
-    begun = np.asarray(table["invoke_ns"])
-    ended = np.asarray(table["complete_ns"])
-    in_force = np.zeros(table.num_rows, dtype=bool)
-    last_ns = int(ended.max(initial=0))
-    for span in fault_spans(history.faults().to_pylist()):
-        in_force |= (ended >= span.begin_ns) & (begun <= span.end_ns(last_ns))
+    begun, ended = (table[name].to_numpy() for name in ("invoke_ns", "complete_ns"))
+    spans = fault_spans(history.faults().to_pylist())
+    calm = in_calm(begun, ended, spans, dict(history.manifest.phases))
+    under = touched(begun, ended, spans, int(ended.max(initial=0)))
     found = {}
-    for name, mask in (("in calm", ~in_force), ("under faults", in_force)):
+    for name, mask in (("in calm", calm), ("under faults", under)):
         took = series.by_type(table.filter(pa.array(mask)))[OpType.OK]
         for quantile, value in series.overall(took).items():
             found[f"p{quantile * PERCENT:g} {name} (ms)"] = f"{value * MS_PER_S:,.1f}"

@@ -8,6 +8,7 @@ import attrs
 
 from harness.protocols.roles import COVERED
 from harness.protocols.verdict import Memory, Verdict
+from harness.text import duration
 from results.report.tabulate import cell
 
 CELLS_MAX = 60  # kinds of faults shown
@@ -98,7 +99,7 @@ def controller(verdict: Verdict | None) -> str:
     if load is None or load.longest_stall_ns is None:
         return ""
     cpu = "" if load.cpu_share is None else f" It used {load.cpu_share:.0%} of a core."
-    stall = f"{load.longest_stall_ns / 1e6:,.0f} ms"
+    stall = duration(load.longest_stall_ns)
     at = cell("at_ns", load.longest_stall_at_ns)
     return (
         f"The controller's loop was late by {stall} at worst (at about {at} s), and by more than "

@@ -14,7 +14,7 @@ import attrs
 
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
-from harness.text import in_seconds
+from harness.text import in_seconds, significant
 
 GRIDS_MAX = 40
 ROWS_MAX = 60
@@ -145,7 +145,7 @@ def number(value: float) -> str:
 
 
 def _precise(value: float, shown: str) -> str:
-    return f"{value:.3g}" if 0 < abs(value) < 0.001 else shown
+    return significant(value, 3) if 0 < abs(value) < 0.001 else shown
 
 
 def _nested(value: Any) -> bool:  # noqa: ANN401

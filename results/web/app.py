@@ -19,12 +19,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from harness.campaigns.cell_table import CellRow
+from harness.clock import NS_PER_S
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
 from harness.history.files import is_regular, read_small
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
+from harness.text import duration
 from results.report.html import MARKS, environment, own_text
 from results.store.index import Condition, Query
 from results.store.run_entry import CELL_PARTS, RunEntry
@@ -401,7 +403,7 @@ def _row(entry: RunEntry) -> dict[str, object]:
         "faults": ", ".join(entry.faults),
         "seed": "" if entry.seed is None else str(entry.seed),
         "ok": "" if entry.ok is None else f"{entry.ok:,}",
-        "gap": "" if entry.longest_gap_s is None else f"{entry.longest_gap_s:.2f} s",
+        "gap": _gap(entry),
         "found": ", ".join(dict.fromkeys(each.anomaly for each in entry.findings)),
     }
 
@@ -433,11 +435,15 @@ def _facts(entry: RunEntry) -> list[tuple[str, str]]:
             "transactions",
             _transactions(entry),
         ),
-        ("longest gap", "" if entry.longest_gap_s is None else f"{entry.longest_gap_s:.3f} s"),
+        ("longest gap", _gap(entry)),
         ("commit", f"{entry.commit} {entry.branch}".strip()),
         ("tags", ", ".join(entry.tags)),
     ]
     return [(name, text) for name, text in pairs if text]
+
+
+def _gap(entry: RunEntry) -> str:
+    return "" if entry.longest_gap_s is None else duration(entry.longest_gap_s * NS_PER_S)
 
 
 def _transactions(entry: RunEntry) -> str:

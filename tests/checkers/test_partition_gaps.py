@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pyarrow as pa
 
 from checkers.promises.availability import PARTITIONS_MAX, partition_gaps
 from checkers.promises.liveness import STEP_NS
+from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.verdict import Availability
 from results.report.fault_recovery import availability
 from results.report.tabulate import DASH
 
 S = 1_000_000_000
-KILL = {"fault": 3, "kind": "kill", "start_ns": 10 * S, "end_ns": 30 * S}
+KILL = FaultSpan(
+    fault=3, kind="kill", target="n1", nodes=("n1",), roles=(), state="healed",
+    begin_ns=10 * S, effective_ns=10 * S, healing_ns=30 * S, healed_ns=30 * S,
+)  # fmt: skip
 
 
 def tries(*rows: tuple[int, float, bool, bool]) -> pa.Table:
@@ -23,8 +28,8 @@ def tries(*rows: tuple[int, float, bool, bool]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in made])
 
 
-def gaps(*rows: tuple[int, float, bool, bool], window: dict[str, Any] | None = None) -> list[Any]:
-    found = partition_gaps(tries(*rows), [window or KILL])
+def gaps(*rows: tuple[int, float, bool, bool], window: FaultSpan = KILL) -> list[Any]:
+    found = partition_gaps(tries(*rows), [window])
     return list(found.windows[0].longest_gap_ns)
 
 
@@ -47,7 +52,7 @@ def test_a_partition_that_was_never_written_again_has_no_length_to_tell() -> Non
 
 
 def test_a_fault_that_was_never_healed_is_looked_at_up_to_the_last_write() -> None:
-    assert gaps(*wrote(0, 9, 18, 19), window=KILL | {"end_ns": None}) == [9 * S]
+    assert gaps(*wrote(0, 9, 18, 19), window=attrs.evolve(KILL, healed_ns=None)) == [9 * S]
 
 
 def test_nothing_is_told_of_no_partitions_and_of_too_many() -> None:

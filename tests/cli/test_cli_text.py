@@ -1,11 +1,12 @@
-"""Strings from nodes can't act on a terminal or a page."""
+"""Times and figures as text; strings from nodes can't act on a terminal or a page."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import LIMIT_CHARS, inert
+from harness.text import LIMIT_CHARS, duration, inert, significant
 
 
 def test_plain_text_stays_as_it_is() -> None:
@@ -24,3 +25,36 @@ def test_a_text_stays_on_one_line_and_says_what_was_cut() -> None:
 @given(st.text(max_size=LIMIT_CHARS))
 def test_whatever_comes_in_only_printable_characters_come_out(text: str) -> None:
     assert inert(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("length_ns", "told"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (400_000, "400 µs"),
+        (-3_000_000, "-3 ms"),
+        (999_400_000, "999 ms"),
+        (999_600_000, "1 s"),
+        (999_999, "1 ms"),
+        (12_340_000_000, "12.3 s"),
+        (86_399_600_000_000, "86400 s"),
+    ],
+)
+def test_a_length_of_time_has_three_digits_and_the_unit_of_what_is_shown(
+    length_ns: int, told: str
+) -> None:
+    assert duration(length_ns) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0.0, "0"), (0.00004123, "0.0000412"), (-0.0004, "-0.0004"), (1e-9, "0.000000001"),
+        (99.97, "100"), (123456.0, "123456"), (2.5, "2.5"), (1e15, "1000000000000000"),
+    ],
+)  # fmt: skip
+def test_a_figure_has_no_exponent_and_keeps_what_stands_before_its_point(
+    value: float, told: str
+) -> None:
+    assert significant(value, 3) == told

@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from harness.history.records import OpType
 from harness.protocols.finding import Dependency, Finding
+from harness.text import duration
 from results.drawing import axis, cycle, lanes, plots
-from results.drawing.axis import PLACES, SECONDS, duration, scale_of
+from results.drawing.axis import PLACES, SECONDS, scale_of
 from results.drawing.lanes import Stage, Tick, Window
 from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain, windows
+from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
 from harness.history.schema import FAULTS
-from harness.protocols.fault_spans import fault_spans
+from harness.protocols.fault_spans import SETTLED_NS, fault_spans, in_calm
 from results.drawing.node_roles import DOWN, roles_over_time
 
 MS = 1_000_000
@@ -72,7 +74,7 @@ def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_
     at = {"since_ns": [3100 * MS], "ack_ns": [3100 * MS], "read_ns": [8000 * MS]}
     lost = pa.table(at | {"partition": [0]})
 
-    (window,) = windows(faults)
+    (span,) = fault_spans([WHOLE])
     explained = explain(attribute(lost, faults).to_pylist()[0], ACKNOWLEDGED, faults)
     events = pa.table({name: [] for name in ("kind", "node", "at_ns", "partition")})
     (lane,) = roles_over_time(events, [WHOLE], ["n1"], LAST_NS).nodes
@@ -88,4 +90,30 @@ def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_
         (4.2, 7.0, DOWN, False),
         (7.0, 7.5, DOWN, True),
     ]
-    assert (window["start_ns"], window["end_ns"]) == (3000 * MS, 7500 * MS)
+    assert (span.begin_ns, span.healed_ns) == (3000 * MS, 7500 * MS)
+
+
+def test_an_operation_is_calm_that_was_open_in_no_fault_nor_in_what_one_left() -> None:
+    drawn = random.Random(7)
+    for _ in range(200):
+        spans = fault_spans(
+            row(injecting=begin, **({} if drawn.random() < 0.2 else {"healed": begin + length}))
+            | {"fault": number}
+            for number, (begin, length) in enumerate(
+                (drawn.randrange(20_000), drawn.randrange(3000)) for _ in range(drawn.randrange(4))
+            )
+        )
+        begun = np.array([drawn.randrange(20_000) * MS for _ in range(20)])
+        ended = begun + np.array([drawn.randrange(2000) * MS for _ in range(20)])
+
+        found = in_calm(begun, ended, spans, {"drive": 1000 * MS, "heal": 18_000 * MS})
+
+        for start_ns, end_ns, calm in zip(begun, ended, found, strict=True):
+            inside = start_ns >= 1000 * MS and end_ns < 18_000 * MS
+            met = [
+                span
+                for span in spans
+                if end_ns >= span.begin_ns and start_ns < span.end_ns(18_000 * MS) + SETTLED_NS
+            ]
+            assert calm == (inside and not met)
+        assert not in_calm(begun, ended, spans, {"drive": 0}).any()

@@ -9,10 +9,10 @@ from sim_lab import drill
 
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.wire.messages import TxnId
-from harness.campaigns.run_stats import SETTLED_S, run_stats
+from harness.campaigns.run_stats import run_stats
 from harness.history.load import load
 from harness.plan.plan import loads as plan_of
-from harness.protocols.fault_spans import fault_spans
+from harness.protocols.fault_spans import SETTLED_NS, fault_spans
 
 PLAN = """
 seed = 5
@@ -38,7 +38,7 @@ def test_an_operation_is_calm_that_met_no_fault_nor_what_one_left(tmp_path: Path
     marks, history = dict(manifest.phases), load(run)
     (kill,) = fault_spans(history.faults().to_pylist())
     assert kill.healed_ns is not None
-    after_ns = kill.healed_ns + int(SETTLED_S * 1e9)
+    after_ns = kill.healed_ns + SETTLED_NS
     rows = [
         row
         for row in history.transactions().to_pylist()
