@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from group_model import done
+from msgspec import structs
 
 from clusters.reference.node.metastorage.metastorage import (
     Invoke,
@@ -420,3 +421,19 @@ def test_a_reset_overwrites_what_was_pending_planned_and_locked(variant: Variant
         assert after.planned == planned
         held = Lock((chosen,), 0) if variant is Variant.LOCK else None
         assert after.lock == held
+
+
+@pytest.mark.parametrize("variant", Variant)
+def test_a_target_that_the_second_phase_of_a_reset_leads_to_is_not_planned_again(
+    variant: Variant,
+) -> None:
+    made = store("a1 - a3", trigger=OLD)
+    target = SETS["a2"]
+    second = structs.replace(target, from_reset=True)
+    put(made, Operation(PARTITION.key(PENDING), encode(second)))
+
+    step = transitions.triggered(variant, PARTITION, target=target, revision=NEW)
+
+    assert done(made, step) is Outcome.EQUALS_PENDING
+    after = read(made, PARTITION)
+    assert (after.pending, after.planned, after.trigger) == (second, None, NEW)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
+from checkers.engine.analyze import analyze
 from checkers.promises.replicas import forgotten
 from cli.wiring import run_plan
+from harness.exit_codes import Outcome
 from harness.plan.plan import load
 from harness.run.progress import Silent
 from harness.run.stop import Stop
@@ -47,3 +50,18 @@ def test_a_renewal_that_is_applied_behind_a_decision_refuses_the_grant(tmp_path:
 
     assert pq.read_table(run.root / "claims_judged.parquet").num_rows > 0
     assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
+
+
+@pytest.mark.parametrize("name", ["planned-behind-a-reset", "copy-of-a-later-link"])
+def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
+    name: str, tmp_path: Path
+) -> None:
+    # In the first a node comes back while the second phase of a reset waits for it, and what it
+    # leads to was planned once more; in the second copies of a later link were told to go while
+    # they asked whether others live, and stayed.
+    plan = load(PLANS / f"{name}.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    verdict = analyze(run, executor="local")
+
+    assert verdict.outcome is Outcome.VALID, verdict

@@ -127,6 +127,34 @@ def test_a_copy_that_waits_starts_once_the_chain_is_kept_to_its_last_link() -> N
     assert started == [0]
 
 
+def test_a_copy_of_a_later_link_is_erased_behind_what_goes_on_and_starts_no_sooner() -> None:
+    store, done = Store(), list[object]()
+    store.put(FIRST.key(STABLE), encode(assignments("abc")))
+    store.put(FIRST.key(GENERATION), encode_number(2))
+    store.put(FIRST.key(CHAIN), encode(Chain((Link(tuple("abc")),))))
+
+    async def erase(number: int) -> None:
+        done.append(f"erased {number}")
+
+    async def story() -> None:
+        driver = partition_driver(store, "e", None, cast(Any, done))
+        copies = driver._start_decisions
+        copies._replicas.erase = erase  # type: ignore[method-assign]
+        driver._acting[0] = None  # as while it asks whether others live
+        driver._place(0, FIRST)
+        copies.tick()
+        store.put(FIRST.key(PENDING), encode(assignments("abce")))
+        driver._place(0, FIRST)
+        await asyncio.sleep(0.1)
+        assert (done, copies.waits(0)) == ([], True)
+        del driver._acting[0]
+        copies.tick()
+        await asyncio.sleep(0.1)
+        assert (done, copies.waits(0)) == (["erased 0", 0], False)
+
+    simulate(story())
+
+
 def test_a_generation_that_can_not_begin_yet_is_tried_again() -> None:
     store, tried = Store(), list[int]()
     store.put(FIRST.key(STABLE), encode(assignments("abcd")))

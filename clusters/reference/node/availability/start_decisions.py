@@ -63,10 +63,11 @@ class StartDecisions:
         self._asked_s: dict[int, float] = {}
         self._diverged: dict[int, Diverged] = {}
         self._forced: dict[int, PartitionId] = {}  # that a reset has given to this node alone
+        self._of_later_links: dict[int, PartitionId] = {}  # copies that are to be erased
 
     def waits(self, number: int) -> bool:
         """Whether the copy here may neither start nor go yet."""
-        return number in self._waiting
+        return number in self._waiting or number in self._of_later_links
 
     def undecided(self, number: int, partition: PartitionId, state: PartitionState) -> bool:
         """Whether the copy here is from before this node's start, and other copies may be better:
@@ -77,6 +78,8 @@ class StartDecisions:
             if planted("erased-at-every-start"):
                 for left in self._copies:
                     self._begin(left, partial(self._replicas.erase, left))
+        if number in self._of_later_links:
+            return True
         several = state.chain is not None and len(state.chain.links) > 1
         if not self._phase2 or number not in self._copies:
             return False
@@ -94,10 +97,10 @@ class StartDecisions:
         before = self._replicas.start_of(number).generation < state.generation
         single = state.chain is not None and not several
         if single and state.stable is not None and (waited or before):
-            self._unwound(number, state)
-        return False
+            self._unwound(number, partition, state)
+        return number in self._of_later_links
 
-    def _unwound(self, number: int, state: PartitionState) -> None:
+    def _unwound(self, number: int, partition: PartitionId, state: PartitionState) -> None:
         """The chain was unwound to one link: the copy here is of it, or goes."""
         nodes = () if state.stable is None else state.stable.nodes
         # One that a change leads to may have a vote in it by now.
@@ -111,7 +114,7 @@ class StartDecisions:
             reached("copy of the link that was found starts")
         else:
             reached("copy of a later link erased")
-            self._begin(number, partial(self._replicas.erase, number))
+            self._of_later_links[number] = partition
 
     def placed(self, number: int, partition: PartitionId, state: PartitionState) -> None:
         """``state`` is what metastorage says of the partition now."""
@@ -134,6 +137,9 @@ class StartDecisions:
                 self._asked_s[number] = now_s + ASK_EVERY_S
         for number, forced in list(self._forced.items()):
             self._begin_generation(number, forced)
+        for number, late in list(self._of_later_links.items()):
+            # Not dropped where other work goes on: the copy would start as what it was.
+            self._begin(number, partial(self._erase_of_later_link, number, late))
         for number, event in list(self._diverged.items()):
             if self._begin(number, partial(self._erase_diverged, number, event)):
                 del self._diverged[number]
@@ -204,6 +210,12 @@ class StartDecisions:
             self._events.add(
                 events.RESET_ASKED, text, partition=number, generation=state.generation
             )
+
+    async def _erase_of_later_link(self, number: int, partition: PartitionId) -> None:
+        if number in self._of_later_links:
+            await self._replicas.erase(number)
+            del self._of_later_links[number]
+            self._place(number, partition)
 
     async def _erase_diverged(self, number: int, event: Diverged) -> None:
         """Erase a replica whose data is not of the group's log: it begins anew, as another

@@ -185,6 +185,7 @@ def triggered(
     # The newest event decides: what was planned before it is overtaken.
     to_pending = (keys.put(PENDING, target), keys.remove(PLANNED), done)
     forget = (keys.remove(PLANNED), done)
+    behind_reset = msgspec.structs.replace(target, from_reset=True)
     branches: list[Branch] = [
         ((keys.absent(PENDING), keys.equal(STABLE, target)), forget, Outcome.EQUALS_STABLE)
     ]
@@ -195,6 +196,9 @@ def triggered(
     branches += [
         ((keys.absent(PENDING),), to_pending, Outcome.PENDING_UPDATED),
         ((keys.equal(PENDING, target),), forget, Outcome.EQUALS_PENDING),
+        # The second phase of a reset leads there already: planned again it would be taken for a
+        # graceful change, at which the chain forgets what came before the reset.
+        ((keys.equal(PENDING, behind_reset),), forget, Outcome.EQUALS_PENDING),
     ]
     if variant is Variant.LOCK:
         branches.append(((keys.absent(LOCK),), to_pending, Outcome.PENDING_UPDATED))
