@@ -58,7 +58,8 @@ def compared(runs: Sequence[ModeRun]) -> Comparison:
             Grid(title="price: latency", columns=columns, rows=_across(map(_latency, runs))),
             Grid(title="benefit: availability", columns=columns, rows=_across(map(_served, runs))),
             Grid(
-                title="faults: longest silence of a partition, and the first acknowledgement (s)",
+                title="faults: longest silence of a partition, and the store's next "
+                "acknowledgement (s)",
                 columns=columns,
                 rows=_across(map(_faults, runs)),
             ),
@@ -124,7 +125,8 @@ def _latency(one: ModeRun) -> dict[str, str]:
     for name, mask in (("in calm", calm), ("under faults", under)):
         took = series.by_type(table.filter(pa.array(mask)))[OpType.OK]
         for quantile, value in series.overall(took).items():
-            found[f"p{quantile * PERCENT:g} {name} (ms)"] = f"{value * MS_PER_S:,.1f}"
+            of = "longest" if quantile == 1 else f"p{quantile * PERCENT:g}"
+            found[f"{of} {name} (ms)"] = f"{value * MS_PER_S:,.1f}"
     return found
 
 
@@ -180,8 +182,12 @@ def _limits(one: ModeRun) -> dict[str, str]:
 
 
 def _loss(one: ModeRun) -> dict[str, str]:
-    """Every anomaly with its count, whether it decides or not; and the resets that were told."""
-    found = {"resets told": f"{_resets(one.run):,}"}
+    """Every anomaly with its count, whether it decides or not; how many acknowledged writes were
+    lost, as far as the workload tells, and the resets that were told.
+    """
+    writes = one.verdict.statistics.get("lost_writes", {})
+    found = {"acknowledged writes lost": f"{writes['lost']:,}"} if "lost" in writes else {}
+    found["resets told"] = f"{_resets(one.run):,}"
     for meaning, anomalies in (
         ("violation", one.verdict.anomalies),
         ("permitted, or observed", one.verdict.observed),

@@ -41,6 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModeRun, ...]:
             statistics={
                 **verdict.statistics,
                 "attribution": ATTRIBUTED[mode],
+                "lost_writes": {"lost": 3 * (mode == "HA")},
             },
             limits=LIMITS[mode],
         )
@@ -65,8 +66,10 @@ def rows(found: Comparison, title: str) -> dict[str, tuple[str, ...]]:
 def test_price_benefit_and_loss_of_each_mode_stand_side_by_side(found: Comparison) -> None:
     price, benefit, loss = (rows(found, title) for title in ("price", "benefit", "loss"))
 
-    assert {"p50 in calm (ms)", "p99 in calm (ms)", "p99 under faults (ms)"} <= set(price)
+    told = {"p50 in calm (ms)", "p99 in calm (ms)", "p99 under faults (ms)", "longest in calm (ms)"}
+    assert told <= set(price)
     assert "longest silence (s)" in benefit
+    assert loss["acknowledged writes lost"] == ("0", "3")
     assert loss["lost-write (violation)"] == (DASH, "3")
     assert loss["G1c (permitted, or observed)"] == (DASH, "1")
     assert len(rows(found, "faults")) > 0
