@@ -6,6 +6,7 @@ place end the stream, and ``TornChunk`` says where and why.
 
 from __future__ import annotations
 
+import errno
 import heapq
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import BinaryIO, cast
 import attrs
 import msgspec
 
-from harness.errors import MalformedHistory
+from harness.errors import HarnessError, MalformedHistory
 from harness.history import record_frames
 from harness.history.files import open_regular
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
@@ -24,6 +25,8 @@ from harness.plan.plan import MAX_DRIVERS
 MAX_STREAMS = 1 + MAX_DRIVERS
 _BUFFER_BYTES = 1 << 20
 _TIMED = (Invoke, Complete, PhaseMark, Heartbeat)
+# Errors that say nothing of the file: it can be read by others, or later.
+_OF_THE_READER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
 # The phase before which no client invokes anything; every stream has begun when it begins.
 DRIVE = "drive"
 
@@ -33,7 +36,7 @@ class TornChunk:
     """The place where a stream stops being readable.
 
     ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged. ``first``: in the
-    stream's first chunk.
+    stream's first chunk. ``unread``: the stream may hold records behind that place.
     """
 
     file: Path
@@ -41,6 +44,7 @@ class TornChunk:
     reason: str
     cut_off: bool
     first: bool = False
+    unread: bool = False
 
     def __str__(self) -> str:
         return f"{self.file.name} at byte {self.offset}: {self.reason}"
@@ -88,8 +92,12 @@ class Stream:
                     return (yield from self._frames(source))
         except FileNotFoundError:
             self.absent = sequence == 0
-            self._tear("the chunk is missing")
+            self._tear("the chunk is missing", unread=False)
         except OSError as error:
+            if error.errno in _OF_THE_READER:
+                reason = error.strerror or str(error)
+                kept = "nothing was made of the chunks, and they are kept"
+                raise HarnessError(f"cannot read {self.file}: {reason}: {kept}") from error
             self._tear(f"it can't be read: {error.strerror}")
         return False
 
@@ -181,13 +189,15 @@ class Stream:
         last = record_frames.chunk_name(self.writer, self._last)
         unread = f"the chunks behind it, up to {last}, were not read"
         if self.torn is None:
-            self._tear(f"the stream ends here: {unread}")
+            self._tear(f"the stream ends here: {unread}", unread=True)
         else:
-            self.torn = attrs.evolve(self.torn, reason=f"{self.torn.reason}; {unread}")
+            self.torn = attrs.evolve(self.torn, reason=f"{self.torn.reason}; {unread}", unread=True)
 
-    def _tear(self, reason: str, *, cut_off: bool = False) -> None:
+    def _tear(self, reason: str, *, cut_off: bool = False, unread: bool | None = None) -> None:
+        """``unread``: unless it is given, only a stream that was cut off ends there."""
         first = self.file.name == record_frames.chunk_name(self.writer, 0)
-        self.torn = TornChunk(self.file, self.offset, reason, cut_off, first)
+        behind = not cut_off if unread is None else unread
+        self.torn = TornChunk(self.file, self.offset, reason, cut_off, first, behind)
 
 
 class Scan:

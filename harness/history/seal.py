@@ -2,7 +2,7 @@
 
 Sealing can be killed at any moment and repeated: tables are written under other names first, the
 manifest says ``sealed`` only once every table is on the disk under its own name, and the chunks are
-removed last.
+removed last. Chunks that could not be read whole are kept instead, as ``unread/``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from harness.text import seconds
 
 # A task a core on the machine of most people; a run of a million operations has 10 MB a file.
 SPLITS = 4
+UNREAD = "the chunks are kept in unread/: what they hold beyond that place is in no table"
 
 
 def seal(run: RunDirectory, *, partition_of: PartitionOf | None, splits: int = SPLITS) -> Manifest:
@@ -35,8 +36,9 @@ def seal(run: RunDirectory, *, partition_of: PartitionOf | None, splits: int = S
     chunks are torn. ``partition_of`` returns the partition of a key, where the store reports it. A
     run that is sealed already stays as it is.
 
-    Raises ``UsageError`` while a writer is open, ``HarnessError`` where the disk refuses (the
-    chunks stay, and sealing can be repeated), ``MalformedHistory`` where ``run`` is no run.
+    Raises ``UsageError`` while a writer is open, ``HarnessError`` where the disk or the system
+    refuses (the chunks stay, and sealing can be repeated), ``MalformedHistory`` where ``run`` is no
+    run.
     """
     schema.check_splits(splits)
     return seal_chunks(run, partition_of=partition_of, splits=splits, ended=True)
@@ -55,8 +57,17 @@ def seal_chunks(
             manifest = _tabulate(run, manifest, partition_of, splits, ended)
             write_manifest(run, manifest)
         # Also of a sealed run: the sealer before may have died between the two.
-        shutil.rmtree(run.chunks, ignore_errors=True)
+        _put_away(run, manifest)
         return manifest
+
+
+def _put_away(run: RunDirectory, manifest: Manifest) -> None:
+    """Remove the chunks, which are in the tables now; what was not read of them is kept."""
+    if manifest.unread is True:
+        with contextlib.suppress(OSError):  # there already, or gone
+            run.chunks.rename(run.unread)
+    else:
+        shutil.rmtree(run.chunks, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -123,6 +134,7 @@ def _tabulate(
         sizes=sized,
         logs=logs,
         recovered=msgspec.UNSET if ended else True,
+        unread=True if _has_unread(scanned) else msgspec.UNSET,
     )
 
 
@@ -218,9 +230,19 @@ def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:
     """Why the history is incomplete, each reason a sentence; empty where it is whole."""
     end = seconds(_end_ns(scanned))
     found = [f"the history is readable up to {end} of the run: {torn}" for torn in scanned.torn]
+    if _has_unread(scanned):
+        found.append(UNREAD)
     if not ended:
         found.insert(0, f"the run ended at about {end} without being sealed")
     return tuple(found)
+
+
+def _has_unread(scanned: Scan) -> bool:
+    """Whether the chunks hold, or may hold, what no table does: behind damage, and of other writers
+    beyond the cut.
+    """
+    torn = scanned.torn
+    return any(each.unread for each in torn) or (bool(torn) and len(scanned.streams) > 1)
 
 
 def recover(run: RunDirectory, *, partition_of: PartitionOf | None = None) -> Manifest:

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``logs_left_out`` counts the bytes before the beginning of a log that were not collected, by the
     log's relative path; it is unset where there are none.
     ``recovered`` is set where the controller died before it sealed the run: the sums of its logs
-    are of what the recovery found.
+    are of what the recovery found. ``unread`` is set where chunks hold more than could be read.
     """
 
     schema_version: int
@@ -103,6 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: int | msgspec.UnsetType = msgspec.UNSET
     logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET
     recovered: bool | msgspec.UnsetType = msgspec.UNSET
+    unread: bool | msgspec.UnsetType = msgspec.UNSET
     sizes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     log_remarks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     logs_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
@@ -156,8 +157,13 @@ class RunDirectory:
 
     @property
     def chunks(self) -> Path:
-        """The write-ahead chunks; removed once sealed."""
+        """The write-ahead chunks; removed once sealed, or put away where not all was read."""
         return self.root / "chunks"
+
+    @property
+    def unread(self) -> Path:
+        """The chunks of a run that could not be read whole: no later command reads them."""
+        return self.root / "unread"
 
     @property
     def history(self) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -235,6 +236,62 @@ def test_a_torn_chunk_makes_a_prefix(tmp_path: Path) -> None:
     assert manifest.state == "prefix"
     assert manifest.cut_ns == 60
     assert "w0-000000.chunk at byte" in manifest.trouble[0]
+
+
+def long_run(tmp_path: Path) -> RunDirectory:
+    run = new_run(tmp_path)
+    records: list[Record] = []
+    for number in range(500):
+        records += [invoke(2 * number, process=number)]
+        records += [complete(2 * number + 1, 2 * number, process=number)]
+    write(run, records, chunk_bytes=4096, reserve_bytes=0)
+    assert len(list(run.chunks.glob("*.chunk"))) > 3
+    return run
+
+
+def test_chunks_behind_damage_are_kept_and_no_later_command_takes_them_away(tmp_path: Path) -> None:
+    run = long_run(tmp_path)
+    damaged = run.chunks / "w0-000001.chunk"
+    content = bytearray(damaged.read_bytes())
+    content[700] ^= 4
+    damaged.write_bytes(content)
+    before = {path.name: path.read_bytes() for path in run.chunks.glob("*.chunk")}
+    manifest = seal(run, partition_of=None)
+
+    assert manifest.state == "prefix"
+    assert any("kept in unread/" in sentence for sentence in manifest.trouble)
+    assert seal(run, partition_of=None) == manifest
+    assert not run.chunks.exists()
+    assert {path.name: path.read_bytes() for path in run.unread.glob("*.chunk")} == before
+
+
+def test_a_sealer_that_died_before_it_put_damaged_chunks_away_takes_none_with_it(
+    tmp_path: Path,
+) -> None:
+    run = long_run(tmp_path)
+    (run.chunks / "w0-000001.chunk").unlink()
+    seal(run, partition_of=None)
+    run.unread.rename(run.chunks)
+
+    seal(run, partition_of=None)
+    assert (run.unread / "w0-000002.chunk").is_file()
+
+
+def test_a_chunk_that_the_system_refuses_to_open_seals_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = long_run(tmp_path)
+
+    def refuse(path: Path, *sizes: int) -> BinaryIO:
+        if path.name == "w0-000002.chunk":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return files.open_regular(path, *sizes)
+
+    monkeypatch.setattr("harness.history.scan.open_regular", refuse)
+    with pytest.raises(HarnessError, match=r"w0-000002\.chunk: Too many open files.*are kept"):
+        seal(run, partition_of=None)
+    monkeypatch.undo()
+    assert seal(run, partition_of=None).state == "sealed"
 
 
 @pytest.mark.parametrize(
