@@ -6,7 +6,7 @@ holds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from harness.history import files
 from harness.history.evidence import require_checksum
 from harness.history.files import open_regular, regular
 from harness.history.layout import KEYS, KEYS_FILE, table_names, table_path, table_schema
-from harness.history.page_headers import Contradiction, require_agreement
+from harness.history.page_headers import Contradiction, RepeatedTexts, require_agreement
 from harness.history.schema import without_later, without_values
 from harness.run.directory import RunDirectory
 
@@ -210,25 +210,45 @@ def require_plausible(path: Path, *, rows_per_byte: float = ROWS_PER_BYTE) -> pa
     columns = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
     values = max((sum(c.num_values for c in chunks) for chunks in columns), default=0)
     whole = sum(c.total_uncompressed_size for chunks in columns for c in chunks)
-    for what, claimed, most in (
-        ("rows", rows, max(ROWS_ALWAYS, int(rows_per_byte * size))),
-        ("values in a column", values, max(VALUES_ALWAYS, VALUES_PER_BYTE * size)),
-        (
-            "bytes once decompressed",
-            whole,
-            max(UNCOMPRESSED_ALWAYS_BYTES, UNCOMPRESSED_PER_BYTE * size),
-        ),
-    ):
-        if not 0 <= claimed <= most:
-            reason = f"expected at most {most:,} {what} in a file of its size, found {claimed:,}"
-            raise MalformedHistory(str(path), "", reason)
+    most_bytes = max(UNCOMPRESSED_ALWAYS_BYTES, UNCOMPRESSED_PER_BYTE * size)
+    _require_most(path, "rows", rows, max(ROWS_ALWAYS, int(rows_per_byte * size)))
+    _require_most(path, "values in a column", values, max(VALUES_ALWAYS, VALUES_PER_BYTE * size))
+    _require_most(path, "bytes once decompressed", whole, most_bytes)
     try:
         with open_regular(path) as content:
-            require_agreement(content, metadata, size)
-    except (Contradiction, OSError) as error:
+            repeated = require_agreement(content, metadata, size)
+        # What can't be too much need not be counted: of a column with few names, that is.
+        if sum(texts.most_bytes for texts in repeated) > most_bytes:
+            _require_most(
+                path, "bytes of texts", whole + _repeated_bytes(path, repeated), most_bytes
+            )
+    except (Contradiction, OSError, pa.ArrowException) as error:
         reason = f"expected pages as its footer tells of them, found {error}"
         raise MalformedHistory(str(path), "", reason) from error
     return found
+
+
+def _require_most(path: Path, what: str, claimed: int, most: int) -> None:
+    if not 0 <= claimed <= most:
+        reason = f"expected at most {most:,} {what} in a file of its size, found {claimed:,}"
+        raise MalformedHistory(str(path), "", reason)
+
+
+def _repeated_bytes(path: Path, repeated: Sequence[RepeatedTexts]) -> int:
+    """How many bytes the texts of these column chunks have once each row holds its own. They are
+    read as the file has them: each text once, and each row's place of it.
+    """
+    total = 0
+    paths = sorted({texts.path for texts in repeated})
+    with pq.ParquetFile(regular(path), read_dictionary=paths) as file:
+        for texts in repeated:
+            column = file.read_row_group(texts.group, columns=[texts.path]).column(0)
+            for piece in column.chunks:
+                while not pa.types.is_dictionary(piece.type):
+                    piece = piece.flatten()
+                lengths = pc.binary_length(piece.dictionary).cast(pa.int64())
+                total += pc.sum(lengths.take(piece.indices)).as_py() or 0
+    return total
 
 
 def read_key_names(run: RunDirectory, checksums: Mapping[str, str]) -> pa.Table:

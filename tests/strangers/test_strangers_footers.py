@@ -47,6 +47,42 @@ def test_a_text_that_unpacks_to_more_than_its_bytes_allow_is_refused(tmp_path: P
             require_plausible(path)
 
 
+@pytest.mark.parametrize("in_lists", [False, True])
+def test_a_text_that_stands_once_and_is_repeated_by_each_row_is_counted_each_time(
+    tmp_path: Path, in_lists: bool
+) -> None:
+    size_bytes = 1 << 20
+    # Of two texts a mean would say half.
+    texts = pa.array(["y" * size_bytes, "n"])
+    for rows, refused in ((50, False), (200, True)):
+        column: pa.Array = pa.DictionaryArray.from_arrays(np.arange(rows) // rows, texts)
+        if in_lists:
+            column = pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32), column)
+        path = tmp_path / f"{rows}.parquet"
+        with pq.ParquetWriter(
+            path, pa.schema([("x", column.type)]), compression="zstd", write_statistics=False
+        ) as writer:
+            writer.write_table(pa.table({"x": column}))
+        assert path.stat().st_size < 10_000
+        if refused:
+            with pytest.raises(MalformedHistory, match="bytes of texts"):
+                require_plausible(path)
+        else:
+            require_plausible(path)
+
+
+def test_texts_that_begin_as_the_one_before_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "delta.parquet"
+    pq.write_table(
+        pa.table({"x": ["y" * 10_000] * 1000}),
+        path,
+        use_dictionary=False,
+        column_encoding={"x": "DELTA_BYTE_ARRAY"},
+    )
+    with pytest.raises(MalformedHistory, match="texts in encoding 7"):
+        require_plausible(path)
+
+
 def test_a_run_with_such_a_list_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
     run = sound_run(tmp_path / "20261122-060000-stranger-0001")
     load(run)
