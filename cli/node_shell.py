@@ -13,7 +13,7 @@ from cli.cleanup import known_as
 from cli.session import RunName, runs_option, say
 from harness.errors import PlanError, UsageError
 from harness.history.files import open_or_refuse
-from harness.run.directory import RunDirectory
+from harness.run.directory import RunDirectory, directory_mark
 from harness.text import inert, uncommanded_bytes
 from results.store.store import RunStore
 
@@ -40,7 +40,7 @@ def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int
     if provider == DOCKER:
         from clusters.providers.docker import container_shell as containers
 
-        return containers.shell(known_as(directory), node, command)
+        return containers.shell(known_as(directory), node, command, directory_mark(directory.root))
     if provider == PROCESS:
         from clusters.providers.process import process_shell as processes
 
@@ -81,13 +81,11 @@ def _from_container(run: RunDirectory, node: str, follow: bool) -> Iterator[byte
     from clusters.providers.docker import container_shell
     from clusters.providers.docker.daemon import NoDaemon
 
-    run_id = known_as(run)
+    run_id, ours = known_as(run), directory_mark(run.root)
     try:
-        return (
-            container_shell.log(run_id, node, follow=follow)
-            if container_shell.running(run_id, node)
-            else None
-        )
+        if not container_shell.running(run_id, node, ours):
+            return None
+        return container_shell.log(run_id, node, ours, follow=follow)
     except NoDaemon as error:
         say(f"the node's container was not looked at: {error}")
         return None

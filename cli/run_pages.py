@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 def refresh_index(store: RunStore) -> None:
     """Write the page. A disk that refuses costs the page alone."""
-    from results.report.run_index import RUNS_MAX, write_index
+    from results.report.run_index import INDEX, RUNS_MAX, write_index
 
     every = store.runs()
     shown = every[-RUNS_MAX:]
     try:
-        write_index(store.root, [_row(run) for run in shown], more=len(every) - len(shown))
+        more = len(every) - len(shown)
+        if write_index(store.root, [_row(run) for run in shown], more=more) is None:
+            say(f"no page over the runs was written: {store.root / INDEX} is not one of ours")
     except FiredrillError as error:
         say(f"no page over the runs was written: {error}")
 

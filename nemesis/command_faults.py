@@ -3,8 +3,8 @@
 ``inject`` and ``heal`` run on each target, by the provider, where its node runs. ``proof`` is the
 independent look: it succeeds while the fault is in force, and fails once it is gone. What a command
 does is not known, so such a fault shares its nodes with no other, and a target's exit breaks no
-promise. A guard on the machine runs ``heal`` by itself once the lease is over, or at once where it
-sees that the controller is gone.
+promise. A guard on the machine runs ``heal`` by itself once the fault's own lease is over, or once
+it sees that the controller is gone: its process, or on another machine the lease that it renews.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ SAID_CHARS = 160  # of a command's output, in a sentence
 # The shell found no such command, may not run it, or a signal ended it: no answer to the question.
 _NO_ANSWER = 126
 
-# The file is the lease: what removes it heals. The guard carries no mark of the run, by which it
-# would be killed with what else is left of the run, before it could heal.
+# The file is the lease: what removes it heals. It is made anew, so that nothing is written through
+# a link that another user of the machine laid there: its name can be foreseen. The guard carries no
+# mark of the run, by which it would be killed with what else is left of the run, before it heals.
 _GUARDED = """
 lease="${{TMPDIR:-/tmp}}/firedrill-fault-{token}"
-: > "$lease" || exit 125
+rm -f "$lease"
+(set -C; : > "$lease") || exit 125
 env -u FIREDRILL_DIRECTORY setsid sh -c '
 n=0
-while [ -e "$0" ] && [ "$n" -lt {lease_s} ] && kill -0 "${{FIREDRILL_CONTROLLER:-$$}}" 2>/dev/null
+while [ -e "$0" ] && [ "$n" -lt {lease_s} ] && kill -0 "${{FIREDRILL_CONTROLLER:-$$}}" 2>/dev/null \
+  && ! [ -e "${{FIREDRILL_LEASE_OVER:-$0.none}}" ]
 do sleep 1; n=$((n + 1)); done
 rm "$0" 2>/dev/null || exit 0
 '{heal} "$lease" > /dev/null 2>&1 < /dev/null &

@@ -460,7 +460,8 @@ class RunsCommands(Protocol):
         """Run ``command`` by ``sh`` in the work directory of ``node``; what it leaves running does
         not hold it up. ``FIREDRILL_NODE`` and ``FIREDRILL_WORK_DIR`` name the node and its
         directory, ``FIREDRILL_PID`` the process of its program (empty where none runs);
-        ``FIREDRILL_CONTROLLER`` the controller's, where that runs on the same machine. Raises
+        ``FIREDRILL_CONTROLLER`` the controller's, where that runs on the same machine, else
+        ``FIREDRILL_LEASE_OVER`` a file that is there once the controller renews no lease. Raises
         ``HarnessError`` where it can't be run, ``DeadlineExceeded`` past ``limit_s``.
         """
 

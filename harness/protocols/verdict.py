@@ -7,6 +7,7 @@ two analyses of one run are equal byte for byte.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.history.files import disk_failure, read_small, write_atomically
+from harness.history.files import disk_failure, read_small, sha256, write_atomically
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
 from harness.text import brackets, inert_json, key_twice
@@ -24,6 +25,7 @@ MAX_BRACKETS = 500_000
 """The limits of ``verdict.json``, which ``fitted`` keeps: its bytes, and its lists and objects, of
 which each takes tens of times its two brackets once it is read.
 """
+SEAL_BYTES = 1 << 10
 CUTS = ((16_384, 20_000), (4_096, 4_000), (1_000, 500), (400, 50), (100, 10))
 """Characters of each text and entries of each list and table that a verdict that is too large is
 cut to: the first pair with which it fits. 20,000 are the faults of a night, or a cycle that long.
@@ -336,7 +338,42 @@ def write_verdict(run: RunDirectory, verdict: Verdict) -> None:
         run.analysis.mkdir(exist_ok=True)
     except OSError as error:
         raise disk_failure("make", run.analysis, error, "the verdict is missing") from error
-    write_atomically(run.verdict, encode(verdict))
+    content = encode(verdict)
+    write_atomically(run.verdict, content)
+    write_atomically(run.verdict_seal, msgspec.json.encode(_seal(run, content)))
+
+
+class _Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """What ties a verdict to its run: the SHA-256 of the manifest's file and of the verdict's. In
+    a file of its own, since equal histories have equal verdicts, byte for byte.
+    """
+
+    manifest: str
+    verdict: str
+
+
+def _seal(run: RunDirectory, content: bytes) -> _Seal:
+    try:
+        manifest = sha256(run.manifest)
+    except OSError:  # a history that was only judged has none
+        manifest = ""
+    return _Seal(manifest=manifest, verdict=hashlib.sha256(content).hexdigest())
+
+
+def _require_own(run: RunDirectory, content: bytes) -> None:
+    """Raise ``MalformedHistory`` where ``content`` is not the verdict that was written of ``run``.
+    A verdict of a version that sealed none is believed.
+    """
+    try:
+        found = msgspec.json.decode(read_small(run.verdict_seal, SEAL_BYTES), type=_Seal)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = f"expected the sums of a verdict, found {error}"
+        raise MalformedHistory(str(run.verdict_seal), "", reason) from error
+    if found != _seal(run, content):
+        reason = "expected the verdict that was made of this run as it is, found another: check it"
+        raise MalformedHistory(str(run.verdict), "", reason)
 
 
 def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
@@ -357,4 +394,5 @@ def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
     if twice:
         reason = f"expected each key once in an object, found {twice[:80]!r} twice"
         raise MalformedHistory(str(run.verdict), "", reason)
+    _require_own(run, content)
     return found

@@ -216,6 +216,11 @@ class RunDirectory:
         return self.analysis / "verdict.json"
 
     @property
+    def verdict_seal(self) -> Path:
+        """The sums that tie the verdict to its run."""
+        return self.analysis / "verdict.seal.json"
+
+    @property
     def report(self) -> Path:
         """The report page."""
         return (self.output or self.root) / "report.html"

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import attrs
 
-from harness.history.files import write_atomically
+from harness.history.files import open_regular, write_atomically
 from results.report.html import MARKS, rendered
 
 INDEX = "index.html"
 RUNS_MAX = 500  # the newest
+TITLE = b"<title>firedrill: "
+HEAD_BYTES = 2048  # of a page, in which its title stands
 
 
 @attrs.frozen(kw_only=True)
@@ -36,14 +38,28 @@ class IndexRow:
         return known.get(self.outcome, "")
 
 
-def write_index(root: Path, rows: Sequence[IndexRow], more: int = 0) -> Path:
-    """Write the page about ``rows``, the oldest first, into ``root``; return its path. ``more``
-    older runs are not among them. Raises ``HarnessError``.
+def write_index(root: Path, rows: Sequence[IndexRow], more: int = 0) -> Path | None:
+    """Write the page about ``rows``, the oldest first, into ``root``; return its path, or ``None``
+    where a page of that name is there that is not ours, which stays as it is. ``more`` older
+    runs are not among them. Raises ``HarnessError``.
     """
     counts = Counter(row.outcome or row.state for row in rows)
     page = rendered(
         "index.html", rows=list(reversed(rows)), more=more, counts=sorted(counts.items())
     )
     path = root / INDEX
+    if not _is_ours(path):
+        return None
     write_atomically(path, page.encode("utf-8", "backslashreplace"))
     return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether ``path`` may be written: it is not there, or has such a page's title."""
+    try:
+        with open_regular(path) as page:
+            return TITLE in page.read(HEAD_BYTES)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False

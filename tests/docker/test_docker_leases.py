@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -12,7 +13,11 @@ from docker_runs import named, running
 
 from clusters.providers.docker.container import docker_name
 from clusters.providers.remote import fault_lease
+from harness.clock import RunClock
 from harness.protocols.cluster import LeasesFaults
+from harness.protocols.cluster_membership import Membership
+from harness.protocols.faults import Scene, Victims
+from nemesis.command_faults import command
 
 NEVER_S = 1000.0
 LIMIT_S = 20.0
@@ -72,6 +77,39 @@ def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_asks_hears_
     [told] = asyncio.run(story())
     assert told.startswith("n2: the controller was not heard of for 3 s")
     assert told.endswith("ended its cuts and losses")
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_fault_by_commands_of_the_plan_ends_with_the_lease_of_its_machine(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_lease, "LEASE_S", 3)
+    monkeypatch.setattr(fault_lease, "RENEW_S", NEVER_S)
+    run_id = named("command")
+    options = {"inject": "touch /run/broken", "heal": "rm -f /run/broken"}
+    fault = command().with_options({**options, "proof": "test -e /run/broken"}, None, "fault")
+
+    def is_broken() -> bool:
+        made = docker_daemon.exec_create(docker_name(run_id, "n1"), ["ls", "/run"])
+        return b"broken" in docker_daemon.exec_start(made["Id"])
+
+    async def story() -> None:
+        async with running(run_id, ("n1",)) as run:
+            await run.start_all()
+            clock = RunClock(asyncio.get_running_loop())
+            system: Any = None  # which such a fault does not ask
+            scene = Scene(
+                provider=run.provider,
+                system=system,
+                membership=Membership(run.cluster),
+                clock=clock,
+            )
+            await fault.inject(scene, Victims(nodes=("n1",), roles=(), draw=7))
+            assert await asyncio.to_thread(is_broken)
+            await until(lambda: not is_broken())
+
+    asyncio.run(story())
 
 
 @pytest.mark.docker

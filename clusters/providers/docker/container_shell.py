@@ -17,35 +17,42 @@ from typing import Any
 import docker
 from docker.utils.socket import STDERR, frames_iter
 
+from clusters.providers.docker import labels
 from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.daemon import connect, doing
 from clusters.providers.remote.program import LOG_KEPT_BYTES, LOG_LINK
 from harness.errors import UsageError
+from harness.run.directory import same_directory
 
 BLOCK_BYTES = 1 << 16
 LOG_SHOWN_BYTES = 2 * LOG_KEPT_BYTES  # all that a machine keeps of it
 PROMPT_SHELL = ("sh",)
 
 
-def running(run_id: str, node: str) -> bool:
-    """Whether the container of ``node`` runs. Raises ``NoDaemon`` and ``DaemonError``."""
-    return _running(connect(), docker_name(run_id, node))
+def running(run_id: str, node: str, ours: str) -> bool:
+    """Whether the container of ``node`` runs, of the run whose directory has the mark ``ours``
+    (``directory_mark``): anybody can write another run's identifier into a manifest. Raises
+    ``NoDaemon`` and ``DaemonError``.
+    """
+    return _running(connect(), docker_name(run_id, node), ours)
 
 
-def _running(client: docker.APIClient, name: str) -> bool:
+def _running(client: docker.APIClient, name: str, ours: str) -> bool:
     with doing(f"looking for container {name}", missing_is_fine=True):
-        return bool(client.inspect_container(name)["State"]["Running"])
+        found = client.inspect_container(name)
+        made_for = (found["Config"]["Labels"] or {}).get(labels.DIRECTORY, "")
+        return bool(found["State"]["Running"]) and (not made_for or same_directory(made_for, ours))
     return False
 
 
-def shell(run_id: str, node: str, argv: Sequence[str]) -> int:
+def shell(run_id: str, node: str, argv: Sequence[str], ours: str) -> int:
     """Run ``argv``, or a shell, in the container of ``node``; its exit code. The terminal is handed
     through where there is one. Blocks for as long as the user likes.
 
-    Raises ``UsageError`` where the container does not run.
+    Raises ``UsageError`` where no container of the run with the mark ``ours`` runs.
     """
     client, name = connect(), docker_name(run_id, node)
-    if not _running(client, name):
+    if not _running(client, name, ours):
         raise UsageError(f"node {node!r}: its container {name} does not run (see firedrill logs)")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with doing(f"running a command in {name}"):
@@ -62,14 +69,14 @@ def shell(run_id: str, node: str, argv: Sequence[str]) -> int:
     return int(code if code is not None else -1)
 
 
-def log(run_id: str, node: str, *, follow: bool) -> Iterator[bytes]:
+def log(run_id: str, node: str, ours: str, *, follow: bool) -> Iterator[bytes]:
     """The output of the program on ``node`` so far, as far as its machine keeps it, and with
     ``follow`` its output from now on.
 
     Raises as ``shell``.
     """
     client, name = connect(), docker_name(run_id, node)
-    if not _running(client, name):
+    if not _running(client, name, ours):
         raise UsageError(f"node {node!r}: its container {name} does not run")
     how = ["-F"] if follow else []
     with doing(f"reading the log of {name}"):

@@ -10,15 +10,20 @@ from pathlib import Path
 from clusters.providers.process import cleanup, procfs
 from clusters.providers.process.procfs import Identity
 from harness.errors import UsageError
+from harness.run.directory import directory_mark
 
 
 def running(state_dir: Path, node: str) -> Identity | None:
-    """The process of ``node`` of the run with the ``undo`` directory ``state_dir``, if it runs."""
+    """The process of ``node`` of the run with the ``undo`` directory ``state_dir``, if it runs and
+    carries the run's mark: the list there can name any process.
+    """
     owned = cleanup.read(state_dir)
     if owned is None or owned.boot != procfs.machine_boot():
         return None
     identity = owned.processes.get(node)
-    return identity if identity and procfs.find(identity) else None
+    if identity is None or procfs.find(identity) is None:
+        return None
+    return identity if procfs.is_marked(identity, directory_mark(state_dir.parent)) else None
 
 
 def shell(state_dir: Path, node: str, argv: Sequence[str]) -> int:

@@ -30,6 +30,9 @@ TURN_MAX_S = 2.0  # what a turn counts, however long it took: a crowded machine 
 OPEN_LIMIT_S = 10.0
 ASK_LIMIT_S = 3 * OPEN_LIMIT_S  # asked twice, one opened in between
 LAPSES_MAX = 20  # sentences that are kept of one machine
+LEASE_OVER = "/run/firedrill/lease-over"
+"""A file on the machine that is there while the lease is over: guards of faults that the watchdog
+does not know look at it."""
 
 # The newest watchdog is the one whose number stands in the file: one whose
 # session was lost is followed by another, and must not count down to its end. What it ended stands
@@ -39,7 +42,7 @@ import os, select, signal, subprocess, sys, time
 lease, end, turn, turn_max = map(float, sys.argv[1:5])
 chain = sys.argv[5]
 place = "/run/firedrill"
-mine, ended = place + "/watchdog", place + "/lapsed"
+mine, ended, over = place + "/watchdog", place + "/lapsed", place + "/lease-over"
 unwritten = []  # kinds of faults that were ended, while no file can be written
 os.makedirs(place, exist_ok=True)
 os.setsid() if os.getpgrp() != os.getpid() else None
@@ -89,7 +92,18 @@ def end_pauses():
             pass
     return bool(stopped)
 
+# Guards of faults that are not known here look at it.
+def mark(is_over):
+    try:
+        if is_over:
+            open(over, "w").close()
+        elif os.path.exists(over):
+            os.remove(over)
+    except OSError:
+        pass
+
 def end_faults():
+    mark(True)
     # The quickest first.
     kinds = {"stopped programs": end_pauses, "cuts and losses": end_rules, "delays": end_delays}
     gone = []
@@ -125,6 +139,7 @@ def mine_still():
     except OSError:
         return True
 
+mark(False)
 report("watching")
 tell()
 gone, seen, hears = 0.0, time.monotonic(), True
@@ -141,6 +156,7 @@ while True:
             break
         if said:
             gone = 0.0
+            mark(False)
             tell()
         if b"?" in said:
             if unwritten:
