@@ -217,6 +217,15 @@ class LockGrant(Fact, frozen=True, gc=False):
     limit_s: float = 0.0
 
 
+class EndRefused(Fact, frozen=True, gc=False):
+    """The primary of ``group`` was told that ``txn`` has ended, and may not act on that: its lease
+    is over for the moment.
+    """
+
+    group: str
+    txn: str
+
+
 class TransactionOver(Fact, frozen=True, gc=False):
     """The sender coordinates ``txn``, which has ended before its commit was asked for: because its
     client said so or is gone, or a step of it failed.

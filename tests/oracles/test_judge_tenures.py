@@ -8,27 +8,32 @@ import pytest
 
 from clusters.providers.sim.oracles.tenures import APART_S, TURNS, Tenures
 from clusters.reference.claims.claims_reader import ReferenceClaims
+from clusters.reference.node.declarations import PrimaryAnswer
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
+    Ack,
     Begin,
     ClientBody,
     ClientReply,
     ClientRequest,
     Commit,
     Failed,
+    Finish,
     Get,
     Ok,
     Put,
     ReplyBody,
     Rollback,
     Started,
+    TxnId,
     Value,
     encode,
 )
-from harness.protocols.claims import LockGrant, TransactionOver
+from harness.protocols.claims import EndRefused, LockGrant, TransactionOver
 
 KEY, NODE, LIMIT_S = b"k", "n1", 2.0
+TXN = TxnId(7, "n1~1", 1)
 
 
 def grant(txn: str, *, epoch: int = 1, limit_s: float = LIMIT_S) -> LockGrant:
@@ -83,6 +88,15 @@ def test_locks_of_a_transaction_that_its_coordinator_ended_go_at_once_on_the_sam
 
     assert said(NODE) == ["a holds locks of q still: n1 has ended it at 0.100 s"]
     assert said("n2") == []  # its message to n1 may be lost
+
+
+def test_a_primary_whose_lease_is_over_keeps_the_locks_until_their_time_is_over() -> None:
+    refused = Failed(codes.NOT_PRIMARY, "its lease has run out")
+    told = ReferenceClaims().declared(NODE, PrimaryAnswer(Finish(3, TXN, 0), refused))
+
+    assert EndRefused("p3", str(TXN)) in [fact for _, fact in told]
+    done = ReferenceClaims().declared(NODE, PrimaryAnswer(Finish(3, TXN, 0), Ack()))
+    assert not any(isinstance(fact, EndRefused) for _, fact in done)
 
 
 class Client:

@@ -90,6 +90,7 @@ from harness.protocols.claims import (
     Acknowledgement,
     Claim,
     Command,
+    EndRefused,
     Fact,
     Inspection,
     LeaseRenewal,
@@ -172,6 +173,7 @@ class ReferenceClaims:
             facts = (
                 self._of_transaction(event.body, event.answer),
                 self._ended(event.body, event.answer),
+                _end_refused(event.body, event.answer),
                 *_read_at_once(event.body, event.answer),
             )
             name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
@@ -593,6 +595,12 @@ def _read_at_once(body: PeerBody, answer: PeerAnswer) -> list[Fact]:
         return []
     group, txn = _group(body.partition), str(body.txn)
     return [SharedRead(group, txn, key) for key in dict.fromkeys(key for key, _ in body.steps)]
+
+
+def _end_refused(body: PeerBody, answer: PeerAnswer) -> Fact | None:
+    if isinstance(body, Finish) and isinstance(answer, Failed):
+        return EndRefused(_group(body.partition), str(body.txn))
+    return None
 
 
 def _recovered(event: Recovery) -> Fact:

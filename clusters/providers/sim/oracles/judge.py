@@ -33,6 +33,7 @@ from harness.protocols.claims import (
     CommitClaim,
     CommitLearnt,
     DiskReader,
+    EndRefused,
     Fact,
     Inspection,
     LeaderLog,
@@ -178,6 +179,8 @@ class Judge:
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.locked(fact))
             late = self._tenures.granted(true_loop().true_time(), node, fact)
             self._conclude(Claim.LOCK_LET_GO, node, message, late)
+        elif isinstance(fact, EndRefused):
+            self._tenures.ended(fact.group, fact.txn)
         elif isinstance(fact, TransactionOver):
             self._tenures.over(true_loop().true_time(), node, fact)
         elif isinstance(fact, SharedRead):
