@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import random
 import resource
 import sys
@@ -75,13 +76,15 @@ def main() -> None:
     print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         with timed("generate and write"):
-            columns = simulate(options.txns, options.lag, clients=options.clients, hot=options.hot)
-            history = pa.table(columns[0]), pa.table(columns[1])
-            blocks = [history] * options.copies
-            if options.planted:
-                blocks.insert(options.copies - 1, tuple(map(pa.table, planted())))
-            del columns
-            source = write(Path(scratch), blocks, options.splits)
+            # By a process of its own, or the peak of this one would be that of the generator.
+            maker = multiprocessing.get_context("spawn").Process(
+                target=made, args=(Path(scratch), options)
+            )
+            maker.start()
+            maker.join()
+            if maker.exitcode:
+                sys.exit("the history could not be made")
+            source = source_in(Path(scratch), options.splits)
         baseline = None
         if not options.large:
             with timed("baseline: read, compare elements") as baseline:
@@ -102,6 +105,23 @@ def main() -> None:
         print(f"  {name}: {anomaly.count}, steps of the cycles shown: {steps}")
     if options.planted and (missed := EXPECTED - {n for n, a in found.items() if a.examples}):
         sys.exit(f"planted and not shown: {', '.join(sorted(missed))}")
+
+
+def made(directory: Path, options: argparse.Namespace) -> None:
+    """Write the history that ``options`` describe into ``directory``."""
+    columns = simulate(options.txns, options.lag, clients=options.clients, hot=options.hot)
+    history = pa.table(columns[0]), pa.table(columns[1])
+    del columns
+    blocks = [history] * options.copies
+    if options.planted:
+        blocks.insert(options.copies - 1, tuple(map(pa.table, planted())))
+    write(directory, blocks, options.splits)
+
+
+def source_in(directory: Path, splits: int) -> Source:
+    """The history in ``directory``."""
+    files = tuple(directory / f"micro_ops-{number:04}.parquet" for number in range(splits))
+    return Source.of_files(directory / "transactions.parquet", files)
 
 
 def analysis_of(source: Source, executor: str) -> Verdict:
@@ -181,9 +201,9 @@ def timed(what: str) -> Iterator[list[float]]:
     sys.stdout.flush()
 
 
-def write(directory: Path, blocks: Sequence[tuple[pa.Table, pa.Table]], splits: int) -> Source:
-    """``blocks`` one after the other as sealed files: serial effects, each somewhere within its
-    interval.
+def write(directory: Path, blocks: Sequence[tuple[pa.Table, pa.Table]], splits: int) -> None:
+    """Write ``blocks`` one after the other as sealed files: serial effects, each somewhere within
+    its interval.
     """
     ready = {id(block): by_invocation(*block) for block in blocks}
     path = directory / "transactions.parquet"
@@ -206,7 +226,6 @@ def write(directory: Path, blocks: Sequence[tuple[pa.Table, pa.Table]], splits: 
                     rows.filter(pa.array(split == number)), row_group_size=BATCH_ROWS
                 )
             at = at.after(transactions)
-    return Source.of_files(path, tuple(files))
 
 
 @attrs.frozen(kw_only=True)
