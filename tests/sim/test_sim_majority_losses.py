@@ -77,9 +77,9 @@ def test_large_values_are_sent_in_few_pieces() -> None:
     ]
 
     assert len(sizes) >= 5
-    assert all(piece * majority_losses.PIECES_A_VALUE >= value for value, piece in sizes)
     # Seed 7807 sent values of 20,000 bytes in pieces of 1,000: a copy took 23 s to catch up.
-    assert (20_000, 5_000) in sizes
+    assert all(piece * majority_losses.PIECES_A_VALUE >= value for value, piece in sizes)
+    assert max(value for value, _ in sizes) >= 10_000
 
 
 def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
