@@ -91,12 +91,10 @@ def _asked(
     """Yield the parts of the time without an acknowledgement in which clients asked all the while:
     a try was open, or the next one followed within a share of what is allowed.
     """
-    inside = (tries.ended > start_ns) & (tries.begun < end_ns)
-    begun, ended = tries.begun[inside], tries.ended[inside]
-    order = np.argsort(begun, kind="stable")
-    begun = np.maximum(begun[order], start_ns)
+    begun, ended = tries.open_within(start_ns, end_ns)
+    begun = np.maximum(begun, start_ns)
     # Counted in steps, a try may have ended before it began.
-    until = np.maximum.accumulate(np.minimum(np.maximum(ended[order], begun), end_ns))
+    until = np.maximum.accumulate(np.minimum(np.maximum(ended, begun), end_ns))
     # Without a client that asks no store can acknowledge.
     breaks = np.flatnonzero(begun[1:] - until[:-1] > UNASKED_SHARE * allowed_ns) + 1
     cuts = [0, *breaks.tolist(), len(begun)]

@@ -374,11 +374,8 @@ def _failed(
 
 
 def _tries(acks: tuple[Ints, Ints], begun: Ints, ended: Ints) -> Tries:
-    return Tries(
-        begun=np.concatenate([acks[0], begun]),
-        ended=np.concatenate([acks[1], ended]),
-        acks=np.unique(acks[1]),
-    )
+    begins, ends = np.concatenate([acks[0], begun]), np.concatenate([acks[1], ended])
+    return Tries.of(begins, ends, np.unique(acks[1]))
 
 
 def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Broken:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 import numpy as np
 
 from checkers.engine.arrays import Bools
-from checkers.limits.served import Broken, Figure, Served, Stretch, Untested
+from checkers.limits.served import Broken, Figure, Served, Stretch, Untested, open_in
 from harness.protocols.checker import EXAMPLES_MAX
 from harness.protocols.models import INDEFINITE, P99
 from harness.text import seconds
@@ -74,18 +73,20 @@ def indefinite_share(got: Served, stretches: tuple[Stretch, ...], allowed: float
     return attrs.evolve(figure, broken=(one,))
 
 
-def _within(got: Served, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN401 (a mask)
+def _within(got: Served, stretches: Sequence[Stretch]) -> Bools:
     """Which transactions were wanted and not over at some time of one of ``stretches``: what a
     fault delays may end long after it.
     """
-    inside = np.zeros(len(got.ended), dtype=bool)
-    for stretch in stretches:
-        inside |= (got.ended >= stretch.start_ns) & (got.intended <= stretch.end_ns)
-    return inside
+    return open_in(got.intended, got.ended, [(s.start_ns, s.end_ns) for s in stretches])
 
 
 def _fullest(got: Served, stretches: Sequence[Stretch], guilty: Bools) -> Stretch:
     """The one of ``stretches`` in which most of the ``guilty`` transactions were open; of several
     the first.
     """
-    return max(stretches, key=lambda s: int((_within(got, (s,)) & guilty).sum()))
+    begun, ended = np.sort(got.intended[guilty]), np.sort(got.ended[guilty])
+    starts = np.asarray([stretch.start_ns for stretch in stretches])
+    ends = np.asarray([stretch.end_ns for stretch in stretches])
+    # All that had begun by its end, without those that were over before its start.
+    counts = np.searchsorted(begun, ends, side="right") - np.searchsorted(ended, starts)
+    return stretches[int(np.argmax(counts))]

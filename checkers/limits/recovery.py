@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkers.engine.arrays import Ints
+from checkers.engine.spans import FOREVER_NS
 from checkers.limits.served import (
     Broken,
     Figure,
@@ -112,12 +113,19 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
     if not faults:
         raise Untested("no fault came into force")
     tested, unmeasured = list[_Tested](), Counter[_Unmeasured]()
+    others = _Others.of(served)
     calms = calms_before(served.faults, served.drive.start_ns, served.drive.end_ns)
     for fault in faults:
         if fault.healed_ns is None:
             unmeasured[_Unmeasured.UNHEALED] += 1
             continue
-        heal = _heal(served, fault, fault.healed_ns, calms.get(fault.fault), allowed_ns)
+        heal = _Heal(
+            fault=fault,
+            before=calms.get(fault.fault),
+            healed_ns=fault.healed_ns,
+            due_ns=fault.healed_ns + allowed_ns,
+            calm_ns=others.calm_until(fault, fault.healed_ns),
+        )
         partitions = _partitions(served, heal)
         if heal.calm_ns < heal.due_ns and partitions.broken:
             # In the time that was left until another fault, none has broken anything.
@@ -146,32 +154,46 @@ def _faults(count: int) -> str:
     return f"{count} fault{'s' * (count != 1)}"
 
 
-def _heal(
-    served: Served, fault: FaultSpan, healed_ns: int, before: Period | None, allowed_ns: int
-) -> _Heal:
-    until_ns = served.drive.end_ns
-    for other in served.faults:
-        if other.fault == fault.fault:
-            continue
-        if other.begin_ns > healed_ns:
-            until_ns = min(until_ns, other.begin_ns)
-        elif other.healed_ns is None or other.healed_ns > healed_ns:
-            until_ns = healed_ns
-            break
-    return _Heal(
-        fault=fault,
-        before=before,
-        healed_ns=healed_ns,
-        due_ns=healed_ns + allowed_ns,
-        calm_ns=until_ns,
-    )
+@attrs.frozen(kw_only=True, eq=False)
+class _Others:
+    """For each of the faults, which are in the order of their begin, when others are in force.
+    ``healed`` are the two latest heals of each fault and all before it, each with its number.
+    """
+
+    over_ns: int
+    begins: Ints
+    healed: Sequence[tuple[tuple[int, int], tuple[int, int]]]
+
+    @classmethod
+    def of(cls, served: Served) -> _Others:
+        """Those of a drive."""
+        none, found = (-1, -1), list[tuple[tuple[int, int], tuple[int, int]]]()
+        first, second = none, none
+        for fault in served.faults:
+            healed_ns = FOREVER_NS if fault.healed_ns is None else fault.healed_ns
+            first, second, _ = sorted([first, second, (healed_ns, fault.fault)], reverse=True)
+            found.append((first, second))
+        return cls(
+            over_ns=served.drive.end_ns,
+            begins=np.array([fault.begin_ns for fault in served.faults], dtype=np.int64),
+            healed=found,
+        )
+
+    def calm_until(self, fault: FaultSpan, healed_ns: int) -> int:
+        """Until when none but ``fault`` is in force from ``healed_ns`` on."""
+        count = int(np.searchsorted(self.begins, healed_ns, side="right"))
+        for other_ns, number in self.healed[count - 1] if count else ():
+            if number != fault.fault and other_ns > healed_ns:
+                return healed_ns
+        next_ns = int(self.begins[count]) if count < len(self.begins) else self.over_ns
+        return min(self.over_ns, next_ns)
 
 
 def _rate_before(served: Served, calm: Period | None) -> _RateBefore | None:
     """Return the rate in ``calm``; ``None`` where too few were acknowledged to tell it."""
     if calm is None:
         return None
-    low, high = np.searchsorted(served.whole.acks, calm)
+    low, high = np.searchsorted(served.acknowledged[0], calm)
     count = int(high - low)
     per_ns = rate_before(count, calm[1] - calm[0], served.rate_per_s)
     return None if per_ns is None else _RateBefore(per_ns=per_ns, count=count, period=calm)
@@ -213,9 +235,13 @@ def _counts(
     that is kept in all of its ``PARTS``, and whether none of them has less than chance explains.
     Most are counted from an acknowledgement on.
     """
-    # What an open loop owed from before is a backlog, not the rate.
-    fresh = served.ok & (served.intended >= heal.healed_ns)
-    acks = np.sort(served.ended[fresh if served.rate_per_s is not None else served.ok])
+    acks, intended = served.acknowledged
+    low = int(np.searchsorted(acks, heal.healed_ns))
+    high = int(np.searchsorted(acks, heal.calm_ns, side="right"))
+    acks, intended = acks[low:high], intended[low:high]
+    if served.rate_per_s is not None:
+        # What an open loop owed from before is a backlog, not the rate.
+        acks = acks[intended >= heal.healed_ns]
     last_ns = heal.calm_ns - span_ns
     starts = np.unique(np.append(acks, [heal.healed_ns, heal.due_ns, last_ns]))
     starts = starts[(starts >= heal.healed_ns) & (starts <= last_ns)]
@@ -271,10 +297,14 @@ def _silent(tries: Mapping[int, Tries], heal: _Heal) -> Iterator[tuple[int, int,
     """
     for number, of in tries.items():
         # In whole steps: what may have ended within the time counts.
-        after = of.acks[of.acks >= heal.healed_ns - STEP_NS]
-        first_ns = min(int(after[0]) if len(after) else heal.calm_ns, heal.calm_ns)
-        vain = (of.begun - STEP_NS >= heal.healed_ns) & (of.ended < first_ns)
-        asked = int((vain & (of.ended <= heal.due_ns)).sum())
+        at = int(np.searchsorted(of.acks, heal.healed_ns - STEP_NS))
+        ack_ns = int(of.acks[at]) if at < len(of.acks) else None
+        first_ns = heal.calm_ns if ack_ns is None else min(ack_ns, heal.calm_ns)
+        low = int(np.searchsorted(of.begun, heal.healed_ns + STEP_NS))
+        # Counted in steps, a try may have ended a step before it began.
+        high = int(np.searchsorted(of.begun, first_ns + STEP_NS))
+        ended = of.ended[low:high]
+        asked = int(((ended < first_ns) & (ended <= heal.due_ns)).sum())
         if asked >= MIN_TRIES:
-            in_time = len(after) > 0 and int(after[0]) <= heal.due_ns
+            in_time = ack_ns is not None and ack_ns <= heal.due_ns
             yield number, asked, max(0, first_ns - heal.healed_ns), in_time

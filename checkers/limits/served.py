@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import INFO, OK, TYPES, Ints, codes, ints
+from checkers.engine.arrays import INFO, OK, TYPES, Bools, Ints, codes, ints
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.protocols.checker import Setting, Tables
@@ -104,19 +105,41 @@ class Untested(Exception):
     """A limit that this run could not test; the text says what was missing."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False)
 class Tries:
-    """The tries of one partition, or of the store as a whole: when each began and ended. ``acks``
-    are the ends of those that were acknowledged, ascending. Tries that took the same steps of time
-    count as one, since they look like the operations of a single transaction.
+    """The tries of one partition, or of the store as a whole, in the order of their begin: when
+    each began and ended. ``acks`` are the ends of those that were acknowledged, ascending. Tries
+    that took the same steps of time count as one, since they look like the operations of a single
+    transaction.
     """
 
     begun: Ints
     ended: Ints
     acks: Ints
 
+    @classmethod
+    def of(cls, begun: Ints, ended: Ints, acks: Ints) -> Tries:
+        """Those that began and ended so, in any order."""
+        order = np.argsort(begun, kind="stable")
+        return cls(begun=begun[order], ended=ended[order], acks=np.sort(acks))
 
-@attrs.frozen(kw_only=True)
+    @cached_property
+    def _latest(self) -> Ints:
+        """Of each try and all before it, the last end."""
+        return np.maximum.accumulate(self.ended)
+
+    def open_within(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
+        """Return begins and ends of those that began before ``end_ns`` and ended after
+        ``start_ns``, without a look at all of a night.
+        """
+        low = int(np.searchsorted(self._latest, start_ns, side="right"))
+        high = int(np.searchsorted(self.begun, end_ns))
+        begun, ended = self.begun[low:high], self.ended[low:high]
+        inside = ended > start_ns
+        return begun[inside], ended[inside]
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class Served:
     """The transactions without those that gave way to another, by column. ``by_partition`` is
     empty where partitions are not known; ``faults`` are all that were injected, in the order of
@@ -133,10 +156,17 @@ class Served:
     faults: Sequence[FaultSpan]
     rate_per_s: float | None
 
-    @property
+    @cached_property
     def whole(self) -> Tries:
         """All transactions."""
-        return Tries(begun=self.begun, ended=self.ended, acks=np.sort(self.ended[self.ok]))
+        return Tries.of(self.begun, self.ended, self.ended[self.ok])
+
+    @cached_property
+    def acknowledged(self) -> tuple[Ints, Ints]:
+        """The ends of those that were acknowledged, ascending, and when each was to begin."""
+        ended = self.ended[self.ok]
+        order = np.argsort(ended, kind="stable")
+        return ended[order], self.intended[self.ok][order]
 
     @property
     def ok(self) -> Any:  # noqa: ANN401 (a mask)
@@ -152,11 +182,20 @@ class Served:
         """Leave out the transactions that were open at some time of ``periods``; ``by_partition``
         stays whole.
         """
-        keep = np.ones(len(self.txn), dtype=bool)
-        for start_ns, end_ns in periods:
-            keep &= (self.ended < start_ns) | (self.begun > end_ns)
+        keep = ~open_in(self.begun, self.ended, periods)
         columns = ("txn", "intended", "begun", "ended", "type_")
         return attrs.evolve(self, **{name: getattr(self, name)[keep] for name in columns})
+
+
+def open_in(begun: Ints, ended: Ints, periods: Sequence[Period]) -> Bools:
+    """Tell what began by the end of one of ``periods`` and ended from its start on."""
+    if not periods:
+        return np.zeros(len(begun), dtype=np.bool_)
+    rows = np.asarray(sorted(periods), dtype=np.int64)
+    starts, latest = rows[:, 0], np.maximum.accumulate(rows[:, 1])
+    # Of all that start by its end the one that ends last decides.
+    before = np.searchsorted(starts, ended, side="right")
+    return np.asarray((before > 0) & (latest[np.maximum(before - 1, 0)] >= begun), dtype=np.bool_)
 
 
 def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Served:

@@ -21,6 +21,7 @@ from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageE
 from harness.history.files import write_atomically
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.faults import PlannedFault
+from harness.protocols.models import OF_CLAIMS
 from harness.protocols.verdict import read_verdict
 from harness.run.directory import RunDirectory
 from harness.scratch import scratch_directory
@@ -156,8 +157,9 @@ def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
         if name not in found:
             known = ", ".join(sorted(found))
             raise UsageError(f"--anomaly: expected one of {known} (got {name!r})")
-    # A node's exit or standstill has many causes: the anomalies of data are the failure.
-    return frozenset(wanted) or (found - CRASHES) or found
+    # A node's exit or standstill has many causes, and so has a message of the store's own that an
+    # oracle caught: what clients saw is the failure, as a checker of one's own finds it.
+    return frozenset(wanted) or found - CRASHES - OF_CLAIMS or found - CRASHES or found
 
 
 def shrink_into(best: Best, trials: Trials) -> None:

@@ -141,3 +141,15 @@ def test_what_tests_need_is_said_where_it_is_missing(
     assert execute(["new", "fault", "mine", "--into", str(tmp_path)]) == 0
 
     assert " -m pip install pytest\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_in_the_place_of_the_directory_is_a_mistake_of_the_user(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+
+    assert execute(["new", "fault", "mine", "--into", str(file / below)]) == 254
+    assert "--into: expected a directory (got " in capsys.readouterr().err
+    assert file.read_text() == "mine"

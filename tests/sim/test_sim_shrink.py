@@ -22,6 +22,7 @@ from harness.errors import UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import SEALED, write_manifest
 from harness.plan.plan import Plan, dumps, load
+from harness.protocols.models import OF_CLAIMS
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store.store import RunStore
@@ -156,6 +157,10 @@ def test_what_it_is_to_fail_with_is_what_it_failed_with(tmp_path: Path) -> None:
 
     assert asked(["lost-write", "G1a", "node-exit"]) == {"lost-write", "G1a"}
     assert asked(["liveness", "node-exit"]) == {"liveness", "node-exit"}
+    claim = min(OF_CLAIMS)
+    assert asked(["counter-of-ones-own", claim, "liveness"]) == {"counter-of-ones-own"}
+    assert asked([claim, "liveness"]) == {claim}
+    assert asked(["counter-of-ones-own", claim], (claim,)) == {claim}
     assert asked(["lost-write", "node-exit"], ("node-exit",)) == {"node-exit"}
     with pytest.raises(UsageError, match=r"expected one of G1a, lost-write \(got 'G0'\)"):
         asked(["lost-write", "G1a"], ("G0",))
