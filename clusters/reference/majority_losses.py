@@ -24,11 +24,6 @@ FIRST_S = (1.5, 3.0)
 APART_S = (3.5, 5.0)  # of two stories: nodes that were away are back by then
 SERVES_IN_S = 4.0  # beside detection and the reset's timeout
 LOST_S = 8.5  # longer than any of these together
-# A snapshot of large values is sent in so many pieces at most for each of them: copies that come
-# back have caught up, and a reset that was asked for is over, before the drive is.
-PIECES_A_VALUE = 4
-
-_PIECE, _VALUE = "system.tuning.piece_bytes", "system.padding_bytes"
 
 Row = dict[str, object]
 
@@ -65,9 +60,6 @@ def settings(
         "nemesis.schedule": schedule,
         "limits.quiesce_s": 30.0,
     }
-    if _PIECE in drawn:
-        least = int(str(drawn.get(_VALUE, 0))) // PIECES_A_VALUE
-        found[_PIECE] = max(int(str(drawn[_PIECE])), least)
     if workload == "list-append":
         # Partitions are asked apart: a transaction of several is refused for any of them.
         found |= {"workload.min_length": 1, "workload.max_length": draw.choice((1, 2, 3))}

@@ -69,19 +69,6 @@ def test_few_seeds_have_an_operator_who_resets_or_restarts_partitions() -> None:
         assert lost or text.startswith("RESTART")
 
 
-def test_large_values_are_sent_in_few_pieces() -> None:
-    sizes = [
-        (int(str(options["padding_bytes"])), int(str(options["tuning"]["piece_bytes"])))
-        for options in (plan.system.options for plan in plans("HA"))
-        if "padding_bytes" in options and "piece_bytes" in options.get("tuning", {})
-    ]
-
-    assert len(sizes) >= 5
-    # Seed 7807 sent values of 20,000 bytes in pieces of 1,000: a copy took 23 s to catch up.
-    assert all(piece * majority_losses.PIECES_A_VALUE >= value for value, piece in sizes)
-    assert max(value for value, _ in sizes) >= 10_000
-
-
 def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
     own = {"nemesis.schedule": [{"at_s": 1.0, "kind": "kill", "target": "one", "hold_s": 1.0}]}
 
