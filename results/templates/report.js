@@ -78,24 +78,46 @@
   const shapes = [...svg.querySelectorAll("text, use")]
     .filter((each) => Number(each.getAttribute("x")))
     .map((each) => [each, Number(each.getAttribute("x")), each.getAttribute("transform") || ""]);
+  // What stands left of the plot stays in sight: else a stretched one has no axis.
+  const view = svg.viewBox.baseVal;
+  const drawn = (name, attributes) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return element;
+  };
+  const axis = drawn("svg", { viewBox: `0 0 ${view.width} ${view.height}`, "aria-hidden": "true" });
+  const edge = data.left * view.width;
+  axis.append(drawn("rect", { class: "m-axis", width: edge, height: view.height }));
+  for (const [shape, x] of shapes) {
+    if (shape.tagName === "text" && x < edge) axis.append(shape.cloneNode(true));
+  }
+  const kept = make("div", "", "axis");
+  kept.append(axis);
+  kept.hidden = true;
+  figure.prepend(kept);
   let factor = 1;
   const stretch = (next) => {
-    if (factor === 1) svg.style.height = `${svg.getBoundingClientRect().height}px`;
+    if (factor === 1) {
+      const whole = svg.getBoundingClientRect();
+      svg.style.height = `${whole.height}px`;
+      kept.style.width = `${whole.width}px`;
+    }
+    kept.hidden = next === 1;
     if (next === 1) svg.style.height = "";
     svg.setAttribute("preserveAspectRatio", next === 1 ? "xMidYMid" : "none");
     svg.classList.toggle("stretched", next !== 1);
     layer.style.width = `${100 * next}%`;
     for (const [shape, x, own] of shapes) {
-      const kept = next === 1 ? "" : `translate(${x} 0) scale(${1 / next} 1) translate(${-x} 0) `;
-      shape.setAttribute("transform", kept + own);
+      const upright = next === 1 ? "" : `translate(${x} 0) scale(${1 / next} 1) translate(${-x} 0) `;
+      shape.setAttribute("transform", upright + own);
     }
   };
   const zoom = (to, share) => {
     const at = share === undefined ? 0.5 : share;
-    const kept = figure.scrollLeft + at * figure.clientWidth;
+    const pointed = figure.scrollLeft + at * figure.clientWidth;
     const next = Math.min(16, Math.max(1, to));
     stretch(next);
-    figure.scrollLeft = kept * next / factor - at * figure.clientWidth;
+    figure.scrollLeft = pointed * next / factor - at * figure.clientWidth;
     factor = next;
   };
   let pageWidth = innerWidth;

@@ -61,7 +61,7 @@ def test_the_policy_stops_nothing_of_the_report_and_everything_that_is_added(
     assert "<title>run</title>" not in changed
 
 
-HEIGHT = "document.querySelector('figure.time svg').getBoundingClientRect().height"
+HEIGHT = "document.querySelector('.layer svg').getBoundingClientRect().height"
 BAND = """(() => {
   const of = (name) => document.querySelector(name).getBoundingClientRect();
   const [band, layer] = [of(".band"), of(".layer")];
@@ -90,8 +90,11 @@ def test_a_limit_leads_to_its_window_in_the_plot_which_is_stretched_along_its_ti
         data = browser.run("JSON.parse(document.getElementById('plot-data').textContent)")
         zoomed = browser.run("document.querySelector('.layer').style.width")
         stretched = browser.run(HEIGHT)
+        named = browser.run("document.querySelector('.axis').textContent")
+        axis_px = browser.run("document.querySelector('.axis').getBoundingClientRect().left")
         browser.run("document.querySelector('[aria-label=\"show the whole run\"]').click()")
         again = browser.run(HEIGHT)
+        hidden = browser.run("document.querySelector('.axis').hidden")
 
     across = data["right"] - data["left"]
     spans = data["end"] - data["start"]
@@ -102,4 +105,7 @@ def test_a_limit_leads_to_its_window_in_the_plot_which_is_stretched_along_its_ti
     assert to_px - from_px > 200
     assert stretched == pytest.approx(whole, abs=1)
     assert again == pytest.approx(whole, abs=1)
+    assert "latency (ms)" in named
+    assert 0 <= axis_px < 100, "the names of the axes are out of sight"
+    assert hidden
     assert browser.errors == []
