@@ -73,7 +73,7 @@ def plan_command(
     given = overrides(flags)
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
-        found = look(chosen, store.root)
+        found = examined(chosen, store.root)
     if as_json:
         _print_json(found)
     else:
@@ -81,7 +81,7 @@ def plan_command(
     return _code(found.missing)
 
 
-def look(plan: Plan, runs: Path) -> Examined:
+def examined(plan: Plan, runs: Path) -> Examined:
     """Resolve ``plan`` and try what this machine can do for it. Raises ``UsageError`` for a plan
     that can be carried out nowhere.
     """

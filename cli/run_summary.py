@@ -12,7 +12,7 @@ from harness.run.directory import RunDirectory
 from results.store.run_entry import RunEntry, entry_of
 
 _UNJUDGED = {RUNNING: "not sealed", SEALED: "not judged", PREFIX: "not judged", "": "no history"}
-_TOLD_AS = {
+_ROW_NAMES = {
     "run": "run",
     "outcome": "outcome",
     "workload": "workload",
@@ -59,10 +59,10 @@ class Listed:
         state = self.entry.outcome or unjudged
         return f"{state}, {self.held}" if self.held else state
 
-    def told(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, Any]:
         """Return the run as ``firedrill runs --json`` prints it."""
-        told = {name: getattr(self.entry, field) for field, name in _TOLD_AS.items()}
-        return told | {"state": self.state, "held": self.held}
+        row = {name: getattr(self.entry, field) for field, name in _ROW_NAMES.items()}
+        return row | {"state": self.state, "held": self.held}
 
 
 def listed(run: RunDirectory, *, sized: bool = True) -> Listed:

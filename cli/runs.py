@@ -69,7 +69,7 @@ def runs(
         found = index.entries(query)
     rows = [Listed(entry=each, held=held_by(RunDirectory(store.root / each.run))) for each in found]
     if as_json:
-        told = msgspec.json.encode([row.told() for row in rows])
+        told = msgspec.json.encode([row.as_row() for row in rows])
         click.echo(inert_json(msgspec.json.format(told, indent=2)))
     else:
         _show(rows, store, some=bool(conditions))

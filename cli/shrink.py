@@ -11,7 +11,7 @@ import click
 
 from cli import quantities
 from cli.session import RunName, Session, runs_option
-from cli.shrinking.shrink_run import REAL_REPETITIONS, SHRUNK, failures, shrink_run, told
+from cli.shrinking.shrink_run import REAL_REPETITIONS, SHRUNK, differences, failures, shrink_run
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
@@ -88,7 +88,7 @@ def shrink(
         store=store,
         path=path,
     )
-    for line in told(found.plan, found.small, names):
+    for line in differences(found.plan, found.small, names):
         click.echo(line)
     click.echo(f"{found.trials} trials in {quantities.words(round(found.took_s))}; {found.counted}")
     click.echo(f"plan: {path}")

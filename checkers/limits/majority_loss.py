@@ -93,7 +93,7 @@ class MajorityLoss:
     faults: tuple[FaultSpan, ...]
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """How findings name it."""
         of = "" if self.left is None else f" of its {len(self.out) + len(self.left)} voters"
         return f"partition {self.partition} had lost {', '.join(self.out)}{of} by " + seconds(
@@ -281,7 +281,7 @@ def _late(loss: MajorityLoss, late: Ints, begun: Ints, ended: Ints, asked: int) 
     longest_ns = int((ended - begun).max())
     return Broken(
         name=REFUSAL,
-        text=f"late refusal: {loss.told}, and {len(late)} of {asked} requests to it alone were "
+        text=f"late refusal: {loss.in_words}, and {len(late)} of {asked} requests to it alone were "
         f"not refused in time, from {seconds(int(begun.min()))} to {seconds(int(ended.max()))}; "
         f"the slowest ended after {seconds(longest_ns)}",
         start_ns=int(begun.min()),
@@ -382,8 +382,8 @@ def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Broken:
     start_ns, end_ns = span
     return Broken(
         name=SERVICE,
-        text=f"late service: {loss.told}, and acknowledged no write from {seconds(start_ns)} to "
-        f"{seconds(end_ns)}, though clients asked and {_left(loss)}",
+        text=f"late service: {loss.in_words}, and acknowledged no write from {seconds(start_ns)} "
+        f"to {seconds(end_ns)}, though clients asked and {_left(loss)}",
         start_ns=start_ns,
         end_ns=end_ns,
         measured=(end_ns - start_ns) / NS_PER_S,

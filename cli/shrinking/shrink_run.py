@@ -120,7 +120,10 @@ class Best:
 
     def write(self, counted: str) -> None:
         """Write the plan; ``counted`` tells how often it failed. Raises ``HarnessError``."""
-        lines = [f"Shrunk from the run {self.run}.", *told(self.plan, self.small, self.names)]
+        lines = [
+            f"Shrunk from the run {self.run}.",
+            *differences(self.plan, self.small, self.names),
+        ]
         write_atomically(self.path, (head([*lines, counted]) + dumps(self.small)).encode())
         self.written = True
 
@@ -202,7 +205,7 @@ def counted_faults(plan: Plan) -> str:
     return "1 fault" if count == 1 else f"{count or 'no'} faults"
 
 
-def told(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
+def differences(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
     """Describe the result for ``plan``, in lines."""
     count, left = len(plan.nemesis.schedule), len(small.nemesis.schedule)
     fewer = f"{counted_faults(plan)} became {left}" if count else "there were no faults in its plan"

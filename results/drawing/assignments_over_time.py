@@ -44,7 +44,7 @@ class Placement:
     nodes: tuple[NodePlacement, ...]
 
     @property
-    def told(self) -> bool:
+    def known(self) -> bool:
         """Whether there is anything to draw."""
         return any(lane.most or lane.joined or lane.data for lane in self.nodes)
 

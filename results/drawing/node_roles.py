@@ -73,7 +73,7 @@ class RolesOverTime:
     role: str
 
     @property
-    def told(self) -> bool:
+    def known(self) -> bool:
         """Whether there is anything to draw."""
         return any(lane.most or lane.leads or lane.stretches for lane in self.nodes)
 

@@ -134,7 +134,7 @@ class Scene:
 
 
 @attrs.frozen
-class _Look:
+class _PointStyle:
     """How the points of one kind are drawn; ``front``: as large marks where they are few."""
 
     name: str
@@ -143,7 +143,7 @@ class _Look:
     front: bool = True
 
 
-CONFLICT = _Look("conflict", "+", "#8A949E")
+CONFLICT = _PointStyle("conflict", "+", "#8A949E")
 
 
 def latency_scale(scale: Scale) -> Scale:
@@ -166,11 +166,11 @@ def draw(scene: Scene) -> Picture:
         heights = [strip_in, *([BREACH_IN * (broken + 1)] if broken else []), 3.2, 2.0]
         if served:
             heights.append(partitions.height_in(served))
-        roles = scene.roles if scene.roles is not None and scene.roles.told else None
+        roles = scene.roles if scene.roles is not None and scene.roles.known else None
         if roles is not None:
             heights.append(role_lanes.height_in(roles))
         placed = scene.placement
-        placement = placed if placed is not None and placed.told else None
+        placement = placed if placed is not None and placed.known else None
         if placement is not None:
             heights.append(placement_lanes.height_in(placement))
         heights += [resources.HEIGHT_IN] * len(scene.resources)
@@ -383,8 +383,8 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
     conflicts = series.NO_OUTCOMES if scene.conflicts is None else scene.conflicts
     *by_type, refused = series.from_foot([*scene.operations.values(), conflicts])
     for kind, outcomes in zip(scene.operations, by_type, strict=True):
-        look = _Look(kind.value, MARKERS[kind], COLOURS[kind], front=kind is not OpType.OK)
-        notes += _points(axes, look, outcomes, per_s, rasterized=total > VECTOR_POINTS_MAX)
+        point = _PointStyle(kind.value, MARKERS[kind], COLOURS[kind], front=kind is not OpType.OK)
+        notes += _points(axes, point, outcomes, per_s, rasterized=total > VECTOR_POINTS_MAX)
     if refused.invoke_s.size:
         total += refused.invoke_s.size
         notes += _points(axes, CONFLICT, refused, per_s, rasterized=total > VECTOR_POINTS_MAX)
@@ -400,7 +400,7 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
 
 
 def _points(
-    axes: Axes, look: _Look, outcomes: Outcomes, per_s: float, *, rasterized: bool
+    axes: Axes, style: _PointStyle, outcomes: Outcomes, per_s: float, *, rasterized: bool
 ) -> list[str]:
     """Draw smaller and paler points where there are many, so that one type does not bury the
     others; return a note on omitted points.
@@ -408,22 +408,22 @@ def _points(
     size = outcomes.invoke_s.size
     every = max(1, -(-size // POINTS_MAX))
     few = size <= MARKS_MAX
-    large, small = (4.5, 2.4) if look.front else (2.6, 2.6)
+    large, small = (4.5, 2.4) if style.front else (2.6, 2.6)
     axes.plot(
         outcomes.invoke_s[::every],
         outcomes.latency_s[::every] * per_s,
-        look.marker,
-        color=look.colour,
+        style.marker,
+        color=style.colour,
         markersize=large if few else small,
-        markeredgewidth=(0.8 if few else 0.5) if look.front else 0.0,
+        markeredgewidth=(0.8 if few else 0.5) if style.front else 0.0,
         alpha=0.9 if few else 0.5,
-        label=f"{look.name} ({size:,})",
+        label=f"{style.name} ({size:,})",
         rasterized=rasterized,
-        zorder=3 if look.front and few else 2,
+        zorder=3 if style.front and few else 2,
     )
     if every == 1:
         return []
-    return [f"Of the {look.name} operations one in {every} is drawn; the lines count all."]
+    return [f"Of the {style.name} operations one in {every} is drawn; the lines count all."]
 
 
 def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:

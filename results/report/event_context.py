@@ -50,7 +50,7 @@ def counts(events: pa.Table) -> Counter[str]:
 
 
 def events(
-    material: RunData,
+    run_data: RunData,
     operations: Sequence[Mapping[str, Any]],
     at_ns: int | None = None,
     causes_ns: Collection[int] = (),
@@ -59,7 +59,7 @@ def events(
     partitions that they touch or in none in particular; around ``at_ns`` where there are none. Of
     ``causes_ns`` also the resets, and the starts that led to them, however long before.
     """
-    told = material.events
+    told = run_data.events
     if not operations and at_ns is None:
         return told.slice(0, 0)
     moments = [row["invoke_ns"] for row in operations] + [row["complete_ns"] for row in operations]

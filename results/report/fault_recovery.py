@@ -99,14 +99,14 @@ class Recovery:
     from_end_ns: int | None
 
 
-def recoveries(material: RunData) -> tuple[Recovery, ...]:
+def recoveries(run_data: RunData) -> tuple[Recovery, ...]:
     """Return the figures of each fault that began in the drive phase, in the order of their begin;
     nothing of a history without times.
     """
-    if not material.scale.timed:
+    if not run_data.scale.timed:
         return ()
-    asked = asked_rate(material.plan) if material.history.planned else None
-    return recoveries_in(material.manifest, material.transactions, material.faults, asked)
+    asked = asked_rate(run_data.plan) if run_data.history.planned else None
+    return recoveries_in(run_data.manifest, run_data.transactions, run_data.faults, asked)
 
 
 def recoveries_in(

@@ -47,16 +47,16 @@ class FaultRow:
     proofs: tuple[tuple[str, str], ...]
 
 
-def rows(material: RunData) -> tuple[FaultRow, ...]:
+def rows(run_data: RunData) -> tuple[FaultRow, ...]:
     """Return a row a fault, ``FAULTS_MAX`` at most. A fault was planned for an offset into the
     drive phase; faults count from 0 in the order of the schedule.
     """
-    drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
-    schedule = material.planned_faults
-    effects, besides = _effects(material), harness_actions.of_faults(material)
-    begun = {span.fault: span for span in fault_spans(material.faults)}
+    drive_ns = next((at for name, at in run_data.manifest.phases if name == "drive"), None)
+    schedule = run_data.planned_faults
+    effects, besides = _effects(run_data), harness_actions.of_faults(run_data)
+    begun = {span.fault: span for span in fault_spans(run_data.faults)}
     found = []
-    for row in material.faults[:FAULTS_MAX]:
+    for row in run_data.faults[:FAULTS_MAX]:
         number = row["fault"]
         planned_ns = None
         # A directory from elsewhere may hold another plan.
@@ -65,14 +65,14 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
         effect, done = effects.get(number), besides.get(number, "")
         span = begun.get(number)
         begun_ns = None if span is None else span.begin_ns
-        tell = seconds if material.scale.timed else _untimed
+        tell = seconds if run_data.scale.timed else _untimed
         found.append(_row(row, seconds(planned_ns), begun_ns, effect, done, tell))
     return tuple(found)
 
 
-def _effects(material: RunData) -> dict[int, FaultWindow]:
+def _effects(run_data: RunData) -> dict[int, FaultWindow]:
     """Return the verdict's figures of each fault that was injected, by its number."""
-    windows = material.verdict.availability.windows if material.verdict else None
+    windows = run_data.verdict.availability.windows if run_data.verdict else None
     return {window.fault: window for window in windows or ()}
 
 

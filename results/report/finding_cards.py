@@ -107,24 +107,24 @@ class Card:
     examples: tuple[Example, ...]
 
 
-def cards(material: RunData) -> tuple[Card, ...]:
+def cards(run_data: RunData) -> tuple[Card, ...]:
     """Return first the anomalies that decide the outcome, then those observed beside them;
     ``CARDS_MAX`` at most.
     """
-    verdict = material.verdict
+    verdict = run_data.verdict
     if verdict is None:
         return ()
     found = [(name, anomaly, True) for name, anomaly in plainest_first(verdict.anomalies)]
     found += [(name, anomaly, False) for name, anomaly in plainest_first(verdict.observed)]
     found = found[:CARDS_MAX]
     shown = [
-        (name, [_Shown.of(material, name, e, place) for place, e in enumerate(_examples(anomaly))])
+        (name, [_Shown.of(run_data, name, e, place) for place, e in enumerate(_examples(anomaly))])
         for name, anomaly, _ in found
     ]
     every = (each for _, these in shown for each in these)
     # For all examples together, since each call reads every split.
-    operations = material.operations(txn for each in every for txn in _some(each.txns))
-    board = _Board(material)
+    operations = run_data.operations(txn for each in every for txn in _some(each.txns))
+    board = _Board(run_data)
     return tuple(
         Card(
             name=name,
@@ -132,7 +132,7 @@ def cards(material: RunData) -> tuple[Card, ...]:
             count=anomaly.count,
             decides=decides,
             examples=tuple(
-                _example(material, each, operations, board.opened(place))
+                _example(run_data, each, operations, board.opened(place))
                 for place, each in enumerate(these)
             ),
         )
@@ -163,21 +163,21 @@ class _Shown:
     first: bool = False
 
     @classmethod
-    def of(cls, material: RunData, name: str, finding: Finding, place: int) -> _Shown:
+    def of(cls, run_data: RunData, name: str, finding: Finding, place: int) -> _Shown:
         # Only for the first example, which the page shows open: each key costs a read of its split.
-        missed = () if place else tuple(_missed(material, name, finding))
+        missed = () if place else tuple(_missed(run_data, name, finding))
         more = (txn for each in missed for txn in (each.writer, each.reader))
         txns = dict.fromkeys([*_some(finding.txns), *more]) if missed else finding.txns
         return cls(name=name, finding=finding, txns=tuple(txns), missed=missed, first=not place)
 
 
-def _missed(material: RunData, name: str, finding: Finding) -> Iterator[Missed]:
+def _missed(run_data: RunData, name: str, finding: Finding) -> Iterator[Missed]:
     """Yield the writes of accounts that a wrong balance missed."""
     # A lost write of a list tells its value; one of an account does not.
     if name not in (BANK_TOTAL, LOST_WRITE) or finding.value is not None:
         return iter(())
     reader = next(iter(finding.txns), None) if name == BANK_TOTAL else None
-    found = (material.missed(key, reader) for key in finding.keys[:ACCOUNTS_MAX])
+    found = (run_data.missed(key, reader) for key in finding.keys[:ACCOUNTS_MAX])
     return islice((missed for missed in found if missed), MISSED_MAX)
 
 
@@ -243,9 +243,9 @@ def _some(txns: tuple[int, ...]) -> tuple[int, ...]:
 class _Board:
     """Draws as long as there is room for drawings on the page."""
 
-    def __init__(self, material: RunData) -> None:
-        self._scale = material.scale
-        self._windows = material.windows()
+    def __init__(self, run_data: RunData) -> None:
+        self._scale = run_data.scale
+        self._windows = run_data.windows()
         self._left_bytes, self._kept_bytes = DRAWN_MAX_BYTES, 0
 
     def opened(self, place: int) -> _Board:
@@ -298,7 +298,7 @@ class _Board:
 
 
 def _example(
-    material: RunData,
+    run_data: RunData,
     given: _Shown,
     operations: Mapping[int, Mapping[str, Any]],
     board: _Board,
@@ -307,15 +307,15 @@ def _example(
     found = [operations[txn] for txn in dict.fromkeys(_some(given.txns)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     keys = frozenset(finding.keys)
-    telling = Telling(keys=keys, parts=_places(finding, keys, found), names=material.key_names)
+    telling = Telling(keys=keys, parts=_places(finding, keys, found), names=run_data.key_names)
     causes_ns = event_context.moments_of_resets(finding.explained_by)
-    near = event_context.events(material, found, finding.at_ns, causes_ns)
+    near = event_context.events(run_data, found, finding.at_ns, causes_ns)
     shown = event_context.rarest(near, EVENTS_MAX, causes_ns)
     events, _ = event_rows(shown, EVENTS_MAX)
-    text, steps = clauses(given.name, finding, partial(_key_name, material))
+    text, steps = clauses(given.name, finding, partial(_key_name, run_data))
     ring = board.cycle(finding, operations, telling)
     timeline = board.lanes(finding, found, shown, telling)
-    facts = chain(_named(finding, material), _facts(given, edges=not (steps or ring)))
+    facts = chain(_named(finding, run_data), _facts(given, edges=not (steps or ring)))
     return Example(
         text=text,
         clauses=_first(steps, CLAUSES_MAX, "{} more steps".format),
@@ -325,7 +325,7 @@ def _example(
             lambda more: ("and", f"{more} more"),
             unread=max(0, len(finding.details) - FACTS_MAX),
         ),
-        operations=tuple(_operation(row, telling, material.scale) for row in found),
+        operations=tuple(_operation(row, telling, run_data.scale) for row in found),
         operations_more=max(0, len(given.txns) - OPERATIONS_MAX),
         events=events,
         events_more=near.num_rows - len(events),
@@ -333,7 +333,7 @@ def _example(
         cycle=ring,
         lanes=timeline,
         quotes=_first(finding.log, QUOTES_MAX, "… and {} more lines".format),
-        keys=tuple(key_history.histories(material, finding.keys, given.txns, telling))
+        keys=tuple(key_history.histories(run_data, finding.keys, given.txns, telling))
         if given.first
         else (),
     )
@@ -362,15 +362,15 @@ def _places(
     return seen | parting(rows)
 
 
-def _key_name(material: RunData, key: int) -> str:
-    return inert(material.key_names[key]) if key in material.key_names else str(key)
+def _key_name(run_data: RunData, key: int) -> str:
+    return inert(run_data.key_names[key]) if key in run_data.key_names else str(key)
 
 
-def _named(finding: Finding, material: RunData) -> Iterator[tuple[str, str]]:
+def _named(finding: Finding, run_data: RunData) -> Iterator[tuple[str, str]]:
     """Yield the names of a finding's keys in their history, where those are no integers."""
-    for key in finding.keys if material.key_names else ():
-        if key in material.key_names:
-            yield f"key {key}", f"is {material.key_names[key]} in the file"
+    for key in finding.keys if run_data.key_names else ():
+        if key in run_data.key_names:
+            yield f"key {key}", f"is {run_data.key_names[key]} in the file"
 
 
 def _facts(given: _Shown, *, edges: bool) -> Iterator[tuple[str, str]]:

@@ -44,24 +44,24 @@ class HarnessActions:
     more: int = 0
 
 
-def harness_actions(material: RunData) -> HarnessActions:
+def harness_actions(run_data: RunData) -> HarnessActions:
     """Return the harness's own notes in the order of time, then those of its clients, the rarest
     first: a lost connection says less than a single event. Nothing of an imported history.
     """
-    if material.origin is not None:
+    if run_data.origin is not None:
         return HarnessActions()
-    notes = material.history.notes()
+    notes = run_data.history.notes()
     own = [_own(row) for row in notes.filter(pc.is_null(notes["process"])).to_pylist()]
     met = list(_met(notes.filter(pc.is_valid(notes["process"])).slice(0, NOTES_MAX)))
     rows = (*own[:OWN_MAX], *met[:MET_MAX])
     return HarnessActions(rows=rows, more=len(own) + len(met) - len(rows))
 
 
-def of_faults(material: RunData) -> dict[int, str]:
+def of_faults(run_data: RunData) -> dict[int, str]:
     """Return by a fault's number the harness's actions about it, with the time."""
-    if material.origin is not None:
+    if run_data.origin is not None:
         return {}
-    notes = material.history.notes()
+    notes = run_data.history.notes()
     told: dict[int, list[str]] = {}
     for row in notes.filter(pc.is_valid(notes["fault"])).to_pylist():
         text = f"{row['text']} (at {seconds(row['at_ns'])} s)"

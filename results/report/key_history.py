@@ -45,13 +45,13 @@ class KeyHistory:
 
 
 def histories(
-    material: RunData, keys: Collection[int], proof: Collection[int], telling: Telling
+    run_data: RunData, keys: Collection[int], proof: Collection[int], telling: Telling
 ) -> Iterator[KeyHistory]:
     """Yield the history of each of the first ``KEYS_MAX`` keys around the transactions ``proof``.
     Reads the split of each key.
     """
     for key in list(keys)[:KEYS_MAX]:
-        on_key = material.on_key(key)
+        on_key = run_data.on_key(key)
         places = [place for place, row in enumerate(on_key) if row["txn"] in proof]
         near = {
             place
@@ -64,7 +64,7 @@ def histories(
         yield KeyHistory(
             key=telling.key(key),
             count=len(on_key),
-            rows=tuple(_rows(on_key, sorted(shown), proof, telling, material.scale)),
+            rows=tuple(_rows(on_key, sorted(shown), proof, telling, run_data.scale)),
             more=len(on_key) - 1 - max(shown),
         )
 

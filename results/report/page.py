@@ -96,7 +96,7 @@ class Page:
     faults: tuple[FaultRow, ...]
     faults_more: int
     no_faults: str
-    doings: HarnessActions
+    actions: HarnessActions
     coverage: sections.Coverage | None
     recoveries: tuple[fault_recovery.RecoveryRow, ...]
     recoveries_more: int
@@ -117,32 +117,32 @@ class Page:
     commands: tuple[Command, ...]
 
 
-def page(material: RunData) -> Page:
-    """Return the page about ``material``; a picture that can't be drawn becomes a sentence in its
+def page(run_data: RunData) -> Page:
+    """Return the page about ``run_data``; a picture that can't be drawn becomes a sentence in its
     place.
     """
-    verdict, manifest = material.verdict, material.manifest
+    verdict, manifest = run_data.verdict, run_data.manifest
     outcome = verdict.outcome if verdict else None
-    picture, notes, figures = _picture(material)
+    picture, notes, figures = _picture(run_data)
     events, _ = finding_cards.event_rows(
-        event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX
+        event_context.rarest(run_data.events, EVENTS_MAX), EVENTS_MAX
     )
-    kinds = event_context.counts(material.events)
-    lines = material.plan_text.splitlines()
-    cards = finding_cards.cards(material)
-    recoveries = fault_recovery.recoveries(material)
+    kinds = event_context.counts(run_data.events)
+    lines = run_data.plan_text.splitlines()
+    cards = finding_cards.cards(run_data)
+    recoveries = fault_recovery.recoveries(run_data)
     log_rows, logs_more = sections.logs(verdict)
     return Page(
         run_id=manifest.run_id,
-        under_test=_under_test(material),
-        unit=material.scale.unit,
-        clock=_clock(material),
-        imported=material.origin is not None,
-        again="Run it again" if material.plan_text else "Judge it again",
+        under_test=_under_test(run_data),
+        unit=run_data.scale.unit,
+        clock=_clock(run_data),
+        imported=run_data.origin is not None,
+        again="Run it again" if run_data.plan_text else "Judge it again",
         outcome=outcome.value if outcome else "no verdict",
         mark=MARKS[outcome] if outcome else tabulate.DASH,
         meaning=outcome.meaning if outcome else UNJUDGED,
-        tested=_tested(material),
+        tested=_tested(run_data),
         reasons=banner(verdict) if verdict else (),
         model=verdict.model if verdict else "",
         ruled_out=verdict.not_ if verdict else (),
@@ -154,21 +154,21 @@ def page(material: RunData) -> Page:
         picture=picture,
         picture_notes=notes,
         plot_data=figures,
-        diagram=material.diagram,
-        latency=_latency(material),
-        faults=fault_rows.rows(material),
-        faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),
-        no_faults=_no_faults(material),
-        doings=harness_actions.harness_actions(material),
+        diagram=run_data.diagram,
+        latency=_latency(run_data),
+        faults=fault_rows.rows(run_data),
+        faults_more=max(0, len(run_data.faults) - fault_rows.FAULTS_MAX),
+        no_faults=_no_faults(run_data),
+        actions=harness_actions.harness_actions(run_data),
         coverage=sections.coverage(verdict),
         recoveries=fault_recovery.recovery_rows(recoveries),
         recoveries_more=max(0, len(recoveries) - fault_recovery.RECOVERIES_MAX),
         availability=fault_recovery.availability(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
-        events_more=material.events.num_rows - len(events),
+        events_more=run_data.events.num_rows - len(events),
         event_kinds=tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
-        nodes=material.nodes,
+        nodes=run_data.nodes,
         no_nodes="Nothing was collected from them.",
         logs=log_rows,
         logs_more=logs_more,
@@ -177,7 +177,7 @@ def page(material: RunData) -> Page:
         plan_more=max(0, len(lines) - PLAN_LINES_MAX),
         versions=_pairs("Versions", manifest.versions),
         machine=_pairs("Machine", manifest.machine),
-        commands=_commands(material),
+        commands=_commands(run_data),
     )
 
 
@@ -204,9 +204,9 @@ def banner(verdict: Verdict) -> tuple[str, ...]:
     return (*islice(found, REASONS_MAX), *rest)
 
 
-def _no_faults(material: RunData) -> str:
+def _no_faults(run_data: RunData) -> str:
     """Say why no fault is on the page, where none is."""
-    planned = len(material.planned_faults)
+    planned = len(run_data.planned_faults)
     if not planned:
         return "No faults were planned."
     which = "the fault that was" if planned == 1 else f"any of the {planned} faults that were"
@@ -217,10 +217,10 @@ def _named_anomalies(verdict: Verdict | None) -> int:
     return len(verdict.anomalies) + len(verdict.observed) if verdict else 0
 
 
-def _under_test(material: RunData) -> str:
+def _under_test(run_data: RunData) -> str:
     """Return the tested software: the versions and content hashes that the system reported."""
-    system = material.manifest.declaration.system
-    told = sorted(material.manifest.versions.items())
+    system = run_data.manifest.declaration.system
+    told = sorted(run_data.manifest.versions.items())
     return ", ".join(f"{name} {_shorter(text)}" for name, text in told if name.startswith(system))
 
 
@@ -230,33 +230,33 @@ def _shorter(version: str) -> str:
     return version[:HASH_CHARS] if hashed else version
 
 
-def _tested(material: RunData) -> tuple[str, ...]:
+def _tested(run_data: RunData) -> tuple[str, ...]:
     """Describe the test in two lines: the system and its environment, and the amount of work."""
-    if material.origin is not None:
-        return _imported(material, material.origin), _happened(material)
-    plan, manifest = material.plan, material.manifest
+    if run_data.origin is not None:
+        return _imported(run_data, run_data.origin), _happened(run_data)
+    plan, manifest = run_data.plan, run_data.manifest
     cluster, drive = _table(plan, "cluster"), _table(plan, "drive")
     declared = manifest.declaration
     promised = ", ".join(_promises(declared)) or "nothing"
-    where = f"{cluster.get('nodes', len(material.nodes))} nodes ({cluster.get('provider', '?')})"
+    where = f"{cluster.get('nodes', len(run_data.nodes))} nodes ({cluster.get('provider', '?')})"
     load = f"{drive.get('concurrency', '?')} clients for {_plain(drive.get('duration_s'))} s"
-    load += _rate(material, drive)
+    load += _rate(run_data, drive)
     begun = begun_at(manifest.run_id)
     when = "" if begun is None else f" on {begun:%Y-%m-%d at %H:%M} UTC"
     first = (
         f"{manifest.workload} against {declared.system} in mode {declared.mode}, which promises"
         f" {promised}: {where}, {load}, seed {plan.get('seed', '?')}{when}."
     )
-    return first, f"{_happened(material)} {_broken(material)}"
+    return first, f"{_happened(run_data)} {_broken(run_data)}"
 
 
-def _rate(material: RunData, drive: dict[str, Any]) -> str:
+def _rate(run_data: RunData, drive: dict[str, Any]) -> str:
     """Tell what load an open loop was asked for, and what it came to."""
-    asked, marks = drive.get("rate_per_s"), dict(material.manifest.phases)
+    asked, marks = drive.get("rate_per_s"), dict(run_data.manifest.phases)
     if not isinstance(asked, int | float) or not {"drive", "heal"} <= marks.keys():
         return ""
     start_ns, end_ns = marks["drive"], marks["heal"]
-    invoked = material.transactions["invoke_ns"]
+    invoked = run_data.transactions["invoke_ns"]
     inside = pc.and_(pc.greater_equal(invoked, start_ns), pc.less(invoked, end_ns))
     begun = (pc.sum(inside).as_py() or 0) * NS_PER_S / max(1, end_ns - start_ns)
     began = f"{begun:,.0f}" if begun >= 1000 else f"{begun:.4g}"
@@ -276,11 +276,11 @@ def _plain(number: object) -> str:
     return f"{number:g}" if isinstance(number, int | float) else "?"
 
 
-def _clock(material: RunData) -> str:
+def _clock(run_data: RunData) -> str:
     """Describe the times on the page."""
-    if not material.scale.timed:
+    if not run_data.scale.timed:
         return "Places are indices of the imported history, whose times are missing or go back."
-    if material.origin is not None:
+    if run_data.origin is not None:
         return "Times are the imported history's own, moved apart by nanoseconds where they tie."
     return (
         "Times are seconds since the run began, on the controller's monotonic clock. Times of store"
@@ -288,7 +288,7 @@ def _clock(material: RunData) -> str:
     )
 
 
-def _imported(material: RunData, origin: Origin) -> str:
+def _imported(run_data: RunData, origin: Origin) -> str:
     """Describe a history that was recorded elsewhere."""
     rest = [f"{origin.incomplete:,} of them without a completion"] if origin.incomplete else []
     rest += (
@@ -298,75 +298,75 @@ def _imported(material: RunData, origin: Origin) -> str:
     times = (
         "" if origin.real_time else " Its times are missing or go back: what counts is the index."
     )
-    recorder = material.manifest.declaration.system.capitalize()
+    recorder = run_data.manifest.declaration.system.capitalize()
     return (
-        f"{material.manifest.workload}, recorded by {recorder} and imported from {origin.file}:"
-        f" {count}.{times}{_recorded(material)}"
+        f"{run_data.manifest.workload}, recorded by {recorder} and imported from {origin.file}:"
+        f" {count}.{times}{_recorded(run_data)}"
     )
 
 
-def _recorded(material: RunData) -> str:
+def _recorded(run_data: RunData) -> str:
     """Describe the actions of an imported history's nemesis."""
-    kinds = sorted(Counter(row["kind"] for row in material.faults).items())
+    kinds = sorted(Counter(row["kind"] for row in run_data.faults).items())
     named = ", ".join(f"{count} {kind}" for kind, count in kinds[:KINDS_SHOWN])
     more = ", ..." if len(kinds) > KINDS_SHOWN else ""
     return f" Its nemesis recorded {named}{more}; nobody proved the effects." if named else ""
 
 
-def _happened(material: RunData) -> str:
-    table, final = material.transactions, _final_reads(material)
+def _happened(run_data: RunData) -> str:
+    table, final = run_data.transactions, _final_reads(run_data)
     of_ok = f"{final:,} of them final reads" if final else ""
-    told = ends(material.manifest.declaration, table).text(ERRORS_SHOWN, of_ok)
+    told = ends(run_data.manifest.declaration, table).text(ERRORS_SHOWN, of_ok)
     return f"{table.num_rows:,} transactions: {told}."
 
 
-def _final_reads(material: RunData) -> int:
+def _final_reads(run_data: RunData) -> int:
     """Return the ok transactions from the phase of final reads on: they are no load, and no
     evidence of one.
     """
-    since_ns = dict(material.manifest.phases).get("final-reads")
+    since_ns = dict(run_data.manifest.phases).get("final-reads")
     if since_ns is None:
         return 0
-    late = pc.greater_equal(material.transactions["invoke_ns"], since_ns)
-    good = pc.equal(material.transactions["type"].cast("string"), OpType.OK.value)
+    late = pc.greater_equal(run_data.transactions["invoke_ns"], since_ns)
+    good = pc.equal(run_data.transactions["type"].cast("string"), OpType.OK.value)
     return int(pc.sum(pc.and_(late, good)).as_py() or 0)
 
 
-def _broken(material: RunData) -> str:
-    if not material.faults:
+def _broken(run_data: RunData) -> str:
+    if not run_data.faults:
         return "No faults were injected."
-    kinds = Counter(row["kind"] for row in material.faults)
+    kinds = Counter(row["kind"] for row in run_data.faults)
     named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    bad = [row for row in material.faults if row["state"] != FaultState.HEALED]
+    bad = [row for row in run_data.faults if row["state"] != FaultState.HEALED]
     proven = (
         "all proven effective and healed" if not bad else f"{len(bad)} not proven or not healed"
     )
-    count = len(material.faults)
+    count = len(run_data.faults)
     return f"{count} fault{'s' * (count != 1)} ({named}), {proven}."
 
 
 def _picture(
-    material: RunData,
+    run_data: RunData,
 ) -> tuple[Markup | None, tuple[str, ...], Markup | None]:
     """Return the plot, its notes and its figures for the page's script, or a note on why there is
     no plot: a broken one must never cost a verdict.
     """
-    if not material.scale.timed:
+    if not run_data.scale.timed:
         return None, ("The history tells no times: there is nothing to plot over them.",), None
     try:
-        gave_way = conflicts(material.manifest.declaration, material.transactions)
+        gave_way = conflicts(run_data.manifest.declaration, run_data.transactions)
         scene = plots.Scene(
-            operations=series.by_type(material.transactions, without=gave_way),
-            conflicts=series.chosen(material.transactions, gave_way),
-            faults=tuple(_windows(material)),
-            phases=tuple((name, at_ns / NS_PER_S) for name, at_ns in material.manifest.phases),
-            scale=material.scale,
-            since="the run began" if material.origin is None else "the history's own zero",
-            roles=_roles(material),
-            touches=material.touches(),
-            placement=_placement(material),
-            resources=resources.panels(material.usage),
-            breaches=tuple(_breaches(material.verdict)),
+            operations=series.by_type(run_data.transactions, without=gave_way),
+            conflicts=series.chosen(run_data.transactions, gave_way),
+            faults=tuple(_windows(run_data)),
+            phases=tuple((name, at_ns / NS_PER_S) for name, at_ns in run_data.manifest.phases),
+            scale=run_data.scale,
+            since="the run began" if run_data.origin is None else "the history's own zero",
+            roles=_roles(run_data),
+            touches=run_data.touches(),
+            placement=_placement(run_data),
+            resources=resources.panels(run_data.usage),
+            breaches=tuple(_breaches(run_data.verdict)),
         )
         drawn = plots.draw(scene)
         figures = plot_data.of(scene, drawn)
@@ -400,30 +400,30 @@ def _breach(name: str, start_ns: int, end_ns: int) -> plots.Breach:
     return plots.Breach(label=label, start_s=start_ns / NS_PER_S, end_s=end_ns / NS_PER_S)
 
 
-def _roles(material: RunData) -> RolesOverTime | None:
+def _roles(run_data: RunData) -> RolesOverTime | None:
     """Return the roles of the nodes of a run of ours."""
-    if material.origin is not None or not material.nodes:
+    if run_data.origin is not None or not run_data.nodes:
         return None
-    names = [node.name for node in material.nodes]
-    kinds = by_name(possible(material.manifest.arsenal))
-    return roles_over_time(material.events, material.faults, names, material.last_ns, kinds)
+    names = [node.name for node in run_data.nodes]
+    kinds = by_name(possible(run_data.manifest.arsenal))
+    return roles_over_time(run_data.events, run_data.faults, names, run_data.last_ns, kinds)
 
 
-def _placement(material: RunData) -> Placement | None:
+def _placement(run_data: RunData) -> Placement | None:
     """Return where data was in a run of ours, as far as its system told."""
-    if material.origin is not None or not material.nodes:
+    if run_data.origin is not None or not run_data.nodes:
         return None
-    tables = read_changes(material.run.root, material.manifest.checksums)
+    tables = read_changes(run_data.run.root, run_data.manifest.checksums)
     assignments, topology = tables["assignments"], tables["topology"]
-    names = [node.name for node in material.nodes]
+    names = [node.name for node in run_data.nodes]
     return placement_over_time(
-        assignments.to_pylist(), topology.to_pylist(), names, material.last_ns
+        assignments.to_pylist(), topology.to_pylist(), names, run_data.last_ns
     )
 
 
-def _windows(material: RunData) -> list[plots.FaultWindow]:
-    kinds = {row["fault"]: row["kind"] for row in material.faults}
-    steps = _steps(material)
+def _windows(run_data: RunData) -> list[plots.FaultWindow]:
+    kinds = {row["fault"]: row["kind"] for row in run_data.faults}
+    steps = _steps(run_data)
     return [
         plots.FaultWindow(
             number=window.number,
@@ -434,17 +434,17 @@ def _windows(material: RunData) -> list[plots.FaultWindow]:
             unsure=tuple((a / NS_PER_S, b / NS_PER_S) for a, b in window.unsure),
             steps=steps.get(window.number, ()),
         )
-        for window in material.windows()
+        for window in run_data.windows()
     ]
 
 
-def _steps(material: RunData) -> dict[int, tuple[plots.StepWindow, ...]]:
+def _steps(run_data: RunData) -> dict[int, tuple[plots.StepWindow, ...]]:
     """Return the steps of procedures by the number of their fault. A stage that was not reached
     ends with the fault.
     """
-    found, rows = {}, step_rows(material.events)
-    for span in fault_spans(material.faults):
-        end_ns = span.end_ns(material.last_ns)
+    found, rows = {}, step_rows(run_data.events)
+    for span in fault_spans(run_data.faults):
+        end_ns = span.end_ns(run_data.last_ns)
         steps = node_steps(rows, span.nodes, span.begin_ns, end_ns)
         if steps:
             found[span.fault] = tuple(_step_window(step, end_ns) for step in steps)
@@ -462,16 +462,16 @@ def _step_window(step: NodeStep, end_ns: int) -> plots.StepWindow:
     )
 
 
-def _latency(material: RunData) -> Grid | None:
-    if not material.scale.timed:
+def _latency(run_data: RunData) -> Grid | None:
+    if not run_data.scale.timed:
         return None
     rows = []
-    scale = plots.latency_scale(material.scale)
+    scale = plots.latency_scale(run_data.scale)
     per_s = NS_PER_S / scale.per_unit
-    gave_way = conflicts(material.manifest.declaration, material.transactions)
-    by_type = series.by_type(material.transactions, without=gave_way)
+    gave_way = conflicts(run_data.manifest.declaration, run_data.transactions)
+    by_type = series.by_type(run_data.transactions, without=gave_way)
     every = {kind.value: outcomes for kind, outcomes in by_type.items()}
-    every["conflict"] = series.chosen(material.transactions, gave_way)
+    every["conflict"] = series.chosen(run_data.transactions, gave_way)
     for kind, outcomes in every.items():
         found = series.overall(outcomes)
         if found:
@@ -485,7 +485,7 @@ def _latency(material: RunData) -> Grid | None:
         *(f"p{q * 100:g} ({scale.unit})" for q in series.QUANTILES),
         f"longest ({scale.unit})",
     )
-    title = "Latency" if material.origin else "Latency from the intended start"
+    title = "Latency" if run_data.origin else "Latency from the intended start"
     return Grid(title=title, columns=columns, rows=tuple(rows))
 
 
@@ -500,13 +500,13 @@ def _pairs(title: str, data: dict[str, Any]) -> Grid:
     return Grid(title=title, columns=("", ""), rows=rows)
 
 
-def _commands(material: RunData) -> tuple[Command, ...]:
+def _commands(run_data: RunData) -> tuple[Command, ...]:
     """Return the commands for the run directory's parent: the directory can be moved."""
-    name = material.manifest.run_id
+    name = run_data.manifest.run_id
     here = shlex.quote(name)
-    planned = bool(material.plan_text)
-    provider = str(_table(material.plan, "cluster").get("provider", "")) if planned else None
-    outcome = material.verdict.outcome if material.verdict else None
+    planned = bool(run_data.plan_text)
+    provider = str(_table(run_data.plan, "cluster").get("provider", "")) if planned else None
+    outcome = run_data.verdict.outcome if run_data.verdict else None
     again = Command(does="run its plan again", line=f"firedrill run {here}/plan.toml")
     return (
         *((again,) if planned else ()),

@@ -33,9 +33,9 @@ def write_report(run: RunDirectory) -> Path:
     be made of its content.
     """
     with _collector_paused():
-        material = gather(run)
+        run_data = gather(run)
         try:
-            encoded = _encoded(page(material))
+            encoded = _encoded(page(run_data))
         # Ours name the file and the reason already.
         except FiredrillError:
             raise

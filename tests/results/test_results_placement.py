@@ -80,7 +80,7 @@ def test_a_run_whose_store_tells_nothing_has_no_such_lanes() -> None:
     )
     nothing = placement_over_time([], [], ["a"], NS_PER_S)
 
-    assert not nothing.told
+    assert not nothing.known
     bare = plots.draw(scene).svg
     assert plots.draw(plots.attrs.evolve(scene, placement=nothing)).svg == bare
     told = plots.draw(plots.attrs.evolve(scene, placement=placed())).svg

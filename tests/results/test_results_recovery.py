@@ -25,29 +25,29 @@ TENTH_NS = NS_PER_S // 10
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+def run_data(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     root = tmp_path_factory.mktemp("recovery") / "run"
     return gather(build(root, duration_s=40.0, rate_per_s=60.0, breaks=BREAKS[:2]))
 
 
 @pytest.fixture(scope="module")
-def found(material: RunData) -> tuple[Recovery, ...]:
-    return recoveries(material)
+def found(run_data: RunData) -> tuple[Recovery, ...]:
+    return recoveries(run_data)
 
 
-def acknowledged(material: RunData, start_ns: int, end_ns: int) -> int:
-    rows = material.transactions.select(["type", "complete_ns"]).to_pylist()
+def acknowledged(run_data: RunData, start_ns: int, end_ns: int) -> int:
+    rows = run_data.transactions.select(["type", "complete_ns"]).to_pylist()
     return sum(r["type"] == "ok" and start_ns <= r["complete_ns"] < end_ns for r in rows)
 
 
 def test_each_stretch_counts_what_completed_in_it(
-    material: RunData, found: tuple[Recovery, ...]
+    run_data: RunData, found: tuple[Recovery, ...]
 ) -> None:
     assert [each.kind for each in found] == ["kill", "partition"]
     for each in found:
         for stretch in (each.before, each.during, each.after):
             assert stretch is not None
-            assert stretch.ok == acknowledged(material, stretch.start_ns, stretch.end_ns)
+            assert stretch.ok == acknowledged(run_data, stretch.start_ns, stretch.end_ns)
             assert stretch.end_ns - stretch.start_ns <= fault_recovery.AROUND_S * NS_PER_S
     first, second = found
     assert first.after is not None
@@ -57,7 +57,7 @@ def test_each_stretch_counts_what_completed_in_it(
 
 
 def test_the_rate_is_back_at_the_first_time_with_nine_tenths_of_it(
-    material: RunData, found: tuple[Recovery, ...]
+    run_data: RunData, found: tuple[Recovery, ...]
 ) -> None:
     for each in found:
         assert each.before is not None
@@ -67,27 +67,27 @@ def test_the_rate_is_back_at_the_first_time_with_nine_tenths_of_it(
         end_ns = each.during.end_ns
         assert each.from_end_ns is not None
         at_ns = end_ns
-        while acknowledged(material, at_ns, at_ns + window_ns) < wanted:
+        while acknowledged(run_data, at_ns, at_ns + window_ns) < wanted:
             at_ns += TENTH_NS
-        rows = material.transactions.select(["type", "complete_ns"]).to_pylist()
+        rows = run_data.transactions.select(["type", "complete_ns"]).to_pylist()
         later = [r["complete_ns"] for r in rows if r["type"] == "ok" and r["complete_ns"] >= at_ns]
         assert each.from_end_ns == min(later) - end_ns
 
 
 def test_what_an_open_loop_owed_from_before_the_heal_is_not_the_rate_again(
-    material: RunData, found: tuple[Recovery, ...]
+    run_data: RunData, found: tuple[Recovery, ...]
 ) -> None:
     first = found[0]
     healed_ns = first.during.end_ns
-    done = material.transactions["complete_ns"].to_numpy()
+    done = run_data.transactions["complete_ns"].to_numpy()
     owed = (done >= healed_ns) & (done < healed_ns + NS_PER_S)
-    intended = np.where(owed, healed_ns - 1, material.transactions["intended_ns"].to_numpy())
-    at = material.transactions.schema.get_field_index("intended_ns")
-    table = material.transactions.set_column(at, "intended_ns", pa.array(intended))
+    intended = np.where(owed, healed_ns - 1, run_data.transactions["intended_ns"].to_numpy())
+    at = run_data.transactions.schema.get_field_index("intended_ns")
+    table = run_data.transactions.set_column(at, "intended_ns", pa.array(intended))
     asked_per_s = first.before.ok_per_s if first.before else 0.0
 
     closed, opened = (
-        recoveries_in(material.manifest, table, material.faults, asked)[0]
+        recoveries_in(run_data.manifest, table, run_data.faults, asked)[0]
         for asked in (None, asked_per_s)
     )
 
@@ -103,12 +103,12 @@ def test_a_backlog_before_the_fault_is_not_the_rate_that_an_open_loop_has_to_com
 ) -> None:
     """Held against half of what was acknowledged before, the rate never fell."""
     run = build(tmp_path / "run", duration_s=40.0, rate_per_s=60.0, breaks=BREAKS[:1])
-    material = gather(run)
-    (first,) = recoveries(material)
+    run_data = gather(run)
+    (first,) = recoveries(run_data)
     assert first.before is not None
 
     (half,) = recoveries_in(
-        material.manifest, material.transactions, material.faults, first.before.ok_per_s / 2
+        run_data.manifest, run_data.transactions, run_data.faults, first.before.ok_per_s / 2
     )
 
     assert half.before == first.before
@@ -120,9 +120,9 @@ def test_a_backlog_before_the_fault_is_not_the_rate_that_an_open_loop_has_to_com
 
 def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
     overlapping = (BREAKS[1], BREAKS[2])  # from 20 to 27 s, and from 24 to 29.5 s
-    material = gather(build(tmp_path / "run", duration_s=40.0, rate_per_s=20.0, breaks=overlapping))
+    run_data = gather(build(tmp_path / "run", duration_s=40.0, rate_per_s=20.0, breaks=overlapping))
 
-    outer, inner = recoveries(material)
+    outer, inner = recoveries(run_data)
 
     assert outer.after is None
     assert outer.from_end_ns is None
@@ -132,9 +132,9 @@ def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
     assert inner.after is not None
 
 
-def test_each_of_a_thousand_faults_and_more_is_measured(material: RunData) -> None:
+def test_each_of_a_thousand_faults_and_more_is_measured(run_data: RunData) -> None:
     """A plan may have ten thousand, and their mean is what runs are compared by."""
-    (pattern,) = [row for row in material.faults if row["fault"] == 0]
+    (pattern,) = [row for row in run_data.faults if row["fault"] == 0]
     steps = [name for name, at in pattern.items() if name.endswith("_ns") and at is not None]
     begin_ns = min(pattern[name] for name in steps)
     faults = [
@@ -144,31 +144,31 @@ def test_each_of_a_thousand_faults_and_more_is_measured(material: RunData) -> No
         for number in range(1500)
     ]
 
-    found = recoveries_in(material.manifest, material.transactions, faults, None)
+    found = recoveries_in(run_data.manifest, run_data.transactions, faults, None)
 
     assert [each.fault for each in found] == list(range(1500))
     assert len({each.before for each in found}) == 1, "none of them leaves a second free"
 
 
-def test_a_drive_of_a_century_takes_no_more_memory(material: RunData) -> None:
+def test_a_drive_of_a_century_takes_no_more_memory(run_data: RunData) -> None:
     """As a history from elsewhere may claim: times are tried further apart."""
     century_ns = 100 * 365 * 86_400 * NS_PER_S
-    phases = [(n, century_ns if n == "heal" else at) for n, at in material.manifest.phases]
-    manifest = msgspec.structs.replace(material.manifest, phases=tuple(phases))
+    phases = [(n, century_ns if n == "heal" else at) for n, at in run_data.manifest.phases]
+    manifest = msgspec.structs.replace(run_data.manifest, phases=tuple(phases))
 
-    found = recoveries_in(manifest, material.transactions, material.faults, None)
+    found = recoveries_in(manifest, run_data.transactions, run_data.faults, None)
 
-    assert [each.fault for each in found] == [row["fault"] for row in material.faults]
+    assert [each.fault for each in found] == [row["fault"] for row in run_data.faults]
 
 
 def test_of_a_stretch_that_is_too_short_nothing_is_said(tmp_path: Path) -> None:
     """A fault that begins half a second after the heal of another leaves no second to count."""
     begun_s = BREAKS[0].end_s + 0.5
     again = attrs.evolve(BREAKS[0], start_s=begun_s, end_s=begun_s + 3.0)
-    material = gather(
+    run_data = gather(
         build(tmp_path / "run", duration_s=30.0, rate_per_s=60.0, breaks=(BREAKS[0], again))
     )
-    first, second = recoveries(material)
+    first, second = recoveries(run_data)
     end_s = first.during.end_ns / NS_PER_S
     assert 0 < second.during.start_ns / NS_PER_S - end_s < 1
 
@@ -222,16 +222,16 @@ def test_a_partition_that_was_only_just_asked_is_not_silent() -> None:
 
 def test_transactions_that_gave_way_make_no_partition_silent(tmp_path: Path) -> None:
     run = build(tmp_path / "run", duration_s=10.0, rate_per_s=60.0, breaks=BREAKS[:1])
-    material = gather(run)
-    codes = set(material.transactions["error"].drop_null().to_pylist())
+    run_data = gather(run)
+    codes = set(run_data.transactions["error"].drop_null().to_pylist())
     declared = msgspec.structs.replace(
-        material.manifest.declaration, conflicts=tuple(sorted(codes))
+        run_data.manifest.declaration, conflicts=tuple(sorted(codes))
     )
-    manifest = msgspec.structs.replace(material.manifest, declaration=declared)
-    history = attrs.evolve(material.history, manifest=manifest)
-    giving_way = attrs.evolve(material, history=history)
+    manifest = msgspec.structs.replace(run_data.manifest, declaration=declared)
+    history = attrs.evolve(run_data.history, manifest=manifest)
+    giving_way = attrs.evolve(run_data, history=history)
 
-    every, few = material.touches(), giving_way.touches()
+    every, few = run_data.touches(), giving_way.touches()
 
     assert codes
     assert len(few.partition) < len(every.partition)

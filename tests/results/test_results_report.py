@@ -637,14 +637,14 @@ def test_one_fault_is_one_and_a_violation_can_be_shrunk(tmp_path: Path) -> None:
 
 def test_several_promised_models_are_told_with_what_they_are_promised_to(tmp_path: Path) -> None:
     run = build(tmp_path / "run", **SMALL)
-    material = gather(run)
-    declared = material.manifest.declaration
+    run_data = gather(run)
+    declared = run_data.manifest.declaration
     promises = (*declared.promises, Promise(kind="snapshot", model="serializable"))
     changed = msgspec.structs.replace(
-        material.manifest, declaration=msgspec.structs.replace(declared, promises=promises)
+        run_data.manifest, declaration=msgspec.structs.replace(declared, promises=promises)
     )
-    history = attrs.evolve(material.history, manifest=changed)
+    history = attrs.evolve(run_data.history, manifest=changed)
 
-    told = pages.page(attrs.evolve(material, history=history)).tested[0]
+    told = pages.page(attrs.evolve(run_data, history=history)).tested[0]
 
     assert "which promises serializable (snapshot), strict-serializable (read-write): " in told

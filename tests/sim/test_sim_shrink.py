@@ -14,7 +14,7 @@ from cli import cells
 from cli.cells import simulation_pool
 from cli.main import execute
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
-from cli.shrinking.shrink_run import confidence, failures, head, told
+from cli.shrinking.shrink_run import confidence, differences, failures, head
 from cli.shrinking.shrink_trials import OutOfTime, Trials, reseeded
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn
@@ -348,7 +348,7 @@ def test_the_plan_file_says_in_its_head_what_became_of_what() -> None:
     plan = load(None, FAILING)
     small = with_schedule(plan, plan.nemesis.schedule[1:2])
 
-    text = head(list(told(plan, small, {"lost-write"})))
+    text = head(list(differences(plan, small, {"lost-write"})))
 
     assert "# still fails with lost-write: 2 faults became 1\n" in text
     assert "#   1.3 s: kill of all for 0.5 s\n" in text
@@ -357,6 +357,6 @@ def test_the_plan_file_says_in_its_head_what_became_of_what() -> None:
 def test_of_a_plan_without_faults_none_became_fewer() -> None:
     plan = with_schedule(load(None, FAILING), ())
 
-    first = next(told(plan, plan, {"lost-write"}))
+    first = next(differences(plan, plan, {"lost-write"}))
 
     assert first == "still fails with lost-write: there were no faults in its plan"

@@ -89,7 +89,7 @@ def test_both_are_on_the_page(run: RunDirectory) -> None:
 def test_a_run_without_notes_has_no_such_table(tmp_path: Path) -> None:
     text = write_report(run_with(tmp_path / "run", [])).read_text()
 
-    assert 'id="doings"' not in text
+    assert 'id="actions"' not in text
 
 
 def test_more_notes_than_a_page_takes_are_counted(tmp_path: Path) -> None:
@@ -122,16 +122,16 @@ def test_the_head_says_how_many_of_the_ok_were_final_reads(tmp_path: Path) -> No
 
 def test_the_head_says_what_refused_the_transactions_that_failed(tmp_path: Path) -> None:
     """Conflicts of clients among themselves are no failures of the store."""
-    material = gather(run_with(tmp_path / "run", []))
+    run_data = gather(run_with(tmp_path / "run", []))
     codes = ["TX-CONFLICT"] * 3 + ["A"] * 2 + ["B", "C\x1b", "D"]
-    ends = ["fail"] * len(codes) + ["ok"] * (material.transactions.num_rows - len(codes))
+    ends = ["fail"] * len(codes) + ["ok"] * (run_data.transactions.num_rows - len(codes))
     errors = codes + [None] * (len(ends) - len(codes))
-    table = material.transactions
+    table = run_data.transactions
     for name, values in (("type", ends), ("error", errors)):
         field = table.schema.field(name)
         column = pa.array(values).cast(pa.string()).dictionary_encode().cast(field.type)
         table = table.set_column(table.schema.get_field_index(name), field, column)
 
-    head = page(attrs.evolve(material, transactions=table)).tested[1]
+    head = page(attrs.evolve(run_data, transactions=table)).tested[1]
 
     assert " 8 fail, 0 info (TX-CONFLICT 3, A 2, B 1 and 2 more). " in head
