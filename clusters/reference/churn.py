@@ -29,6 +29,7 @@ SPARES = 2
 KINDS = ("delay", "disk-slow", "kill", "one-way", "partition", "pause", "restart")
 CHOSEN = ("crash", "drop-messages", "drop-messages", "hold-messages")
 _CHOSEN_SHARE = 0.5  # of the seeds, which have one of these beside
+_FEWER_SHARE = 0.2  # of the seeds, in which there are fewer replicas for a while
 DRIVE_S = 27.0
 FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so long apart
 CHANGES = 4
@@ -91,8 +92,12 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
         return ()
     found: list[PlannedFault] = []
     # Each spare is taken once at most by what stays, so that none is missing.
-    others = ("more", "fewer", "leave", "away", "visit", "filter", "timers", "zone")
-    chosen = ["join", "replace", *draw.sample(others, 2)]
+    if draw.random() < _FEWER_SHARE:
+        # No member leaves beside: changes wait for each other, and may overlap.
+        chosen = ["join", "fewer", *draw.sample(("more", "filter", "timers", "zone"), 2)]
+    else:
+        others = ("more", "leave", "away", "visit", "filter", "timers", "zone")
+        chosen = ["join", "replace", *draw.sample(others, 2)]
     draw.shuffle(chosen)
     at_s = draw.uniform(*FIRST_S)
     for name in chosen[:CHANGES]:

@@ -43,6 +43,16 @@ def test_each_seed_of_each_variant_has_changes_that_can_be_applied() -> None:
     assert set(churn.CHOSEN) < set(seen) <= {*CHANGES, *churn.KINDS, *CHOSEN}
 
 
+def test_where_there_are_fewer_replicas_for_a_while_no_member_leaves() -> None:
+    fewer = 0
+    for plan in swarm_plans(None, {churn.ASKED_BY: "base"}, (), SEEDS):
+        said = [str(fault.options) for fault in plan.nemesis.schedule if fault.kind == "ddl"]
+        if any(f"REPLICAS = {count}'" in text for text in said for count in (1, 2)):
+            fewer += 1
+            assert not {f.kind for f in plan.nemesis.schedule} & {"leave", "replace"}
+    assert 0 < fewer < len(SEEDS) / 2
+
+
 def test_a_seed_that_asks_for_no_variant_has_changes_with_churn_alone() -> None:
     churning = 0
     for plan in swarm_plans(None, {}, (), SEEDS):
