@@ -139,3 +139,14 @@ def test_a_shrunk_scenario_fails_and_without_its_bug_it_does_not(
                     break
 
     assert any(named & anomalies for anomalies in shown), (named, shown)
+
+
+@pytest.mark.parametrize("mode", ["SC", "HA"])
+def test_a_partition_that_loses_its_majority_refuses_or_goes_on(mode: str, tmp_path: Path) -> None:
+    given = {"cluster.provider": "sim", "system.mode": mode}
+    plan = load(SCENARIOS / "majority-lost.toml", given)
+    with closing(simulated([plan], tmp_path)) as found:
+        (result,) = found
+
+    assert result.outcome is Outcome.VALID, (result.anomalies, result.reasons)
+    assert (result.stats.resets > 0) == (mode == "HA")
