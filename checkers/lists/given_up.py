@@ -19,7 +19,7 @@ from checkers.engine.arrays import OK, Bools, Ints, spread
 from checkers.lists.by_generation import cuts_keys, partitions_of
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of, list_ops
 from checkers.lists.lost import LOST, missed_writes
-from checkers.promises.permitted_loss import Loss, Permission, losses_of, permission
+from checkers.promises.permitted_loss import Envelopes, Loss, Permission, losses_of
 from checkers.promises.told_states import ToldStates
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.generations import trees_of
@@ -53,11 +53,14 @@ def cut_off(
     """Yield the rows of ``lost`` with the envelope inside which each lies, if it lies in one, by
     the states ``beside``.
     """
-    trees = trees_of(setting.resets)
     states = ToldStates(beside.get("states", STATES.empty_table()))
+    envelopes = {
+        partition: Envelopes.of(tree, states, setting.permits)
+        for partition, tree in trees_of(setting.resets).items()
+    }
     for loss in losses_of(lost, tables["transactions"]):
-        tree = None if loss.partition is None else trees.get(loss.partition)
-        yield loss, None if tree is None else permission(tree, loss, states, setting.permits)
+        own = None if loss.partition is None else envelopes.get(loss.partition)
+        yield loss, None if own is None else own.permission(loss)
 
 
 CUT_OFF = Kernel(name="resets.cut-off", exchange=Exchange.EARLY, run=find_cut_off)

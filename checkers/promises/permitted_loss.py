@@ -4,8 +4,9 @@ have been given up with an outcome that it took. What an envelope is says ``enve
 
 from __future__ import annotations
 
+import bisect
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import pyarrow as pa
@@ -120,24 +121,53 @@ class Permission:
     through: Loss | None = None
 
 
-def permission(
-    tree: GenerationTree, loss: Loss, states: ToldStates, permits: Callable[[Reset], bool]
-) -> Permission | None:
-    """Return the first reset that ``permits`` losses and may have cost ``loss``; ``None`` where
-    none may.
+@attrs.frozen(kw_only=True)
+class Envelopes:
+    """The envelopes of one partition: ``places`` are those of its resets that may cost writes."""
 
-    Only a reset on the way from the generation of the write to that of the read that misses it: a
-    branch that was left without telling of it permits nothing.
-    """
-    for place in _edges(tree, loss):
-        envelope = Envelope(tree=tree, place=place, states=states)
-        reset = envelope.reset
-        if permits(reset) and not reset.restores and envelope.reaches(loss):
-            held = envelope.held(loss)
-            # What survived this reset, a later one may have cost.
-            if held is not Held.BY_SURVIVOR:
-                return Permission(envelope=envelope, held=held)
-    return None
+    tree: GenerationTree
+    states: ToldStates
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, tree: GenerationTree, states: ToldStates, permits: Callable[[Reset], bool]
+    ) -> Envelopes:
+        """Those of the resets that ``permits`` losses."""
+        resets = enumerate(tree.resets, 1)
+        places = tuple(place for place, r in resets if permits(r) and not r.restores)
+        return cls(tree=tree, states=states, places=places)
+
+    def permission(self, loss: Loss) -> Permission | None:
+        """Return the first reset that may have cost ``loss``; ``None`` where none may.
+
+        Only a reset on the way from the generation of the write to that of the read that misses it:
+        a branch that was left without telling of it permits nothing.
+        """
+        for place in self._ways(loss):
+            envelope = Envelope(tree=self.tree, place=place, states=self.states)
+            if envelope.reaches(loss):
+                held = envelope.held(loss)
+                # What survived this reset, a later one may have cost.
+                if held is not Held.BY_SURVIVOR:
+                    return Permission(envelope=envelope, held=held)
+        return None
+
+    def _ways(self, loss: Loss) -> Iterator[int]:
+        """Yield the places on the way from the write to the read, without resets too early to reach
+        the loss.
+        """
+        since, until = self.tree.span(loss.invoke_ns, loss.ack_ns)
+        first, last = self.tree.span(loss.read_ns, loss.read_end_ns)
+        latest_ns = max(loss.invoke_ns, loss.ack_ns - ANSWERED_WITHIN_NS)
+        if loss.seen_ns is not None:
+            latest_ns = max(latest_ns, loss.seen_ns)
+        # The end of a generation is the latest moment of all resets so far.
+        least = bisect.bisect_left(self.tree.ends, latest_ns) + 1
+        for way in self.tree.ways(since, until, first, last):
+            begin = bisect.bisect_left(self.places, max(way.start, least))
+            end = bisect.bisect_left(self.places, way.stop)
+            yield from self.places[begin:end]
 
 
 def given_up(loss: Loss, others: Iterable[tuple[Loss, Permission]]) -> Permission | None:
@@ -156,16 +186,3 @@ def given_up(loss: Loss, others: Iterable[tuple[Loss, Permission]]) -> Permissio
         if apart and unknown and why.through is None and loss.read_end_ns >= reset.earliest_ns:
             return attrs.evolve(why, through=other)
     return None
-
-
-def _edges(tree: GenerationTree, loss: Loss) -> tuple[int, ...]:
-    """Return the generations that began on the way from the write to the read that misses it."""
-    since, until = tree.span(loss.invoke_ns, loss.ack_ns)
-    written = range(since, until + 1)
-    first, last = tree.span(loss.read_ns, loss.read_end_ns)
-    found = set[int]()
-    for end in range(first, last + 1):
-        path = tree.path(end)
-        starts = [path.index(place) for place in written if place in path]
-        found.update(path[min(starts) + 1 :] if starts else ())
-    return tuple(sorted(found))

@@ -11,6 +11,8 @@ A reset is known by its event, in mapped time: it took place at some moment from
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -139,7 +141,7 @@ class GenerationTree:
     first generation, place i the one that ``resets[i - 1]`` began.
 
     ``parents[i]`` is the place of the generation from which generation i goes on (-1 of place 0).
-    Generation i serves no earlier than ``begins[i]`` and no later than ``ends[i]``.
+    Generation i serves no earlier than ``begins[i]`` and no later than ``ends[i]``: both ascend.
     """
 
     partition: int
@@ -159,9 +161,46 @@ class GenerationTree:
         """Return the first and the last generation in which an operation from ``start_ns`` to
         ``finish_ns`` may have taken effect.
         """
-        first = next((i for i, end in enumerate(self.ends) if start_ns <= end), len(self) - 1)
-        last = next(i for i in reversed(range(len(self))) if i == 0 or finish_ns >= self.begins[i])
+        first = min(bisect.bisect_left(self.ends, start_ns), len(self) - 1)
+        last = bisect.bisect_right(self.begins, finish_ns) - 1
         return first, max(first, last)
+
+    @functools.cached_property
+    def branches(self) -> tuple[int, ...]:
+        """The places of generations that go on from another than the one before them."""
+        return tuple(i for i, parent in enumerate(self.parents) if i and parent != i - 1)
+
+    def ways(self, since: int, until: int, first: int, last: int) -> tuple[range, ...]:
+        """Return the generations that began on the way from one at ``since`` to ``until`` to one at
+        ``first`` to ``last`` (all four inclusive), as ranges of places that ascend.
+
+        Between branches each goes on from the one before: only where one branches off is a step.
+        """
+        found: dict[int, range] = {}
+        begin, end = (bisect.bisect_right(self.branches, place) for place in (first, last))
+        # Before the next branch the last one's way holds those of the others.
+        for tip in (last, *(place - 1 for place in reversed(self.branches[begin:end]))):
+            for way in self._way(since, until, tip):
+                # Two that share a stretch between branches share its begin.
+                found[way.start] = max(way, found.get(way.start, way), key=len)
+        return tuple(way for _, way in sorted(found.items()))
+
+    def _way(self, since: int, until: int, place: int) -> list[range]:
+        """The way to the generation at ``place``; empty where it leads past all at ``since`` to
+        ``until``.
+        """
+        found = list[range]()
+        while place > since:
+            branch = bisect.bisect_right(self.branches, place)
+            start = self.branches[branch - 1] if branch else 0
+            if start <= since:
+                return [*found, range(since + 1, place + 1)]
+            found.append(range(start, place + 1))
+            place = self.parents[start]
+        if place == since:
+            return found
+        # The first on the way is where the write was, not what came after it.
+        return _but_first(found) if found and found[-1].start <= until else []
 
     def path(self, place: int) -> tuple[int, ...]:
         """Return the generations whose log the one at ``place`` continues, from the first one on,
@@ -179,6 +218,10 @@ class GenerationTree:
         """
         anew = (i for i in reversed(self.path(place)) if i and self.resets[i - 1].begins_anew)
         return next(anew, None)
+
+
+def _but_first(ways: list[range]) -> list[range]:
+    return [*ways[:-1], ways[-1][1:]]
 
 
 _BEGINNING, _END = -(2**62), 2**62
@@ -203,7 +246,7 @@ def tree_of(partition: int, resets: Iterable[Reset]) -> GenerationTree:
         resets=own,
         parents=tuple(parents),
         begins=tuple(begins),
-        ends=(*ends, _END),
+        ends=(*ends, max(_END, *ends)),
     )
 
 
