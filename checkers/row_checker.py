@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.explain.attribution import explain_operations
+from checkers.explain.nearest_fault import KnownFaults
 from harness.protocols.checker import (
     EXAMPLES_MAX,
     Exchange,
@@ -67,8 +68,9 @@ class RowChecker:
         """Return an anomaly for each name among the rows, the first few of it in full."""
         found = tables[self._output].sort_by([("txn", "ascending"), ("key", "ascending")])
         names = sorted(pc.unique(found["anomaly"]).to_pylist())
+        known = KnownFaults.of(tables["faults"])
         return Part(
-            anomalies={name: _anomaly(found, name, tables["faults"], lookup) for name in names},
+            anomalies={name: _anomaly(found, name, known, lookup) for name in names},
             meanings=self.meanings,
         )
 
@@ -77,7 +79,7 @@ class RowChecker:
         return f"{self.name}.rows"
 
 
-def _anomaly(found: pa.Table, name: str, faults: pa.Table, lookup: Lookup) -> Anomaly:
+def _anomaly(found: pa.Table, name: str, known: KnownFaults, lookup: Lookup) -> Anomaly:
     """The count, and examples with their operations and the fault that is nearest."""
     rows = found.filter(pc.equal(found["anomaly"], name))
     shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
@@ -88,7 +90,7 @@ def _anomaly(found: pa.Table, name: str, faults: pa.Table, lookup: Lookup) -> An
             txns=(row["txn"],),
             keys=(row["key"],),
             operations=(operations[row["txn"]],),
-            explained_by=explain_operations([operations[row["txn"]]], faults),
+            explained_by=explain_operations([operations[row["txn"]]], known),
         )
         for row in shown
     )

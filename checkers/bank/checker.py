@@ -15,6 +15,7 @@ from checkers.bank.kernels import JUDGED, LAST, SUMS
 from checkers.bank.suspects import Suspect, transfers_of
 from checkers.engine.arrays import ints
 from checkers.explain.attribution import explain_operations
+from checkers.explain.nearest_fault import KnownFaults
 from checkers.explain.words import KeyNames
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
@@ -185,7 +186,7 @@ def _mixed(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly | None:
     rows = [r for r in tables["bank.generations"].to_pylist() if not r["explained"]]
     if not rows:
         return None
-    examples = []
+    examples, known = [], KnownFaults.of(tables["faults"])
     for row in rows[:EXAMPLES_MAX]:
         reset = trees_of(setting.resets)[row["partition"]].resets[row["place"] - 1]
         found = lookup.operations(tuple(row["reads"][:EXAMPLES_MAX]))
@@ -198,7 +199,7 @@ def _mixed(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly | None:
                 txns=tuple(found),
                 keys=tuple(row["keys"]),
                 operations=shown,
-                explained_by=explain_operations(shown, tables["faults"]),
+                explained_by=explain_operations(shown, known),
                 at_ns=reset.earliest_ns,
                 details={"partition": row["partition"], "generation": reset.generation},
             )
@@ -216,7 +217,7 @@ def _emptied(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly:
         first.setdefault((row["partition"], row["place"], row["key"]), row)
     shown, named = list(first.values())[:EXAMPLES_MAX], KeyNames(tables)
     found = lookup.operations(tuple(dict.fromkeys(row["read"] for row in shown)))
-    examples = []
+    examples, known = [], KnownFaults.of(tables["faults"])
     for row in shown:
         reset = trees_of(setting.resets)[row["partition"]].resets[row["place"] - 1]
         read = found[row["read"]]
@@ -230,7 +231,7 @@ def _emptied(tables: Tables, setting: Setting, lookup: Lookup) -> Anomaly:
                 keys=(row["key"],),
                 operations=(read,),
                 explained_by=explain_operations(
-                    (read,), tables["faults"], since_ns=min(reset.earliest_ns, read.invoke_ns)
+                    (read,), known, since_ns=min(reset.earliest_ns, read.invoke_ns)
                 ),
                 at_ns=reset.earliest_ns,
                 details={"partition": row["partition"], "generation": reset.generation},
@@ -248,12 +249,12 @@ def _with_suspects(found: Anomaly, tables: Tables, lookup: Lookup) -> Anomaly:
     equals what is too much or too little, where there is one.
     """
     rows = {row["txn"]: row for row in tables["bank.wrong"].to_pylist()}
-    told = []
+    told, known = [], KnownFaults.of(tables["faults"])
     for finding in found.examples:
         row, (read,) = rows[finding.txns[0]], finding.operations
         suspects = transfers_of(row, read, tables["transactions"], lookup)
         if suspects:
-            finding = _by_half(finding, row, suspects, read, tables)
+            finding = _by_half(finding, row, suspects, read, KeyNames(tables), known)
         told.append(finding)
     return Anomaly(count=found.count, examples=tuple(told))
 
@@ -263,10 +264,11 @@ def _by_half(
     row: Row,
     suspects: Sequence[Suspect],
     read: RecordedOperation,
-    tables: Tables,
+    named: KeyNames,
+    known: KnownFaults,
 ) -> Finding:
     first, shown = suspects[0], (suspects[0].transfer, read)
-    amount, named = abs(row["excess"]), KeyNames(tables)
+    amount = abs(row["excess"])
     much = "much" if row["excess"] > 0 else "little"
     alike = len(suspects) - 1
     which = ", of which the read shows one half" if first.half_shown else ""
@@ -281,7 +283,7 @@ def _by_half(
         text=finding.text + text,
         txns=(first.transfer.txn, *finding.txns),
         operations=shown,
-        explained_by=explain_operations(shown, tables["faults"]),
+        explained_by=explain_operations(shown, known),
     )
 
 
@@ -291,7 +293,7 @@ def _pairs(
     """Return the accounts in which ``read`` contradicts the operation in the column ``earlier``."""
     # Rows come split by split; which examples are shown must not depend on how many there were.
     rows = rows.sort_by([("key", "ascending"), ("read", "ascending")])
-    examples, named = [], KeyNames(tables)
+    examples, named, known = [], KeyNames(tables), KnownFaults.of(tables["faults"])
     for row in rows.slice(0, EXAMPLES_MAX).to_pylist():
         txns = (row[earlier], row["read"])
         found = lookup.operations(txns)
@@ -301,7 +303,7 @@ def _pairs(
             txns=txns,
             keys=(row["key"],),
             operations=shown,
-            explained_by=explain_operations(shown, tables["faults"]),
+            explained_by=explain_operations(shown, known),
         )
         examples.append(finding)
     return Anomaly(count=rows.num_rows, examples=tuple(examples))
@@ -312,20 +314,20 @@ def _examples(
 ) -> tuple[Finding, ...]:
     shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
     operations = lookup.operations(tuple(row["txn"] for row in shown))
-    named, faults = KeyNames(tables), tables["faults"]
+    named, known = KeyNames(tables), KnownFaults.of(tables["faults"])
     return tuple(
-        _finding(row, tell(named.within(row)), operations[row["txn"]], faults) for row in shown
+        _finding(row, tell(named.within(row)), operations[row["txn"]], known) for row in shown
     )
 
 
-def _finding(row: Row, text: str, operation: RecordedOperation, faults: pa.Table) -> Finding:
+def _finding(row: Row, text: str, operation: RecordedOperation, known: KnownFaults) -> Finding:
     return Finding(
         text=text,
         txns=(row["txn"],),
         keys=tuple(sorted({step.key for step in operation.ops})),
         operations=(operation,),
         # The money may have been lost or made at any time before the read.
-        explained_by=explain_operations([operation], faults, since_ns=0),
+        explained_by=explain_operations([operation], known, since_ns=0),
         details={"total": row["total"], "expected": row["expected"]},
     )
 

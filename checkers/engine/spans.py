@@ -1,7 +1,8 @@
 """Spans of time, and questions to them that take the logarithm of their number each.
 
 ``Spans`` is asked whether one reaches from one moment to another, ``OwnedSpans`` whether another's
-than one's own does, and ``FirstInForce`` which of those in force comes first in their order.
+than one's own does, ``FirstInForce`` which of those in force comes first in their order, and
+``Overlaps`` how long several went on.
 """
 
 from __future__ import annotations
@@ -91,6 +92,11 @@ class OwnedSpans:
         found: Bools = end >= until_ns
         return found
 
+    def several_at(self, moments: Ints) -> Bools:
+        """Tell at which of ``moments`` spans of two owners or more went on."""
+        found: Bools = self.next_end[np.searchsorted(self.starts, moments, side="right")] >= moments
+        return found
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class FirstInForce:
@@ -105,7 +111,9 @@ class FirstInForce:
     def of(cls, begins: Iterable[int], ends: Iterable[int]) -> FirstInForce:
         """Of the spans from ``begins`` to ``ends``, both of them included."""
         spans = list(zip(begins, ends, strict=True))
-        starting = sorted((begin, place) for place, (begin, end) in enumerate(spans) if begin <= end)
+        starting = sorted(
+            (begin, place) for place, (begin, end) in enumerate(spans) if begin <= end
+        )
         over = (min(spans[place][1] + 1, _LAST_NS) for _, place in starting)
         moments = sorted({*(begin for begin, _ in starting), *over})
         begun, in_force, found = 0, list[int](), list[int]()
@@ -123,3 +131,39 @@ class FirstInForce:
         # Before all of them: the last place, which is of none.
         found: Ints = self.place[np.searchsorted(self.moments, moments, side="right") - 1]
         return found
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Overlaps:
+    """How long two or more of some spans went on together: ``total_ns[i]`` up to ``moments[i]``,
+    and from there on where ``open[i]``.
+    """
+
+    moments: tuple[int, ...]
+    total_ns: tuple[int, ...]
+    open: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, spans: Iterable[tuple[int, int]]) -> Overlaps:
+        """Those of ``spans``, each its begin and its end."""
+        changes: dict[int, int] = {}
+        for begin, end in spans:
+            if begin < end:
+                changes[begin] = changes.get(begin, 0) + 1
+                changes[end] = changes.get(end, 0) - 1
+        moments = sorted(changes)
+        several = [n > 1 for n in itertools.accumulate(changes[at] for at in moments)]
+        steps = itertools.pairwise(moments)
+        lengths = ((end - at) * on for (at, end), on in zip(steps, several, strict=False))
+        total = itertools.accumulate(lengths, initial=0)
+        return cls(moments=tuple(moments), total_ns=tuple(total), open=tuple(several))
+
+    def between_ns(self, start_ns: int, end_ns: int) -> int:
+        """Return how long they did from ``start_ns`` to ``end_ns``."""
+        return max(0, self._up_to_ns(end_ns) - self._up_to_ns(start_ns))
+
+    def _up_to_ns(self, at_ns: int) -> int:
+        place = bisect.bisect_right(self.moments, at_ns) - 1
+        if place < 0:
+            return 0
+        return self.total_ns[place] + (at_ns - self.moments[place]) * self.open[place]

@@ -1,10 +1,10 @@
 """Attribution of an anomaly to a fault: by time, and by the roles of the fault's targets.
 
 A fault counts as in force from the moment when its injection begins until it is proven healed
-(``fault_spans``). A loss is tried against every fault that was in force at some moment from the
-begin of the write to the end of the read that shows it; a fault that hit the leader or the primary
-of the very partition within ``NEAR_NS`` of the acknowledgement is preferred, then one in force at
-it, then the nearest. Where there is none, no fault explains the loss: the one that had been healed
+(``fault_spans``). A loss is explained by one that was in force at some moment from the begin of the
+write to the end of the read that shows it; a fault that hit the leader or the primary of the very
+partition near the acknowledgement is preferred, then one in force at it, then the nearest
+(``nearest_fault``). Where there is none, no fault explains the loss: the one that had been healed
 last is named with its distance, and accuses nothing.
 """
 
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from checkers.engine.spans import FOREVER_NS
-from harness.history.records import FaultState
-from harness.protocols.fault_spans import FaultSpan, fault_spans
+from checkers.engine.arrays import Ints, ints
+from checkers.engine.spans import NONE
+from checkers.explain.nearest_fault import LATEST_NS, KnownFaults, Moments
+from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.finding import Explanation, RecordedOperation
-from harness.protocols.roles import Role, RoleKind, parse
+from harness.protocols.roles import parse
 from harness.text import seconds
 
-# A leader's fault this near explains better than another fault that happens to be in force.
-NEAR_NS = 5_000_000_000
 ACKNOWLEDGED, BEGAN = "acknowledged", "began to show"
 _VERBS = {ACKNOWLEDGED: "was acknowledged", BEGAN: "began to show"}
 BEFORE, INJECT, HOLD, HEAL, AFTER = PHASES = ("before", "inject", "hold", "heal", "after")
@@ -32,7 +32,9 @@ _DURING = (INJECT, HOLD, HEAL)
 _BOUNDARIES = ("injection", "effect", "healing", "heal")
 ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
 
-_EXPLANATION = pa.schema(
+OF_FAULTS = ("fault_nodes", "fault_roles")
+"""Columns that tell of each row what ``KnownFaults`` tells once of its fault."""
+_FAULT = pa.schema(
     [
         ("fault", pa.int64()),
         ("fault_kind", pa.string()),
@@ -41,12 +43,11 @@ _EXPLANATION = pa.schema(
         ("fault_roles", pa.list_(pa.string())),
         ("fault_start_ns", pa.int64()),
         ("fault_end_ns", pa.int64()),
-        ("phase", pa.string()),
-        ("boundary", pa.string()),
-        ("distance_ns", pa.int64()),
     ]
 )
-
+_MOMENT = pa.schema(
+    [("phase", pa.string()), ("boundary", pa.string()), ("distance_ns", pa.int64())]
+)
 
 _OPERATIONS = pa.schema(
     [
@@ -58,7 +59,7 @@ _OPERATIONS = pa.schema(
 )
 
 
-def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
+def attribute(lost: pa.Table, known: KnownFaults) -> pa.Table:
     """Return ``lost`` (``since_ns``, ``ack_ns``, ``read_ns``, ``partition``) with the fault that
     explains each row.
 
@@ -66,19 +67,23 @@ def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
     nearest to, and ``distance_ns`` how long after that it came, negative before it. All columns are
     null where no fault was in force from ``since_ns`` to ``read_ns``.
     """
-    known = fault_spans(faults.to_pylist())
-    chosen = [_explaining(row, known) for row in lost.to_pylist()]
+    losses = Moments.of(*(ints(lost, name) for name in ("since_ns", "ack_ns", "read_ns")))
+    place = known.explaining(losses, lost["partition"].to_pylist())
+    # Only those that explain something: a run may have thousands.
+    which, row = np.unique(place[place != NONE], return_inverse=True)
+    spans = [known.spans[each] for each in which.tolist()]
+    its = np.full(len(place), NONE)
+    its[place != NONE] = row
+    told = pa.Table.from_pylist([_told(span) for span in spans], schema=_FAULT)
+    explained = told.take(pa.array(its, mask=its == NONE))
+    at_ns = losses.ack_ns
     return pa.Table.from_arrays(
-        lost.columns + pa.Table.from_pylist(chosen, schema=_EXPLANATION).columns,
-        schema=pa.schema([*lost.schema, *_EXPLANATION]),
+        [*lost.columns, *explained.columns, *_moments(at_ns, spans, its)],
+        schema=pa.schema([*lost.schema, *_FAULT, *_MOMENT]),
     )
 
 
-def _explaining(loss: dict[str, Any], known: Sequence[FaultSpan]) -> dict[str, Any]:
-    candidates = [span for span in known if span.touches(loss["since_ns"], loss["read_ns"])]
-    if not candidates:
-        return {}
-    span = min(candidates, key=lambda span: _rank(loss, span))
+def _told(span: FaultSpan) -> dict[str, Any]:
     return {
         "fault": span.fault,
         "fault_kind": span.kind,
@@ -87,53 +92,45 @@ def _explaining(loss: dict[str, Any], known: Sequence[FaultSpan]) -> dict[str, A
         "fault_roles": span.roles,
         "fault_start_ns": span.begin_ns,
         "fault_end_ns": span.healed_ns,
-        "phase": _phase(loss["ack_ns"], span),
-        **_nearest(loss["ack_ns"], span),
     }
 
 
-def _rank(loss: dict[str, Any], span: FaultSpan) -> tuple[bool, int, int]:
-    end_ns = FOREVER_NS if span.healed_ns is None else span.healed_ns
-    away_ns = max(span.begin_ns - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
-    partition = loss["partition"]
-    kinds = (RoleKind.PRIMARY, RoleKind.LEADER)
-    led = any(str(Role(kind, partition)) in span.roles for kind in kinds)
-    # The number last: between equals the answer must always be the same.
-    return not (led and away_ns <= NEAR_NS), away_ns, span.fault
+def _moments(at_ns: Ints, spans: Sequence[FaultSpan], its: Ints) -> list[pa.Array]:
+    """Return the columns ``_MOMENT``: each moment in the life of its fault, the one at ``its`` of
+    ``spans``. A step that was never seen bounds nothing.
+    """
+    rows = [
+        (span.begin_ns, span.effective_ns, span.healing_ns, span.healed_ns)
+        for span in (*spans, None)
+        if span is not None
+    ]
+    known = np.array([[step is not None for step in row] for row in (*rows, [None] * 4)])
+    times = np.array([[step or 0 for step in row] for row in (*rows, [None] * 4)], np.int64)
+    known, away_ns = known[its], at_ns[:, None] - np.clip(times, -LATEST_NS, LATEST_NS)[its]
+    begun = known & (away_ns >= 0)
+    begun[:, -1] &= away_ns[:, -1] > 0  # at the very moment of the heal it is not over
+    # The last step that it came after; before all of them, the first phase.
+    phase = np.where(begun.any(axis=1), len(_BOUNDARIES) - begun[:, ::-1].argmax(axis=1), 0)
+    boundary = np.where(known, np.abs(away_ns), np.iinfo(np.int64).max).argmin(axis=1)
+    none = its == NONE
+    distance_ns = np.take_along_axis(away_ns, boundary[:, None], axis=1)[:, 0]
+    return [
+        pa.array(PHASES).take(pa.array(phase, mask=none)),
+        pa.array(_BOUNDARIES).take(pa.array(boundary, mask=none)),
+        pa.array(distance_ns, mask=none),
+    ]
 
 
-def _times(span: FaultSpan) -> tuple[int | None, ...]:
-    """Return the times of the steps of ``_BOUNDARIES``."""
-    return span.begin_ns, span.effective_ns, span.healing_ns, span.healed_ns
-
-
-def _phase(at_ns: int, span: FaultSpan) -> str:
-    """Place a moment in the life of a fault; a step that was never seen bounds nothing."""
-    # At the very moment of the heal it is not over.
-    if span.healed_ns is not None and at_ns > span.healed_ns:
-        return AFTER
-    *steps, _ = _times(span)
-    for begun_ns, phase in zip(reversed(steps), reversed(_DURING), strict=True):
-        if begun_ns is not None and at_ns >= begun_ns:
-            return phase
-    return BEFORE
-
-
-def _nearest(at_ns: int, span: FaultSpan) -> dict[str, Any]:
-    steps = zip(_BOUNDARIES, _times(span), strict=True)
-    known = [(name, step_ns) for name, step_ns in steps if step_ns is not None]
-    name, nearest_ns = min(known, key=lambda step: abs(at_ns - step[1]))
-    return {"boundary": name, "distance_ns": at_ns - nearest_ns}
-
-
-def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | None:
-    """Return the explanation of an attributed row; ``None`` in a run without faults.
+def explain(row: dict[str, Any], event: str, known: KnownFaults) -> Explanation | None:
+    """Return the explanation of an attributed row (without ``OF_FAULTS``); ``None`` in a run
+    without faults.
 
     ``event`` names the event at ``ack_ns`` in a word.
     """
     if row["fault"] is None:
-        return _unexplained(row, event, fault_spans(faults.to_pylist()))
-    who = _who(row["fault_nodes"], row["fault_roles"], row["fault_target"], row.get("partition"))
+        return _unexplained(row, event, known)
+    span = known.by_number[row["fault"]]
+    who = _who(span, row.get("partition"))
     since = f"from {seconds(row['fault_start_ns'])}"
     when = "during" if row["phase"] in _DURING else row["phase"]
     until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
@@ -141,8 +138,8 @@ def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | 
         fault=row["fault"],
         kind=row["fault_kind"],
         target=row["fault_target"],
-        nodes=tuple(row["fault_nodes"] or ()),
-        roles=tuple(row["fault_roles"] or ()),
+        nodes=span.nodes,
+        roles=span.roles,
         phase=row["phase"],
         boundary=row["boundary"],
         distance_ns=row["distance_ns"],
@@ -158,37 +155,29 @@ def _distance(row: dict[str, Any]) -> str:
     return f"{phase}{seconds(abs(away_ns))} {side} its {row['boundary']}"
 
 
-def _unexplained(row: dict[str, Any], event: str, known: Sequence[FaultSpan]) -> Explanation | None:
+def _unexplained(row: dict[str, Any], event: str, known: KnownFaults) -> Explanation | None:
     """Say that no fault was in force, and how long the last one had been healed.
 
     ``None`` where another harness recorded the faults: nothing proves when theirs were in force,
     and its history may tell no times.
     """
-    known = [span for span in known if span.state != FaultState.RECORDED]
-    if not known:
+    if not known.any_of_ours:
         return None
-    over = [
-        (span.healed_ns, span.fault, span)
-        for span in known
-        if span.healed_ns is not None and span.healed_ns < row["since_ns"]
-    ]
-    if over:
-        healed_ns, _, last = max(over, key=lambda each: each[:2])
-        who = _who(last.nodes, last.roles, last.target, row.get("partition"))
+    if last := known.last_healed(row["since_ns"]):
+        healed_ns, span = last
         away = seconds(row["since_ns"] - healed_ns)
-        why = f"the last, {last.kind} of {who}, had been proven healed for {away}"
+        who = _who(span, row.get("partition"))
+        why = f"the last, {span.kind} of {who}, had been proven healed for {away}"
     else:
         why = "none had begun by then"
     text = f"no fault was in force when it {_VERBS[event]} at {seconds(row['ack_ns'])}: {why}"
     return Explanation(text=text, no_fault=True)
 
 
-def _who(
-    nodes: Sequence[str] | None, roles: Sequence[str] | None, target: str, partition: int | None
-) -> str:
+def _who(span: FaultSpan, partition: int | None) -> str:
     """Name the targets of a fault, and their roles."""
-    names, held = ", ".join(nodes or ()), _roles(roles or (), partition)
-    return f"{names} ({held})" if held else names or target
+    names, held = ", ".join(span.nodes), _roles(span.roles, partition)
+    return f"{names} ({held})" if held else names or span.target
 
 
 def _roles(roles: Sequence[str], partition: int | None) -> str:
@@ -205,7 +194,7 @@ def _is_in(text: str, partition: int) -> bool:
 
 
 def explain_operations(
-    operations: Iterable[RecordedOperation], faults: pa.Table, since_ns: int | None = None
+    operations: Iterable[RecordedOperation], known: KnownFaults, since_ns: int | None = None
 ) -> Explanation | None:
     """Return the explanation of an anomaly that these operations show: the fault nearest to the
     first completion among them, of those in force while they went on, or since ``since_ns``, where
@@ -219,5 +208,5 @@ def explain_operations(
         "read_ns": max(done),
         "partition": None,
     }
-    found = attribute(pa.Table.from_pylist([row], schema=_OPERATIONS), faults)
-    return explain(found.to_pylist()[0], BEGAN, faults)
+    found = attribute(pa.Table.from_pylist([row], schema=_OPERATIONS), known)
+    return explain(found.to_pylist()[0], BEGAN, known)

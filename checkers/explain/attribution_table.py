@@ -42,11 +42,17 @@ _RANK = tuple(RoleKind)
 
 @attrs.frozen(kw_only=True)
 class Attributed:
-    """One write with what explains it: ``partition`` is the write's, if it is known."""
+    """One write with the fault that explains it, and ``reset``, whether a reset does; ``of``: how
+    many findings it stands for.
+    """
 
     write: str
-    explained: Explanation | None
-    partition: int | None = None
+    fault: int | None = None
+    kind: str | None = None
+    role: str
+    phase: str | None = None
+    reset: bool = False
+    distance_ns: int | None = None
     of: int = 1
 
 
@@ -54,22 +60,20 @@ def table(mode: str, found: Iterable[Attributed]) -> list[dict[str, Any]]:
     """Return the rows, each with its count and the least distance to a boundary of its fault."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in found:
-        why = one.explained
-        fault = None if why is None else why.fault
         row: dict[str, Any] = {
             "write": one.write,
             "mode": mode,
-            "fault": fault,
-            "kind": NO_FAULT if why is None or why.kind is None else why.kind,
-            "role": role(() if why is None else why.roles or (), one.partition),
-            "phase": None if why is None else why.phase,
-            "reset": why is not None and why.reset is not None,
+            "fault": one.fault,
+            "kind": NO_FAULT if one.kind is None else one.kind,
+            "role": one.role,
+            "phase": one.phase,
+            "reset": one.reset,
         }
         key = tuple(row.values())
         held = rows.setdefault(key, row | {"count": 0, "of": 0, "nearest_ns": None})
         held["count"] += 1
         held["of"] = max(held["of"] + (one.of == 1), one.of)
-        near_ns = None if why is None else why.distance_ns
+        near_ns = one.distance_ns
         if near_ns is not None and (
             held["nearest_ns"] is None or abs(near_ns) < abs(held["nearest_ns"])
         ):
@@ -77,20 +81,59 @@ def table(mode: str, found: Iterable[Attributed]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=_order)
 
 
-def role(roles: Iterable[str], partition: int | None) -> str:
-    """Name the role of a fault's targets that tells most: in ``partition`` where that is known."""
-    held = list(parsed(roles))
-    here = [r.kind for r in held if partition is None or r.partition in (None, partition)]
-    return min(here, key=_RANK.index).value if here else NO_ROLE
+@attrs.frozen(kw_only=True)
+class DecidingRoles:
+    """The role of a fault's targets that tells most: of all, and in each partition."""
+
+    every: RoleKind | None
+    of_cluster: RoleKind | None
+    of_partition: Mapping[int, RoleKind]
+
+    @classmethod
+    def of(cls, roles: Iterable[str]) -> DecidingRoles:
+        """Those among the texts ``roles``."""
+        held: dict[int | None, list[RoleKind]] = {}
+        for each in parsed(roles):
+            held.setdefault(each.partition, []).append(each.kind)
+        most = {where: min(kinds, key=_RANK.index) for where, kinds in held.items()}
+        return cls(
+            every=min(most.values(), key=_RANK.index, default=None),
+            of_cluster=most.get(None),
+            of_partition={where: kind for where, kind in most.items() if where is not None},
+        )
+
+    def name(self, partition: int | None) -> str:
+        """Name it: in ``partition``, where that is known."""
+        if partition is None:
+            here: tuple[RoleKind | None, ...] = (self.every,)
+        else:
+            here = (self.of_partition.get(partition), self.of_cluster)
+        held = [kind for kind in here if kind is not None]
+        return min(held, key=_RANK.index).value if held else NO_ROLE
 
 
 def by_examples(anomalies: Mapping[str, Anomaly]) -> tuple[Attributed, ...]:
     """Return what the examples of ``anomalies`` explain, but for losses."""
     return tuple(
-        Attributed(write=BY_EXAMPLES[name], explained=e.explained_by, of=max(anomaly.count, 1))
+        _of_example(BY_EXAMPLES[name], e.explained_by, max(anomaly.count, 1))
         for name, anomaly in sorted(anomalies.items())
         if name in BY_EXAMPLES
         for e in anomaly.examples
+    )
+
+
+def _of_example(write: str, why: Explanation | None, of: int) -> Attributed:
+    if why is None:
+        return Attributed(write=write, role=NO_ROLE, of=of)
+    return Attributed(
+        write=write,
+        fault=why.fault,
+        kind=why.kind,
+        role=DecidingRoles.of(why.roles or ()).name(None),
+        phase=why.phase,
+        reset=why.reset is not None,
+        distance_ns=why.distance_ns,
+        of=of,
     )
 
 

@@ -1,27 +1,36 @@
 """The fault that explains each of many losses, found by order in time instead of pair by pair.
 
-Of the faults that were in force at some moment from ``since_ns`` to ``read_ns`` the one that led
-the partition and was near explains a loss; then the nearest to ``ack_ns``; between equals the one
-of the least number.
+Of the faults that were in force at some moment from ``since_ns`` to ``read_ns`` one that hit the
+leader or the primary of the very partition within ``NEAR_NS`` of ``ack_ns`` explains a loss, then
+the nearest to ``ack_ns``; between equals the one of the least number.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Sequence
 
 import attrs
 import numpy as np
+import pyarrow as pa
 
 from checkers.engine.arrays import Bools, Ints
 from checkers.engine.spans import FOREVER_NS, NONE, FirstInForce
+from harness.history.records import FaultState
+from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.roles import Role, RoleKind
 
-_LATEST_NS = FOREVER_NS - 1  # the distance of two such moments fits 64 bits
+# A leader's fault this near explains better than another fault that happens to be in force.
+NEAR_NS = 5_000_000_000
+_LEADING = (RoleKind.PRIMARY, RoleKind.LEADER)
+LATEST_NS = FOREVER_NS - 1  # the distance of two such moments fits 64 bits
 _CELLS = 1_000_000  # pairs that are looked at together
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Moments:
-    """The times of losses: when each can have begun, was acknowledged, and was missed."""
+    """The times of losses: since when each can have happened, its acknowledgement, its read."""
 
     since_ns: Ints
     ack_ns: Ints
@@ -30,7 +39,7 @@ class Moments:
     @classmethod
     def of(cls, since_ns: Ints, ack_ns: Ints, read_ns: Ints) -> Moments:
         """Those of these losses."""
-        columns = (np.clip(each, -_LATEST_NS, _LATEST_NS) for each in (since_ns, ack_ns, read_ns))
+        columns = (np.clip(each, -LATEST_NS, LATEST_NS) for each in (since_ns, ack_ns, read_ns))
         return cls(**dict(zip(("since_ns", "ack_ns", "read_ns"), columns, strict=True)))
 
     def __len__(self) -> int:
@@ -58,10 +67,9 @@ class Faults:
     @classmethod
     def of(cls, spans: Sequence[tuple[int, int | None]]) -> Faults:
         """Those of ``spans``; an end of ``None`` never comes."""
-        begins = [max(-_LATEST_NS, min(begin, _LATEST_NS)) for begin, _ in spans]
+        begins = [max(-LATEST_NS, min(begin, LATEST_NS)) for begin, _ in spans]
         ends = [
-            _LATEST_NS if end is None else max(-_LATEST_NS, min(end, _LATEST_NS))
-            for _, end in spans
+            LATEST_NS if end is None else max(-LATEST_NS, min(end, LATEST_NS)) for _, end in spans
         ]
         return cls(begin_ns=np.array(begins, np.int64), end_ns=np.array(ends, np.int64))
 
@@ -81,32 +89,46 @@ class Faults:
         """
         # What ended before it began, or was missed before it was acknowledged, no run of ours
         # tells: the order in time says nothing there, and pairs are looked at.
-        sound = self.begin_ns <= self.end_ns
+        places, sound = self._sound
         ordered, best = losses.ordered, np.full(len(losses), NONE, np.int64)
-        if not len(sound):
-            return best
-        places, rows = np.flatnonzero(sound), np.flatnonzero(ordered)
+        rows, rest = np.flatnonzero(ordered), np.flatnonzero(~ordered)
         if len(places):
-            best[rows] = np.append(places, NONE)[self[places]._nearest_in_order(losses[rows])]
-        others = np.flatnonzero(~sound)
+            best[rows] = np.append(places, NONE)[sound._nearest_in_order(losses[rows])]
+        every = np.arange(len(self.begin_ns))
+        others = np.setdiff1d(every, places)
         best[rows] = self._nearer(best[rows], others, losses[rows])
-        rest = np.flatnonzero(~ordered)
-        best[rest] = self._nearer(best[rest], np.arange(len(sound)), losses[rest])
+        best[rest] = self._nearer(best[rest], every, losses[rest])
         return best
 
+    @functools.cached_property
+    def _sound(self) -> tuple[Ints, Faults]:
+        """The places of those that ended after they began, and these faults."""
+        places = np.flatnonzero(self.begin_ns <= self.end_ns)
+        return places, self if len(places) == len(self.begin_ns) else self[places]
+
+    @functools.cached_property
+    def _in_force(self) -> FirstInForce:
+        return FirstInForce.of(self.begin_ns.tolist(), self.end_ns.tolist())
+
+    @functools.cached_property
+    def _by_end(self) -> Ints:
+        """The places by their ends, of equal ones the first place last."""
+        return np.lexsort((-np.arange(len(self.end_ns)), self.end_ns))
+
+    @functools.cached_property
+    def _by_begin(self) -> Ints:
+        return np.argsort(self.begin_ns, kind="stable")
+
     def _nearest_in_order(self, losses: Moments) -> Ints:
-        at_ns = losses.ack_ns
-        best = FirstInForce.of(self.begin_ns.tolist(), self.end_ns.tolist()).at(at_ns)
-        none, number = np.array([NONE]), np.arange(len(self.begin_ns))
-        # Of those that were over, the last; of those that had not begun, the first.
-        ended = np.lexsort((-number, self.end_ns))
-        place = np.searchsorted(self.end_ns[ended], at_ns, side="left")
-        before = np.concatenate([none, ended])[place]
+        at_ns, none = losses.ack_ns, np.array([NONE])
+        # Of those that were over the last; of those that had not begun the first.
+        place = np.searchsorted(self.end_ns[self._by_end], at_ns, side="left")
+        before = np.concatenate([none, self._by_end])[place]
         before[self.end_ns[before] < losses.since_ns] = NONE
-        begun = np.lexsort((number, self.begin_ns))
-        place = np.searchsorted(self.begin_ns[begun], at_ns, side="right")
-        after = np.concatenate([begun, none])[place]
+        place = np.searchsorted(self.begin_ns[self._by_begin], at_ns, side="right")
+        after = np.concatenate([self._by_begin, none])[place]
         after[self.begin_ns[after] > losses.read_ns] = NONE
+        best = self._in_force.at(at_ns)
         for other in (before, after):
             best = self._better(best, other, at_ns)
         return best
@@ -114,9 +136,7 @@ class Faults:
     def _better(self, best: Ints, other: Ints, at_ns: Ints) -> Ints:
         """Return of two places for each moment the nearer one, and of equals the first."""
         near, far = self.away_ns(best, at_ns), self.away_ns(other, at_ns)
-        wins = (other != NONE) & (
-            (best == NONE) | (far < near) | ((far == near) & (other < best))
-        )
+        wins = (other != NONE) & ((best == NONE) | (far < near) | ((far == near) & (other < best)))
         return np.where(wins, other, best)
 
     def _nearer(self, best: Ints, places: Ints, losses: Moments) -> Ints:
@@ -137,3 +157,82 @@ class Faults:
         # The places ascend: of equals this is the first.
         first = np.where(met, away, np.iinfo(np.int64).max).argmin(axis=1)
         return np.where(met.any(axis=1), places[first], NONE)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class KnownFaults:
+    """The faults of a run (``spans``), by number and then by begin, asked of many losses."""
+
+    spans: tuple[FaultSpan, ...]
+
+    @classmethod
+    def of(cls, faults: pa.Table) -> KnownFaults:
+        """Those that were injected, of a table ``schema.FAULTS``."""
+        spans = fault_spans(faults.to_pylist())
+        return cls(spans=tuple(sorted(spans, key=lambda span: span.fault)))
+
+    @functools.cached_property
+    def by_number(self) -> dict[int, FaultSpan]:
+        """Each by its number."""
+        return {span.fault: span for span in reversed(self.spans)}
+
+    def explaining(self, losses: Moments, partitions: Sequence[int | None]) -> Ints:
+        """Return the place in ``spans`` of the fault that explains each of ``losses``, each in its
+        partition, or ``NONE``.
+        """
+        best = self._faults.nearest(losses)
+        rows: dict[int | None, list[int]] = {}
+        for row, partition in enumerate(partitions):
+            rows.setdefault(partition, []).append(row)
+        for partition, its in rows.items():
+            led = self._led(partition)
+            if not len(led):
+                continue
+            here, own = np.array(its), self._faults[led]
+            found = own.nearest(losses[here])
+            near = own.away_ns(found, losses.ack_ns[here]) <= NEAR_NS
+            chosen = np.flatnonzero((found != NONE) & near)
+            best[here[chosen]] = led[found[chosen]]
+        return best
+
+    def last_healed(self, before_ns: int) -> tuple[int, FaultSpan] | None:
+        """Return the fault that had been healed last before ``before_ns``, and when it was; of
+        those that this harness recorded.
+        """
+        times, spans = self._healed
+        place = bisect.bisect_left(times, before_ns)
+        return (times[place - 1], spans[place - 1]) if place else None
+
+    @functools.cached_property
+    def any_of_ours(self) -> bool:
+        """Whether this harness recorded one."""
+        return any(span.state != FaultState.RECORDED for span in self.spans)
+
+    @functools.cached_property
+    def _healed(self) -> tuple[list[int], list[FaultSpan]]:
+        healed = [
+            (span.healed_ns, span)
+            for span in self.spans
+            if span.healed_ns is not None and span.state != FaultState.RECORDED
+        ]
+        healed.sort(key=lambda each: each[0])  # of equal times the greatest number last
+        return [at_ns for at_ns, _ in healed], [span for _, span in healed]
+
+    @functools.cached_property
+    def _faults(self) -> Faults:
+        return Faults.of([(span.begin_ns, span.healed_ns) for span in self.spans])
+
+    def _led(self, partition: int | None) -> Ints:
+        """The places of the faults that hit the primary or the leader of ``partition``."""
+        texts = [str(Role(kind, partition)) for kind in _LEADING]
+        places = {place for text in texts for place in self._by_leading.get(text, ())}
+        return np.array(sorted(places), np.int64)
+
+    @functools.cached_property
+    def _by_leading(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, span in enumerate(self.spans):
+            for text in span.roles:
+                if text.startswith(_LEADING):
+                    found.setdefault(text, []).append(place)
+        return found

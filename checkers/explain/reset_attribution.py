@@ -11,9 +11,10 @@ more.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import msgspec
@@ -21,10 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import Ints
+from checkers.engine.spans import FOREVER_NS, NONE, FirstInForce
+from checkers.explain.nearest_fault import KnownFaults
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
-from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.finding import Explanation, ResetCause
 from harness.text import seconds
 
@@ -37,9 +40,11 @@ RESETS = pa.schema(
     ]
 )
 
+ANY = -(2**63)
+"""Stands for no partition in particular."""
+
 Row = Mapping[str, Any]
 _KINDS = (EventKind.RESET, EventKind.PARTITION_RESET, EventKind.NODE_STARTED)
-Found = TypeVar("Found")
 
 
 @attrs.frozen(kw_only=True)
@@ -89,7 +94,7 @@ class Cause:
         return msgspec.structs.replace(told, text=text, reset=taken, under_reset=under)
 
 
-def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | None]:
+def causes(lost: pa.Table, faults: KnownFaults, events: pa.Table) -> list[Cause | None]:
     """Return the cause of each row of ``lost`` (``ack_ns``, ``read_ns``, ``partition``): the first
     reset of its partition that may lie between acknowledgement and read, ``None`` where there is
     none, and the last one that lies before.
@@ -103,10 +108,11 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
     resets = list(_told_first(told))
     if not resets:
         return [None] * lost.num_rows
-    starts = [row for row in told if row["kind"] == EventKind.NODE_STARTED]
-    known = fault_spans(faults.to_pylist())
-    forced = functools.cache(lambda place: _forced(resets[place], starts, known))
-    by_partition = functools.cache(lambda partition: _Resets.of(resets, partition))
+    starts = _Starts.of(row for row in told if row["kind"] == EventKind.NODE_STARTED)
+    hits = _hits(faults.spans)
+    forced = functools.cache(lambda place: _forced(resets[place], starts, hits))
+    every = _Resets.of(resets)
+    by_partition = functools.cache(every.of_partition)
     found: list[Cause | None] = []
     for row in lost.select(["ack_ns", "read_ns", "partition"]).to_pylist():
         here = by_partition(row["partition"])
@@ -147,58 +153,126 @@ def _columns(cause: Cause | None) -> dict[str, Any]:
     }
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False)
 class _Resets:
-    """The resets that may be of one partition, in their order, by arrays: their ``places`` among
-    all, and the moments between which each took place.
+    """Resets in the order in which they were told, by arrays: their ``places`` among all, their
+    partitions (``ANY`` where none in particular), and the moments between which each took place.
     """
 
     places: Ints
+    partition: Ints
     earliest_ns: Ints
     latest_ns: Ints
 
     @classmethod
-    def of(cls, resets: Sequence[Row], partition: int | None) -> _Resets:
-        """Those of ``partition``, and of none in particular; all, where it is ``None``."""
-        its = [
-            (place, row["at_ns"], row["uncertainty_ns"])
+    def of(cls, resets: Sequence[Row]) -> _Resets:
+        """All of them."""
+        told = [
+            (place, row["partition"], row["at_ns"], row["uncertainty_ns"])
             for place, row in enumerate(resets)
-            if None in (row["partition"], partition) or row["partition"] == partition
         ]
-        places, at_ns, off_ns = np.array(its, np.int64).reshape(-1, 3).T
-        return cls(places=places, earliest_ns=at_ns - off_ns, latest_ns=at_ns + off_ns)
+        rows = [(place, ANY if here is None else here, at, off) for place, here, at, off in told]
+        places, partition, at_ns, off_ns = np.array(rows, np.int64).reshape(-1, 4).T
+        return cls(
+            places=places,
+            partition=partition,
+            earliest_ns=at_ns - off_ns,
+            latest_ns=at_ns + off_ns,
+        )
+
+    def of_partition(self, partition: int | None) -> _Resets:
+        """Those of ``partition``, and of none in particular; all, where it is ``None``."""
+        if partition is None:
+            return self
+        rows = (self.partition == partition) | (self.partition == ANY)
+        columns = {name: column[rows] for name, column in attrs.asdict(self, recurse=False).items()}
+        return _Resets(**columns)
 
     # Before only for certain, between where it is possible: an open order may hide the cause.
 
     def first_between(self, row: Row) -> int | None:
         """The place of the first reset that may lie between acknowledgement and read."""
-        possible = (self.latest_ns >= row["ack_ns"]) & (self.earliest_ns <= row["read_ns"])
-        found = np.flatnonzero(possible)
-        return int(self.places[found[0]]) if len(found) else None
+        # Of the resets so far the latest moment ascends, and of those to come the earliest.
+        first = bisect.bisect_left(self._latest_so_far, row["ack_ns"])
+        while first < len(self.places) and self._earliest_to_come[first] <= row["read_ns"]:
+            if self.earliest_ns[first] <= row["read_ns"] and self.latest_ns[first] >= row["ack_ns"]:
+                return int(self.places[first])
+            first += 1
+        return None
 
     def last_before(self, row: Row) -> int | None:
         """The place of the last reset that lies before the acknowledgement."""
-        found = np.flatnonzero(self.latest_ns < row["ack_ns"])
-        return int(self.places[found[-1]]) if len(found) else None
+        after = bisect.bisect_left(self._latest_to_come, row["ack_ns"])
+        return int(self.places[after - 1]) if after else None
+
+    @functools.cached_property
+    def _latest_so_far(self) -> list[int]:
+        return _list(np.maximum.accumulate(self.latest_ns))
+
+    @functools.cached_property
+    def _latest_to_come(self) -> list[int]:
+        """The least latest moment of each and all that follow: it ascends."""
+        return _list(np.minimum.accumulate(self.latest_ns[::-1])[::-1])
+
+    @functools.cached_property
+    def _earliest_to_come(self) -> list[int]:
+        return _list(np.minimum.accumulate(self.earliest_ns[::-1])[::-1])
 
 
-def _forced(reset: Row, starts: Iterable[Row], known: Sequence[FaultSpan]) -> ForcedReset:
-    """``starts`` and ``known`` ascend."""
-    start = _last(
-        row for row in starts if row["node"] == reset["node"] and row["at_ns"] <= reset["at_ns"]
-    )
-    fault = None
-    if start is not None:
-        fault = _last(
-            span
-            for span in known
-            if reset["node"] in span.nodes and span.touches(start["at_ns"], start["at_ns"])
-        )
-    return ForcedReset(reset=reset, start=start, fault=fault)
-
-
-def _last(rows: Iterable[Found]) -> Found | None:
-    found = None
-    for row in rows:
-        found = row
+def _list(column: Ints) -> list[int]:
+    found: list[int] = column.tolist()
     return found
+
+
+@attrs.frozen(kw_only=True)
+class _Starts:
+    """The starts of nodes, by node, ascending."""
+
+    at_ns: Mapping[str, Sequence[int]]
+    rows: Mapping[str, Sequence[Row]]
+
+    @classmethod
+    def of(cls, told: Iterable[Row]) -> _Starts:
+        """Those of ``told``, which ascend."""
+        rows: dict[str, list[Row]] = {}
+        for row in told:
+            rows.setdefault(row["node"], []).append(row)
+        return cls(rows=rows, at_ns={n: [row["at_ns"] for row in its] for n, its in rows.items()})
+
+    def last(self, node: str, by_ns: int) -> Row | None:
+        """The last start of ``node`` at ``by_ns`` or before."""
+        place = bisect.bisect_right(self.at_ns.get(node, ()), by_ns)
+        return self.rows[node][place - 1] if place else None
+
+
+@attrs.frozen(kw_only=True)
+class _Hits:
+    """The faults that hit one node, the last begun first."""
+
+    spans: Sequence[FaultSpan]
+
+    def last(self, at_ns: int) -> FaultSpan | None:
+        """The one that had begun last of those in force at ``at_ns``."""
+        place = int(self._in_force.at(np.array([at_ns]))[0])
+        return None if place == NONE else self.spans[place]
+
+    @functools.cached_property
+    def _in_force(self) -> FirstInForce:
+        ends = (FOREVER_NS if span.healed_ns is None else span.healed_ns for span in self.spans)
+        return FirstInForce.of((span.begin_ns for span in self.spans), ends)
+
+
+def _hits(known: Iterable[FaultSpan]) -> dict[str, _Hits]:
+    """Return by node the faults that hit it."""
+    spans: dict[str, list[FaultSpan]] = {}
+    for span in sorted(known, key=lambda span: (span.begin_ns, span.fault), reverse=True):
+        for node in dict.fromkeys(span.nodes):
+            spans.setdefault(node, []).append(span)
+    return {node: _Hits(spans=its) for node, its in spans.items()}
+
+
+def _forced(reset: Row, starts: _Starts, hits: Mapping[str, _Hits]) -> ForcedReset:
+    node = reset["node"]
+    start = starts.last(node, reset["at_ns"])
+    fault = hits[node].last(start["at_ns"]) if start is not None and node in hits else None
+    return ForcedReset(reset=reset, start=start, fault=fault)

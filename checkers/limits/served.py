@@ -182,9 +182,12 @@ class Served:
         """Leave out the transactions that were open at some time of ``periods``; ``by_partition``
         stays whole.
         """
-        keep = ~open_in(self.begun, self.ended, periods)
+        return self.at(np.flatnonzero(~open_in(self.begun, self.ended, periods)))
+
+    def at(self, rows: Ints) -> Served:
+        """Keep some of the transactions, by their rows; ``by_partition`` stays whole."""
         columns = ("txn", "intended", "begun", "ended", "type_")
-        return attrs.evolve(self, **{name: getattr(self, name)[keep] for name in columns})
+        return attrs.evolve(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
 def open_in(begun: Ints, ended: Ints, periods: Sequence[Period]) -> Bools:

@@ -18,6 +18,7 @@ from checkers.cycles.stretches import readers_before
 from checkers.engine.arrays import INFO, ints
 from checkers.engine.transactions import NOBODY, Transactions
 from checkers.explain.attribution import explain_operations
+from checkers.explain.nearest_fault import KnownFaults
 from checkers.explain.words import KeyNames, of_finding
 from checkers.lists.by_generation import by_generation, with_keys
 from checkers.lists.edges import edges, tails
@@ -131,7 +132,7 @@ class ListAppend:
         shown = _first_of_each(findings)
         cycles = _cycles(steps)
         operations = lookup.operations(tuple(_mentioned(shown, cycles)))
-        faults, named = tables["faults"], KeyNames(tables)
+        faults, named = KnownFaults.of(tables["faults"]), KeyNames(tables)
         anomalies = {
             name: Anomaly(
                 count=count,
@@ -225,7 +226,7 @@ def _mentioned(shown: dict[str, list[Row]], cycles: dict[str, list[list[Row]]]) 
 
 
 def _finding(
-    row: Row, operations: dict[int, RecordedOperation], faults: pa.Table, named: KeyNames
+    row: Row, operations: dict[int, RecordedOperation], faults: KnownFaults, named: KeyNames
 ) -> Finding:
     txns = tuple(sorted({row["txn"], row["other"]} - {NOBODY}))
     shown = tuple(operations[txn] for txn in txns)
@@ -243,7 +244,7 @@ def _cycle(
     anomaly: str,
     steps: list[Row],
     operations: dict[int, RecordedOperation],
-    faults: pa.Table,
+    faults: KnownFaults,
     named: KeyNames,
 ) -> Finding:
     told = ("kind", "source", "target", "key", "element")

@@ -33,6 +33,7 @@ import msgspec
 import pyarrow as pa
 
 from checkers.explain.attribution import explain_operations
+from checkers.explain.nearest_fault import KnownFaults
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
 from checkers.lists.given_up import CUT_OFF
 from checkers.promises.permitted_loss import Envelope
@@ -112,15 +113,19 @@ class Resets:
             *_served_after(trees, cuts, lookup),
             *_torn_inside(trees, cuts, lookup),
         ):
-            found.setdefault(name, []).append(_attributed(finding, tables["faults"]))
+            found.setdefault(name, []).append(finding)
         undecided = tables.get("resets.undecided", UNDECIDED.empty_table())
         reasons = [_UNDECIDED.format(undecided.num_rows)] if undecided.num_rows else []
         if len(judged) < len(every):
             reasons.append(_UNJUDGED.format(len(every) - len(judged), len(every)))
+        known = KnownFaults.of(tables["faults"])
         told = {str(p): len(tree.resets) for p, tree in trees.items()}
         return Part(
             anomalies={
-                name: Anomaly(count=len(these), examples=tuple(these[:EXAMPLES_MAX]))
+                name: Anomaly(
+                    count=len(these),
+                    examples=tuple(_attributed(each, known) for each in these[:EXAMPLES_MAX]),
+                )
                 for name, these in found.items()
             },
             outcome=Outcome.UNKNOWN if reasons else Outcome.VALID,
@@ -143,11 +148,11 @@ _UNDECIDED = (
 _UNJUDGED = "{} of {} resets were not judged: they are more than a run of this size can have"
 
 
-def _attributed(finding: Finding, faults: pa.Table) -> Finding:
+def _attributed(finding: Finding, known: KnownFaults) -> Finding:
     """Return a finding about writes with the fault that is nearest."""
     if not finding.operations:
         return finding
-    why = explain_operations(finding.operations, faults)
+    why = explain_operations(finding.operations, known)
     return msgspec.structs.replace(finding, explained_by=why)
 
 

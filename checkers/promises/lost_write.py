@@ -17,9 +17,10 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
+from checkers.explain.attribution import ACKNOWLEDGED, OF_FAULTS, attribute, explain
 from checkers.explain.attribution_table import LOST as LOST_UNSEEN
-from checkers.explain.attribution_table import REVERTED, Attributed, table
+from checkers.explain.attribution_table import REVERTED, Attributed, DecidingRoles, table
+from checkers.explain.nearest_fault import KnownFaults
 from checkers.explain.reset_attribution import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
 from checkers.lists.checker import INFERENCE
@@ -60,15 +61,16 @@ class LostWrite:
             name: pc.sum(counts.column(name)).as_py() for name in ("acknowledged", "unverified")
         }
         lost = tables["lost-write.lost"].sort_by([("key", "ascending"), ("value", "ascending")])
-        lost = attribute(lost.append_column(_SINCE, lost["invoke_ns"]), tables["faults"])
+        known = KnownFaults.of(tables["faults"])
+        lost = attribute(lost.append_column(_SINCE, lost["invoke_ns"]), known)
         permissions = permitted(lost, tables, setting)
-        found = causes(_where_reset(lost, permissions), tables["faults"], tables["events"])
+        found = causes(_where_reset(lost, permissions), known, tables["events"])
         statistics["lost"] = lost.num_rows
         if by_resets := sum(cause is not None for cause in found):
             statistics["lost_across_a_reset"] = by_resets
-        each = tuple(zip(lost.to_pylist(), found, permissions, strict=True))
-        anomalies = {}
-        named, faults = KeyNames(tables), tables["faults"]
+        rows = lost.drop_columns(OF_FAULTS).to_pylist()
+        each = tuple(zip(rows, found, permissions, strict=True))
+        anomalies, named = {}, KeyNames(tables)
         for name, of_name in (
             (LOST_WRITE, [row for row in each if row[2] is None]),
             (LOST_BY_RESET, [row for row in each if row[2] and row[2].through is None]),
@@ -77,15 +79,15 @@ class LostWrite:
                 shown = of_name[:EXAMPLES_MAX]
                 txns = tuple(t for row, _, _ in shown for t in _transactions(row))
                 operations = lookup.operations(txns)
-                examples = tuple(_finding(*row, operations, faults, named) for row in shown)
+                examples = tuple(_finding(*row, operations, known, named) for row in shown)
                 anomalies[name] = Anomaly(count=len(of_name), examples=examples)
-        if torn := _torn(each, tables, lookup):
+        if torn := _torn(each, known, lookup):
             anomalies[TORN_BY_RESET] = torn
         if setting.may_lose:
             statistics |= _by_permission(permissions)
         whole: dict[str, Any] = {"lost_writes": statistics}
         if each:
-            whole[ATTRIBUTION] = table(setting.declaration.mode, _attributed(each, faults))
+            whole[ATTRIBUTION] = table(setting.declaration.mode, _attributed(each, known))
         doubts = _doubts(statistics["unverified"], setting)
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
@@ -119,14 +121,23 @@ def _by_snapshots(lookup: Lookup, setting: Setting) -> Iterator[str]:
 
 
 def _attributed(
-    each: Iterable[tuple[dict[str, Any], Cause | None, Permission | None]], faults: pa.Table
+    each: Iterable[tuple[dict[str, Any], Cause | None, Permission | None]], known: KnownFaults
 ) -> Iterator[Attributed]:
+    # Once a fault: it may have thousands of roles, and explain as many losses.
+    roles = {None: DecidingRoles.of(())}
     for row, cause, _ in each:
-        explained = explain(row, ACKNOWLEDGED, faults)
-        if cause is not None:
-            explained = cause.told(explained, row["ack_ns"])
-        write = LOST_UNSEEN if row["seen"] is None else REVERTED
-        yield Attributed(write=write, explained=explained, partition=row["partition"])
+        fault = row["fault"]
+        if fault not in roles:
+            roles[fault] = DecidingRoles.of(known.by_number[fault].roles)
+        yield Attributed(
+            write=LOST_UNSEEN if row["seen"] is None else REVERTED,
+            fault=fault,
+            kind=row["fault_kind"],
+            role=roles[fault].name(row["partition"]),
+            phase=row["phase"],
+            reset=cause is not None,
+            distance_ns=row["distance_ns"],
+        )
 
 
 def permitted(lost: pa.Table, tables: Tables, setting: Setting) -> list[Permission | None]:
@@ -193,7 +204,7 @@ def _permissions(permissions: Sequence[Permission | None]) -> pa.Table:
 
 def _torn(
     each: Sequence[tuple[dict[str, Any], Cause | None, Permission | None]],
-    tables: Tables,
+    known: KnownFaults,
     lookup: Lookup,
 ) -> Anomaly | None:
     """Return the transactions that a reset tore: a permitted part of each is lost in the partition
@@ -221,7 +232,7 @@ def _torn(
     if not torn:
         return None
     examples = tuple(
-        _torn_finding(row, cause, why, half, gone, written[txn], tables["faults"])
+        _torn_finding(row, cause, why, half, gone, written[txn], known)
         for txn, (row, cause, why), half, gone in torn[:EXAMPLES_MAX]
     )
     return Anomaly(count=len(torn), examples=examples)
@@ -234,9 +245,9 @@ def _torn_finding(
     kept: MicroOp | None,
     given: tuple[int, int] | None,
     operation: RecordedOperation,
-    faults: pa.Table,
+    known: KnownFaults,
 ) -> Finding:
-    explained = explain(row, ACKNOWLEDGED, faults)
+    explained = explain(row, ACKNOWLEDGED, known)
     keys, parts = {row["key"]}, list[str]()
     if given is not None:
         keys.add(given[0])
@@ -283,11 +294,11 @@ def _finding(
     cause: Cause | None,
     why: Permission | None,
     operations: dict[int, RecordedOperation],
-    faults: pa.Table,
+    known: KnownFaults,
     named: KeyNames,
 ) -> Finding:
     txns = _transactions(row)
-    explained = explain(row, ACKNOWLEDGED, faults)
+    explained = explain(row, ACKNOWLEDGED, known)
     text = of_lost_write(named(row["key"]), row["value"], row["seen"])
     if why is not None:
         text += (

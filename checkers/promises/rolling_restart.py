@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import OK, Ints, ints
-from checkers.engine.spans import FOREVER_NS
+from checkers.engine.arrays import OK, Bools, Ints, ints
+from checkers.engine.spans import FOREVER_NS, Overlaps, OwnedSpans, Spans
 from checkers.limits.gaps import silences
 from checkers.limits.served import Served, Stretch, served
 from checkers.promises import controller_overload, liveness
@@ -42,7 +42,7 @@ from harness.history.store_events import resets_in, rows_of
 from harness.plan.plan import options as convert
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import ROLLING_RESTART
-from harness.protocols.fault_spans import fault_spans
+from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.models import (
     RESTART_FAILURES,
@@ -54,9 +54,8 @@ from harness.protocols.procedures import (
     SLOW_S,
     NodeStep,
     RollingRestartOptions,
+    StepEvents,
     limits,
-    node_steps,
-    step_rows,
 )
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
@@ -65,6 +64,40 @@ MIN_SAMPLES = 100  # below this the 99th percentile is the slowest transaction o
 BEFORE_NS = 10 * NS_PER_S
 SETTLED_NS = 5 * NS_PER_S  # of a store that declares no bound for its recovery
 LOST = "lost-write.lost"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class FaultTimes:
+    """When each fault may have shown: from its begin until the store has had the time to recover
+    from it. ``in_force``: until it was healed.
+    """
+
+    spans: OwnedSpans
+    overlaps: Overlaps
+    in_force: Spans
+
+    @classmethod
+    def of(cls, faults: Sequence[FaultSpan], settled_ns: int) -> FaultTimes:
+        """Those of ``faults``, which the store recovers from in ``settled_ns``."""
+        shown = [
+            (
+                fault.begin_ns,
+                FOREVER_NS if fault.healed_ns is None else fault.healed_ns + settled_ns,
+            )
+            for fault in faults
+        ]
+        return cls(
+            spans=OwnedSpans.of((place, *span) for place, span in enumerate(shown)),
+            overlaps=Overlaps.of(shown),
+            in_force=Spans.of((fault.begin_ns, fault.healed_ns) for fault in faults),
+        )
+
+    def single(self, moments: Ints) -> Ints:
+        """Return, ascending, those of ``moments`` at which one fault at most may have shown: what
+        happened at another is no restart's.
+        """
+        found: Ints = np.sort(moments[~self.spans.several_at(moments)])
+        return found
 
 
 @attrs.frozen(kw_only=True)
@@ -78,22 +111,23 @@ class Restart:
     calm_ns: int
     steps: tuple[NodeStep, ...]
     nodes: int
-    others: tuple[tuple[int, int], ...] = ()
-    """When other faults may have shown, of its own time."""
+    among: FaultTimes
+    place: int
+    """Which of the faults ``among`` all it is."""
 
-    def alone(self, start_ns: int, end_ns: int) -> bool:
-        """Tell whether no other fault may have shown from ``start_ns`` to ``end_ns``."""
-        return all(end_ns < start or start_ns > end for start, end in self.others)
+    def alone(self, start_ns: Ints, end_ns: Ints) -> Bools:
+        """Tell for each stretch of time whether no other fault may have shown meanwhile, of those
+        that may have shown while the restart went on.
+        """
+        by_ns, until_ns = np.minimum(end_ns, self.end_ns), np.maximum(start_ns, self.start_ns)
+        found: Bools = ~self.among.spans.others_from_to(self.place, by_ns, until_ns)
+        return found
 
     @property
     def shared_ns(self) -> int:
         """How long other faults may have shown, of its time."""
-        total_ns, until_ns = 0, self.start_ns
-        for start, end in sorted(self.others):
-            begin_ns, over_ns = max(start, until_ns), min(end, self.end_ns)
-            total_ns += max(0, over_ns - begin_ns)
-            until_ns = max(until_ns, over_ns)
-        return total_ns
+        # It is itself one of those that may show then.
+        return self.among.overlaps.between_ns(self.start_ns, self.end_ns)
 
     @property
     def complete(self) -> bool:
@@ -136,9 +170,13 @@ class RollingRestarts:
         figures: dict[str, dict[str, Any]] = {}
         found: dict[str, list[tuple[Restart, Breach]]] = {}
         doubts, remarks = list[str](), list[str]()
-        for restart in _restarts(tables, setting, got):
-            own = got.without(restart.others)
-            measured = _measured(restart, own, tables)
+        among = FaultTimes.of(got.faults, _settled_ns(setting))
+        moments = {"resets": among.single(_reset_times(tables["events"]))}
+        if LOST in tables:
+            moments["lost"] = among.single(ints(tables[LOST], "ack_ns"))
+        for restart in _restarts(tables, setting, got, among):
+            own = _served_by(restart, got)
+            measured = _measured(restart, own, moments)
             figures[restart.name] = measured
             doubts += _untested(restart, measured)
             remarks += _shared(restart)
@@ -164,9 +202,11 @@ class RollingRestarts:
         )
 
 
-def _restarts(tables: Tables, setting: Setting, got: Served) -> Iterator[Restart]:
-    rows = step_rows(tables["events"])
-    for fault in got.faults:
+def _restarts(
+    tables: Tables, setting: Setting, got: Served, among: FaultTimes
+) -> Iterator[Restart]:
+    told = StepEvents.in_table(tables["events"])
+    for place, fault in enumerate(got.faults):
         number, planned = fault.fault, None
         if fault.kind != ROLLING_RESTART.name or fault.healed_ns is None:
             continue
@@ -185,10 +225,11 @@ def _restarts(tables: Tables, setting: Setting, got: Served) -> Iterator[Restart
             options=options,
             start_ns=start_ns,
             end_ns=end_ns,
-            calm_ns=_calm_since(got, start_ns),
-            steps=node_steps(rows, fault.nodes, start_ns, end_ns),
+            calm_ns=_calm_since(got, among, start_ns),
+            steps=told.steps(fault.nodes, start_ns, end_ns),
             nodes=len(fault.nodes),
-            others=tuple(_others(got, number, start_ns, end_ns, _settled_ns(setting))),
+            among=among,
+            place=place,
         )
 
 
@@ -198,13 +239,13 @@ def _settled_ns(setting: Setting) -> int:
     return SETTLED_NS if isinstance(bound_s, msgspec.UnsetType) else round(bound_s * NS_PER_S)
 
 
-def _others(
-    got: Served, fault: int, start_ns: int, end_ns: int, settled_ns: int
-) -> Iterator[tuple[int, int]]:
-    for other in got.faults:
-        over_ns = FOREVER_NS if other.healed_ns is None else other.healed_ns + settled_ns
-        if other.fault != fault and other.begin_ns <= end_ns and over_ns >= start_ns:
-            yield other.begin_ns, over_ns
+def _served_by(restart: Restart, got: Served) -> Served:
+    """Return what clients got while ``restart`` went on and in the calm before it, without what was
+    open while another fault may have shown.
+    """
+    near = (got.intended >= restart.calm_ns) & (got.intended <= restart.end_ns)
+    rows = np.flatnonzero(near)
+    return got.at(rows[restart.alone(got.begun[rows], got.ended[rows])])
 
 
 def _shared(restart: Restart) -> Iterator[str]:
@@ -217,18 +258,19 @@ def _shared(restart: Restart) -> Iterator[str]:
         )
 
 
-def _calm_since(got: Served, start_ns: int) -> int:
+def _calm_since(got: Served, among: FaultTimes, start_ns: int) -> int:
     """Since when no fault was in force before ``start_ns``: some seconds at most."""
     since_ns = max(got.drive.start_ns, start_ns - BEFORE_NS)
-    for fault in got.faults:
-        if fault.begin_ns < start_ns:
-            healed_ns = start_ns if fault.healed_ns is None else fault.healed_ns
-            since_ns = max(since_ns, min(healed_ns, start_ns))
-    return since_ns
+    healed_ns = among.in_force.latest_end_before(start_ns)
+    return since_ns if healed_ns is None else max(since_ns, min(healed_ns, start_ns))
 
 
-def _measured(restart: Restart, got: Served, tables: Tables) -> dict[str, Any]:
-    """Return the figures of one restart. A figure that too few transactions tell is absent."""
+def _measured(restart: Restart, got: Served, moments: Mapping[str, Ints]) -> dict[str, Any]:
+    """Return the figures of one restart. A figure that too few transactions tell is absent.
+
+    ``moments`` are those of resets, and of the acknowledgements of what was lost, under one fault
+    at most.
+    """
     begun = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns)
     before = (got.intended >= restart.calm_ns) & (got.intended < restart.start_ns) & got.ok
     took = got.ended - got.intended
@@ -258,15 +300,18 @@ def _measured(restart: Restart, got: Served, tables: Tables) -> dict[str, Any]:
         figures |= {"silent_partition": partition, "silent_from_s": round(from_ns / NS_PER_S, 3)}
     if restart.shared_ns:
         figures["shared_s"] = round(restart.shared_ns / NS_PER_S, 3)
-    figures["resets"] = _resets(restart, tables["events"])
-    if LOST in tables:
-        figures["lost"] = _within(ints(tables[LOST], "ack_ns"), restart)
+    figures["resets"] = _resets(_within(moments["resets"], restart), restart)
+    if "lost" in moments:
+        figures["lost"] = len(_within(moments["lost"], restart))
     return figures
 
 
-def _within(at_ns: Ints, restart: Restart) -> int:
-    inside = at_ns[(at_ns >= restart.start_ns) & (at_ns <= restart.end_ns)].tolist()
-    return sum(restart.alone(at, at) for at in inside)
+def _within(moments: Ints, restart: Restart) -> Ints:
+    """Return those of the ascending ``moments`` in the time of ``restart`` that are its own."""
+    low = np.searchsorted(moments, restart.start_ns, side="left")
+    high = np.searchsorted(moments, restart.end_ns, side="right")
+    inside = moments[low:high]
+    return inside[restart.alone(inside, inside)]
 
 
 def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | None:
@@ -282,23 +327,27 @@ def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | No
         for start_ns, end_ns in silences(
             tries, during, got.drive.end_ns, allowed_ns, least=MIN_TRIES
         )
-        if restart.alone(start_ns, end_ns)
+        if restart.alone(np.array([start_ns]), np.array([end_ns])).all()
     ]
     return max(found, key=lambda silence: silence[2] - silence[1], default=None)
 
 
-def _resets(restart: Restart, events: pa.Table) -> int:
-    """Return how many resets began while ``restart`` went on, those of no told partition too; of
-    one that was broken off, during its steps.
-    """
+def _reset_times(events: pa.Table) -> Ints:
+    """Return when resets began, those of no told partition too."""
     times = [reset.earliest_ns for reset in resets_in(events)]
     told = rows_of(events, (EventKind.RESET,), ("at_ns", "partition"))
     times += [row["at_ns"] for row in told if row["partition"] is None]
-    spans = tuple(_spans(restart))
-    return sum(
-        restart.alone(at_ns, at_ns) and any(start <= at_ns <= end for start, end in spans)
-        for at_ns in times
-    )
+    return np.array(times, np.int64)
+
+
+def _resets(moments: Ints, restart: Restart) -> int:
+    """Return how many of the ``moments`` of resets count: of a restart that was broken off, those
+    during its steps.
+    """
+    counts = np.zeros(len(moments), dtype=np.bool_)
+    for start_ns, end_ns in _spans(restart):
+        counts |= (start_ns <= moments) & (moments <= end_ns)
+    return int(counts.sum())
 
 
 def _spans(restart: Restart) -> Iterator[tuple[int, int]]:

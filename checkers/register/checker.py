@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, group_starts
 from checkers.explain.attribution import explain_operations
+from checkers.explain.nearest_fault import KnownFaults
 from checkers.explain.words import KeyNames
 from checkers.register.by_generation import UNSEEN, by_generation
 from checkers.register.gibbons_korach import judge_by_zones
@@ -175,13 +176,13 @@ def _order(row: Row, columns: tuple[str, ...]) -> tuple[Any, ...]:
 def _anomaly(rows: list[Row], tables: Tables, lookup: Lookup) -> Anomaly:
     shown = rows[:EXAMPLES_MAX]
     operations = lookup.operations(tuple(txn for row in shown for txn in row["txns"] if txn >= 0))
-    named = KeyNames(tables)
-    examples = tuple(_finding(row, operations, tables["faults"], named) for row in shown)
+    known, named = KnownFaults.of(tables["faults"]), KeyNames(tables)
+    examples = tuple(_finding(row, operations, known, named) for row in shown)
     return Anomaly(count=len(rows), examples=examples)
 
 
 def _finding(
-    row: Row, operations: dict[int, RecordedOperation], faults: pa.Table, named: KeyNames
+    row: Row, operations: dict[int, RecordedOperation], known: KnownFaults, named: KeyNames
 ) -> Finding:
     # -1 stands for the register's beginning, which no transaction wrote.
     txns = tuple(dict.fromkeys(txn for txn in row["txns"] if txn >= 0))
@@ -191,7 +192,7 @@ def _finding(
         txns=txns,
         keys=(row["key"],),
         operations=shown,
-        explained_by=explain_operations(shown, faults),
+        explained_by=explain_operations(shown, known),
     )
 
 

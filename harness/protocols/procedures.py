@@ -12,7 +12,8 @@ their limits. Each step of a node is told by events of its own:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
@@ -137,33 +138,50 @@ class NodeStep:
     over_ns: int | None = None
 
 
-def step_rows(events: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of the table ``events`` that tell steps."""
-    # Here: the command line names procedures, and starts without pyarrow.
-    from harness.history.store_events import rows_of
+@attrs.frozen(kw_only=True)
+class StepEvents:
+    """The events that tell steps, by node, in order of time."""
 
-    return rows_of(events, STEPS)
+    by_node: Mapping[str, Sequence[tuple[int, int, str]]]
+    """When, the place among all of them, and of which kind."""
 
+    @classmethod
+    def in_table(cls, events: pa.Table) -> StepEvents:
+        """Those in the table ``events``."""
+        # Here: the command line names procedures, and starts without pyarrow.
+        from harness.history.store_events import rows_of
 
-def node_steps(
-    events: Iterable[Mapping[str, Any]], nodes: Iterable[str], start_ns: int, end_ns: int
-) -> tuple[NodeStep, ...]:
-    """Return the steps of a procedure that took ``nodes`` from ``start_ns`` to ``end_ns``, in their
-    order. Of two procedures that overlap none shares a node with the other.
-    """
-    its, found = frozenset(nodes), list[dict[str, Any]]()
-    last: dict[str, dict[str, Any]] = {}  # by node its newest step
-    rows = (row for row in events if row["kind"] in _STAGE and row["node"] in its)
-    for row in sorted(rows, key=lambda row: int(row["at_ns"])):
-        node, at_ns = str(row["node"]), int(row["at_ns"])
-        if not start_ns <= at_ns <= end_ns:
-            continue
-        if row["kind"] == EventKind.STEP_BEGUN:
-            last[node] = {"node": node}
-            found.append(last[node])
-        if node in last:
-            last[node][_STAGE[row["kind"]]] = at_ns
-    return tuple(NodeStep(**step) for step in found)
+        return cls.of(rows_of(events, STEPS, ("node", "at_ns")))
+
+    @classmethod
+    def of(cls, events: Iterable[Mapping[str, Any]]) -> StepEvents:
+        """Those among ``events``."""
+        found: dict[str, list[tuple[int, int, str]]] = {}
+        for place, row in enumerate(events):
+            if row["kind"] in _STAGE:
+                told = int(row["at_ns"]), place, row["kind"]
+                found.setdefault(str(row["node"]), []).append(told)
+        return cls(by_node={node: sorted(its) for node, its in found.items()})
+
+    def steps(self, nodes: Iterable[str], start_ns: int, end_ns: int) -> tuple[NodeStep, ...]:
+        """Return the steps of a procedure that took ``nodes`` from ``start_ns`` to ``end_ns``, in
+        their order. Of two procedures that overlap none shares a node with the other.
+        """
+        told = []
+        for node in frozenset(nodes):
+            its = self.by_node.get(node, ())
+            low = bisect.bisect_left(its, start_ns, key=lambda each: each[0])
+            high = bisect.bisect_right(its, end_ns, key=lambda each: each[0])
+            told += [(*each, node) for each in its[low:high]]
+        found = list[dict[str, Any]]()
+        last: dict[str, dict[str, Any]] = {}  # by node its newest step
+        for at_ns, _, kind, node in sorted(told):
+            if kind == EventKind.STEP_BEGUN:
+                last[node] = {"node": node}
+                found.append(last[node])
+            if node in last:
+                last[node][_STAGE[kind]] = at_ns
+        return tuple(NodeStep(**step) for step in found)
 
 
 _STAGE: Mapping[str, str] = {

@@ -18,7 +18,7 @@ from harness.history.records import FaultState, OpType
 from harness.protocols.conflicts import conflicts, ends
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.fault_spans import fault_spans
-from harness.protocols.procedures import NodeStep, node_steps, step_rows
+from harness.protocols.procedures import NodeStep, StepEvents
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import LimitState, Verdict
 from harness.run.change_recorder import read_changes
@@ -442,10 +442,10 @@ def _steps(run_data: RunData) -> dict[int, tuple[plots.StepWindow, ...]]:
     """Return the steps of procedures by the number of their fault. A stage that was not reached
     ends with the fault.
     """
-    found, rows = {}, step_rows(run_data.events)
+    found, told = {}, StepEvents.in_table(run_data.events)
     for span in fault_spans(run_data.faults):
         end_ns = span.end_ns(run_data.last_ns)
-        steps = node_steps(rows, span.nodes, span.begin_ns, end_ns)
+        steps = told.steps(span.nodes, span.begin_ns, end_ns)
         if steps:
             found[span.fault] = tuple(_step_window(step, end_ns) for step in steps)
     return found

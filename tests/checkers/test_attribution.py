@@ -11,7 +11,8 @@ from checker_histories import STRICT, Fault, a, ok, r, verdict, write_run
 
 from checkers.engine.analyze import analyze
 from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
-from checkers.explain.attribution_table import role
+from checkers.explain.attribution_table import DecidingRoles
+from checkers.explain.nearest_fault import KnownFaults
 from harness.history import schema
 
 MS = 1_000_000
@@ -24,13 +25,17 @@ FAULT = {
 }
 
 
+def known(*faults: dict[str, Any]) -> KnownFaults:
+    return KnownFaults.of(pa.Table.from_pylist(list(faults), schema=schema.FAULTS))
+
+
 def attributed(ack_ms: int, **changed: Any) -> dict[str, Any]:
     lost = {"since_ns": (ack_ms - 5) * MS, "ack_ns": ack_ms * MS, "read_ns": 300 * MS}
     if ack_ms > 240:
         lost["since_ns"] = 230 * MS
     [row] = attribute(
         pa.table({name: [value] for name, value in lost.items()} | {"partition": [1]}),
-        pa.Table.from_pylist([FAULT | changed], schema=schema.FAULTS),
+        known(FAULT | changed),
     ).to_pylist()
     return row
 
@@ -56,7 +61,7 @@ def test_an_acknowledgement_is_in_one_of_five_phases_and_so_far_from_a_boundary(
     told = (row["phase"], row["boundary"], row["distance_ns"])
     assert told == (phase, boundary, distance_ms * MS)
     side = "before" if distance_ms < 0 else "after"
-    explained = explain(row, ACKNOWLEDGED, pa.Table.from_pylist([FAULT], schema=schema.FAULTS))
+    explained = explain(row, ACKNOWLEDGED, known(FAULT))
     assert explained is not None
     assert (explained.phase, explained.distance_ns) == (phase, distance_ms * MS)
     assert explained.text.endswith(f"{abs(distance_ms) / 1000:.3f} s {side} its {boundary})")
@@ -70,12 +75,15 @@ def test_a_step_that_was_never_seen_bounds_no_phase() -> None:
 
 
 def test_the_role_is_the_one_that_decides_most_in_the_partition() -> None:
-    roles = ("follower of partition 2", "leader of partition 1", "primary of partition 3")
+    held = ("follower of partition 2", "leader of partition 1", "primary of partition 3")
+    roles = DecidingRoles.of(held)
 
-    assert role(roles, 1) == "leader"
-    assert role(roles, 2) == "follower"
-    assert role(roles, None) == "primary"
-    assert role((), 1) == "none"
+    assert roles.name(1) == "leader"
+    assert roles.name(2) == "follower"
+    assert roles.name(None) == "primary"
+    assert DecidingRoles.of((*held, "metastorage leader")).name(2) == "follower"
+    assert DecidingRoles.of((*held, "metastorage leader")).name(7) == "metastorage leader"
+    assert DecidingRoles.of(()).name(1) == "none"
 
 
 def test_losses_and_stale_reads_stand_in_one_table_by_fault_and_phase(tmp_path: Path) -> None:

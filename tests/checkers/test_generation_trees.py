@@ -1,4 +1,4 @@
-"""Spans of time and ways in the tree of a partition's generations, beside their plain definitions."""
+"""Spans and ways in the tree of a partition's generations, beside their plain definitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,13 @@ def test_the_ways_are_what_each_path_shows_behind_the_write() -> None:
             ways = tree.ways(since, until, first, last)
 
             found = [place for way in ways for place in way]
-            assert found == edges(tree, since, until, first, last), (tree, since, until, first, last)
+            assert found == edges(tree, since, until, first, last), (
+                tree,
+                since,
+                until,
+                first,
+                last,
+            )
     assert branched > 100
 
 

@@ -14,7 +14,7 @@ from harness.errors import PlanError
 from harness.history.records import EventKind, FaultState, StoreEvent
 from harness.protocols.cluster import Cluster, Roles
 from harness.protocols.faults import Fault, PlannedFault, configured
-from harness.protocols.procedures import NodeStep, node_steps
+from harness.protocols.procedures import NodeStep, StepEvents
 from nemesis.procedures import full_restart, rolling_restart, successive_loss
 
 FAULTS: dict[str, Fault] = {
@@ -279,7 +279,7 @@ def test_steps_are_told_by_the_events_of_their_nodes() -> None:
         )
     ]
 
-    assert node_steps(rows, ("n1", "n2"), 1, 20) == (
+    assert StepEvents.of(rows).steps(("n1", "n2"), 1, 20) == (
         NodeStep(node="n2", begun_ns=5, down_ns=6, up_ns=8, over_ns=9),
         NodeStep(node="n1", begun_ns=10),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
+from checkers.explain.nearest_fault import KnownFaults
 from harness.history.schema import FAULTS
 from harness.protocols.fault_spans import SETTLED_NS, fault_spans, in_calm
 from results.drawing.node_roles import DOWN, roles_over_time
@@ -70,12 +71,12 @@ def test_what_was_planned_or_skipped_alone_was_never_in_force() -> None:
 def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_in_the_lane() -> (
     None
 ):
-    faults = pa.Table.from_pylist([WHOLE], schema=FAULTS)
+    known = KnownFaults.of(pa.Table.from_pylist([WHOLE], schema=FAULTS))
     at = {"since_ns": [3100 * MS], "ack_ns": [3100 * MS], "read_ns": [8000 * MS]}
     lost = pa.table(at | {"partition": [0]})
 
     (span,) = fault_spans([WHOLE])
-    explained = explain(attribute(lost, faults).to_pylist()[0], ACKNOWLEDGED, faults)
+    explained = explain(attribute(lost, known).to_pylist()[0], ACKNOWLEDGED, known)
     events = pa.table({name: [] for name in ("kind", "node", "at_ns", "partition")})
     (lane,) = roles_over_time(events, [WHOLE], ["n1"], LAST_NS).nodes
 
