@@ -337,3 +337,24 @@ def test_what_is_concurrent_by_index_may_be_seen_in_either_order(tmp_path: Path)
 
 def test_the_small_history_is_what_both_formats_make_of_it(tmp_path: Path) -> None:
     assert verdict_of(read(tmp_path, small())).outcome is Outcome.VALID
+
+
+@pytest.mark.parametrize("kind", ["info", "fail"])
+@pytest.mark.parametrize("f", ["write", "read", "cas"])
+def test_a_client_may_say_in_the_value_why_it_does_not_know_the_outcome(
+    tmp_path: Path, f: str, kind: str
+) -> None:
+    asked = {"write": 2, "read": None, "cas": [1, 2]}[f]
+    begun = [register("invoke", 0, "write", 1), register("ok", 0, "write", 1)]
+    told = [*begun, register("invoke", 0, f, asked), register(kind, 0, f, "timed-out")]
+    plain = [*begun, register("invoke", 0, f, asked), register(kind, 0, f, asked)]
+
+    ours = read(tmp_path, told).micro_ops()
+    assert ours.equals(read(tmp_path, plain).micro_ops())
+
+
+def test_a_transaction_without_a_known_outcome_asked_what_its_invocation_did(
+    tmp_path: Path,
+) -> None:
+    history = read(tmp_path, [invoke(0), info(0, "timed-out")])
+    assert history.micro_ops()["f"].to_pylist() == [step[0] for step in READ]

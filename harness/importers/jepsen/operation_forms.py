@@ -126,8 +126,8 @@ def normalize(form: object, names: Names) -> Operation | Remark:
         expected = f"expected f to be {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}"
         raise Refused(f"{expected} for a client process, found {shown(fields['f'])}")
     told, value = fields.get("error"), fields.get("value")
-    if f == TRANSFER and type_ in ("fail", "info") and not isinstance(value, Mapping):
-        value = None  # clients of banks tell there why they refused
+    if type_ in ("fail", "info") and _is_reason(f, value):
+        value = None
     return Operation(
         type=type_,  # type: ignore[arg-type]  # one of _TYPES
         process=process,
@@ -137,6 +137,15 @@ def normalize(form: object, names: Names) -> Operation | Remark:
         time=time,
         error=None if told is None else text_of(told),
     )
+
+
+def _is_reason(f: str, value: object) -> bool:
+    """Whether a client tells there why an operation had no known effect, as ``:timed-out``: that
+    takes the place of the value, which is the invocation's.
+    """
+    if f == TRANSFER:
+        return not isinstance(value, Mapping)
+    return isinstance(value, str) and not isinstance(value, Number)
 
 
 def _fields(form: object) -> dict[str, Any]:
