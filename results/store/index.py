@@ -287,8 +287,8 @@ def index_path(store: RunStore) -> Path:
 @contextlib.contextmanager
 def opened(store: RunStore, *, rebuild: bool = False) -> Iterator[RunIndex]:
     """Open the index of ``store``, true to the runs that are there now. Where the store can't be
-    written the index is made in memory; with ``rebuild`` nothing of an earlier one is used. Raises
-    ``HarnessError``.
+    written, or its disk is full, the index is made in memory; with ``rebuild`` nothing of an earlier
+    one is used. Raises ``HarnessError``.
     """
     path, runs = index_path(store), store.runs()
     try:
@@ -314,9 +314,20 @@ def _connected(path: Path, runs: Sequence[RunDirectory], *, rebuild: bool) -> sq
             if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
                 raise
             _remove(path)
-            return _refreshed(_connection(path), runs)
+            return _anew(path, runs)
     except OSError as error:
         raise HarnessError(f"index {path}: {error.strerror or error}") from error
+
+
+def _anew(path: Path, runs: Sequence[RunDirectory]) -> sqlite3.Connection:
+    try:
+        return _refreshed(_connection(path), runs)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & _PRIMARY_CODE not in _OF_THE_DISK:
+            raise
+        # Where the disk is full, what makes room on it asks the index first.
+        _remove(path)
+        return _in_memory(runs)
 
 
 def _in_memory(runs: Sequence[RunDirectory]) -> sqlite3.Connection:
@@ -369,6 +380,8 @@ def _remove(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
+_OF_THE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+_PRIMARY_CODE = 0xFF
 _OF_SUM = ", ".join(f'"{name}"' for name in (*_COLUMNS, "stamp", "searched"))
 _decoder = msgspec.json.Decoder(RunEntry)
 _TABLES = ("runs", "entries", "faults", "tags", "findings")

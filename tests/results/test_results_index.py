@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from capabilities import small_disk
 
 from cli.main import execute
 from harness.errors import UsageError
@@ -263,6 +265,26 @@ def test_a_store_that_can_only_be_read_is_listed(
 
     assert asked(store) == sorted(run.root.name for run in store.runs())
     assert not index_path(store).exists()
+
+
+def test_a_store_on_a_full_disk_is_listed_and_pruned(
+    store: RunStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        shutil.copytree(store.root, disk / "runs", symlinks=True)
+        full = RunStore(disk / "runs")
+        index_path(full).unlink(missing_ok=True)
+        with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while ballast.write(bytes(4096)):
+                pass
+        before = len(full.runs())
+        assert before > 2
+        assert execute(["runs", "--runs-dir", str(full.root)]) == 0
+        assert all(run.root.name in capsys.readouterr().out for run in full.runs()[:1])
+
+        prune = ["runs", "prune", "--keep-last", "1", "--forget-findings"]
+        assert execute([*prune, "--runs-dir", str(full.root)]) == 0
+        assert len(full.runs()) < before
 
 
 def test_a_bad_run_stops_no_list(store: RunStore) -> None:
