@@ -287,8 +287,8 @@ def index_path(store: RunStore) -> Path:
 @contextlib.contextmanager
 def opened(store: RunStore, *, rebuild: bool = False) -> Iterator[RunIndex]:
     """Open the index of ``store``, true to the runs that are there now. Where the store can't be
-    written, or its disk is full, the index is made in memory; with ``rebuild`` nothing of an earlier
-    one is used. Raises ``HarnessError``.
+    written, or its disk is full, the index is made in memory; with ``rebuild`` nothing of an
+    earlier one is used. Raises ``HarnessError``.
     """
     path, runs = index_path(store), store.runs()
     try:
