@@ -193,7 +193,8 @@ class RunStore:
                 alone = stack.enter_context(locked(run.root))
             except OSError:  # another sweep has removed it
                 return False
-            if alone and _abandoned(run):
+            # Opened before another sweep removed it, it is locked after: then it is there no more.
+            if alone and run.root.exists() and _abandoned(run):
                 self.remove(run, held=True)
                 return True
         return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -345,3 +347,21 @@ def test_runs_are_made_while_others_sweep_and_each_is_there_while_it_is_held(
 
     assert all(there)
     assert gone > 0
+
+
+def test_a_sweep_that_locks_a_run_as_another_has_removed_it_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(tmp_path)
+    with store.create("d-1", NOON_NS, b"\x00\x01") as run:
+        pass
+
+    @contextlib.contextmanager
+    def late(path: Path) -> Iterator[bool]:
+        with locked(path) as alone:
+            shutil.rmtree(path)  # between the opening and the lock
+            yield alone
+
+    monkeypatch.setattr(store_module, "locked", late)
+    assert store.sweep(["d-1"], ()) == 0
+    assert not run.root.exists()
