@@ -151,5 +151,8 @@ def test_a_file_in_the_place_of_the_directory_is_a_mistake_of_the_user(
     file.write_text("mine")
 
     assert execute(["new", "fault", "mine", "--into", str(file / below)]) == 254
-    assert "--into: expected a directory (got " in capsys.readouterr().err
+    assert (
+        f"--into: expected a directory, found another file in its place: {file}"
+        in capsys.readouterr().err
+    )
     assert file.read_text() == "mine"
