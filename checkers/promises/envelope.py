@@ -24,6 +24,7 @@ are mapped, with an error bound that is granted to the store.
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -32,6 +33,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from checkers.engine.spans import Spans
 from checkers.explain.attribution import explain_operations
 from checkers.explain.nearest_fault import KnownFaults
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
@@ -69,7 +71,7 @@ SETTLED_NS = 5 * NS_PER_S
 or started may still be missing in the topology from which a store decides."""
 # Resets beyond these are told and not judged: a table of a few bytes may tell of any number.
 RESETS_JUDGED = 10_000
-WORK_MAX = 60_000_000  # times at which nodes were out and states before, for all resets together
+WORK_MAX = 60_000_000  # states before, for all resets together
 LEAST_JUDGED = 100
 _LIFE = (
     EventKind.NODE_STARTED,
@@ -101,7 +103,7 @@ class Resets:
             for tree in trees.values()
             for place in range(1, len(tree))
         ]
-        judged = every[: _judged(every, away, states)]
+        judged = every[: _judged(every, states)]
         found: dict[str, list[Finding]] = {}
         for name, finding in (
             *_forbidden(judged, away, setting),
@@ -134,9 +136,9 @@ class Resets:
         )
 
 
-def _judged(every: Sequence[Envelope], away: TimesOut, states: ToldStates) -> int:
+def _judged(every: Sequence[Envelope], states: ToldStates) -> int:
     """Return how many of the resets are judged: as many as can be in a bounded time."""
-    work = accumulate(away.rows + states.rows_before(each.reset) + 1 for each in every)
+    work = accumulate(states.rows_before(each.reset) + 1 for each in every)
     within = bisect.bisect_right(list(work), WORK_MAX)
     return max(LEAST_JUDGED, min(RESETS_JUDGED, within))
 
@@ -217,7 +219,7 @@ def live_majority(envelope: Envelope, times: TimesOut, setting: Setting) -> str 
     least = setting.declaration.forgets_without
     if isinstance(least, msgspec.UnsetType):
         return None
-    out = _voting(away, envelope.tree.partition, setting)
+    out = times.voting_at(envelope.reset, setting)
     if len(out) >= least:
         return None
     of_them = f"only {', '.join(sorted(out))}" if out else "none"
@@ -242,99 +244,89 @@ def _lived(envelope: Envelope, node: str) -> bool:
 
 
 @attrs.frozen(kw_only=True)
-class _Away:
-    """A time in which a node may have been out, and the roles that it had when that began, where
-    they are known; it has no end where the fault was never healed.
-    """
-
-    start_ns: int
-    end_ns: int | None
-    roles: tuple[str, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
 class TimesOut:
     """When each node may have been out: from the begin of a fault that takes it out, or its end, to
-    its next start. ``started`` ascend.
+    its next start. ``voting`` are those of them in which it may have voted in a partition, of
+    ``None`` in any.
     """
 
-    started: Mapping[str, Sequence[int]]
-    out: Mapping[str, Sequence[_Away]]
+    by_node: Mapping[str, Spans]
+    voting: Mapping[str, Mapping[int | None, Spans]]
 
     @classmethod
     def of(cls, faults: pa.Table, events: pa.Table, setting: Setting) -> TimesOut:
         """Those of a run."""
         kinds = by_name(setting.fault_kinds)
         started: dict[str, list[int]] = {}
-        out: dict[str, list[_Away]] = {}
+        ended: list[tuple[str, int, int | None, tuple[str, ...]]] = []
         for row in rows_of(events, _LIFE, ("node", "at_ns", "uncertainty_ns")):
             if row["kind"] == EventKind.NODE_STARTED:
                 started.setdefault(row["node"], []).append(row["at_ns"] + row["uncertainty_ns"])
             else:
                 at_ns = row["at_ns"] - row["uncertainty_ns"]
-                ended = _Away(start_ns=at_ns, end_ns=row["at_ns"])
-                out.setdefault(row["node"], []).append(ended)
+                ended.append((row["node"], at_ns, row["at_ns"], ()))
         for span in fault_spans(faults.to_pylist()):
             # A kind of which nothing is known may take its targets out: an accusation needs
             # certainty.
             if span.kind not in kinds or kinds[span.kind].may_be_missed:
-                away = _Away(start_ns=span.begin_ns, end_ns=span.healed_ns, roles=span.roles)
-                for node in span.nodes:
-                    out.setdefault(node, []).append(away)
-        return cls(started={node: sorted(times) for node, times in started.items()}, out=out)
+                its = (span.begin_ns, span.healed_ns, span.roles)
+                ended += [(node, *its) for node in span.nodes]
+        starts = {node: sorted(times) for node, times in started.items()}
+        out: dict[str, dict[int | None, list[tuple[int, int | None]]]] = {}
+        every: dict[str, list[tuple[int, int | None]]] = {}
+        votes = functools.cache(_votes)
+        for node, start_ns, end_ns, roles in ended:
+            time = start_ns, _next(starts.get(node, ()), end_ns)
+            every.setdefault(node, []).append(time)
+            for partition in votes(roles):
+                out.setdefault(node, {}).setdefault(partition, []).append(time)
+        return cls(
+            by_node={node: Spans.of(times) for node, times in every.items()},
+            voting={
+                node: {partition: Spans.of(times) for partition, times in own.items()}
+                for node, own in out.items()
+            },
+        )
 
-    @property
-    def rows(self) -> int:
-        """How many times are looked at for each reset."""
-        return sum(map(len, self.out.values()))
-
-    def at(self, reset: Reset) -> dict[str, list[_Away]]:
-        """Return the nodes that may have been out at ``reset``, with the faults that they were
-        under.
+    def at(self, reset: Reset) -> frozenset[str]:
+        """Return the nodes that may have been out at ``reset``.
 
         A node that was under such a fault counts as out until it has started again and settled: a
         store may keep out a node that it once missed.
         """
-        settled_ns = reset.earliest_ns - SETTLED_NS
-        out = {
-            node: [
-                each
-                for each in found
-                if each.start_ns <= reset.latest_ns
-                and not self._is_back(node, each.end_ns, settled_ns)
-            ]
-            for node, found in self.out.items()
-        }
-        return {node: found for node, found in out.items() if found}
+        return frozenset(node for node, its in self.by_node.items() if _includes(its, reset))
 
-    def _is_back(self, node: str, end_ns: int | None, settled_ns: int) -> bool:
-        if end_ns is None or end_ns > settled_ns:
-            return False
-        started = self.started.get(node, ())
-        place = bisect.bisect_left(started, end_ns)
-        return place < len(started) and started[place] <= settled_ns
-
-
-def _voting(
-    away: Mapping[str, Sequence[_Away]], partition: int, setting: Setting
-) -> frozenset[str]:
-    """Return those of the nodes ``away`` that may be voters of ``partition``: by their roles when
-    the fault struck, else any node that may vote at all.
-    """
-    keepers = setting.declaration.keepers
-    able = None if isinstance(keepers, msgspec.UnsetType) else keepers
-    found = set()
-    for node, these in away.items():
-        if able is not None and node not in able:
-            continue
-        for each in these:
-            roles = parsed(each.roles) if each.roles else None
-            votes = roles is None or any(
-                role.kind in VOTES and role.partition == partition for role in roles
+    def voting_at(self, reset: Reset, setting: Setting) -> frozenset[str]:
+        """Return those of them that may be voters of its partition: by their roles when the fault
+        struck, else any node that may vote at all.
+        """
+        keepers = setting.declaration.keepers
+        able = None if isinstance(keepers, msgspec.UnsetType) else keepers
+        return frozenset(
+            node
+            for node, its in self.voting.items()
+            if (able is None or node in able)
+            and any(
+                _includes(its[where], reset) for where in (None, reset.partition) if where in its
             )
-            if votes:
-                found.add(node)
-    return frozenset(found)
+        )
+
+
+def _includes(times: Spans, reset: Reset) -> bool:
+    return times.any_from_to(reset.latest_ns, reset.earliest_ns - SETTLED_NS + 1)
+
+
+def _next(started: Sequence[int], end_ns: int | None) -> int | None:
+    """Return the first start at ``end_ns`` or later; ``None`` where none followed."""
+    place = len(started) if end_ns is None else bisect.bisect_left(started, end_ns)
+    return started[place] if place < len(started) else None
+
+
+def _votes(roles: tuple[str, ...]) -> frozenset[int | None]:
+    """Return the partitions in which a node of these roles may vote; ``None``: in any."""
+    if not roles:
+        return frozenset({None})
+    return frozenset(role.partition for role in parsed(roles) if role.kind in VOTES)
 
 
 _SENTENCES = {
