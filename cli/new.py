@@ -102,13 +102,10 @@ def _check(example: Example, name: str, target: Path) -> None:
         raise UsageError(f"name {name!r}: there is a Python package of that name, which it hides")
     if {name, name.capitalize()} & _words_of(_source(example)):
         raise UsageError(f"name {name!r}: the example's code has that word for something else")
-    for above in target.parents:
-        if os.path.lexists(above):
-            if not above.is_dir():
-                raise UsageError(
-                    f"--into: expected a directory (got {target.parent}: {above} is none)"
-                )
-            break
+    above = next(path for path in (*target.parents, Path()) if os.path.lexists(path))
+    if not above.is_dir():
+        expected = "expected a directory, found another file in its place"
+        raise UsageError(f"--into: {expected}: {above}")
     if target.exists():
         raise UsageError(f"{target}: it is there already, and nothing is written over")
 
