@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
 from collections.abc import Callable
@@ -41,7 +42,10 @@ from stranger_kit import (
 
 from clusters.providers.process import procfs
 from harness.history import record_frames, schema
+from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest
+from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
+from harness.history.seal import seal
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import LogSum, RunDirectory
 from harness.run.state_log import STATES, STATES_FILE
@@ -236,13 +240,14 @@ def many_states(rows: int, **given: object) -> Attack:
     return spoil
 
 
-def many_faults(rows: int, kind: str) -> Attack:
-    """So many faults of a kind, one after the other, on one node."""
+def many_faults(rows: int, kind: str, *, lasting_ns: int = 5) -> Attack:
+    """So many faults of a kind on one node, begun one after the other."""
 
     def spoil(run: RunDirectory) -> None:
         at_ns = np.arange(rows) * 1000
         steps = ("planned", "injecting", "injected", "effective", "healing", "healed")
         times = {f"{step}_ns": at_ns + place for place, step in enumerate(steps)}
+        times["healed_ns"] = at_ns + lasting_ns
         told = {"kind": kind, "target": "n1", "state": "healed"}
         texts = {name: pa.array([value] * rows) for name, value in told.items()}
         faults = rows_of(
@@ -262,6 +267,41 @@ def every(*attacks: Attack) -> Attack:
             attack(run)
 
     return spoil
+
+
+def lost_writes(count: int) -> Attack:
+    """A history of so many acknowledged writes, of which the last reads show none."""
+    keys = 200
+
+    def spoil(chunks: Path) -> None:
+        run = RunDirectory(chunks.parent)
+        shutil.rmtree(chunks)
+        writer = ChunkWriter(chunks, reserve_bytes=0, run_id=read_manifest(run).run_id)
+        writer.append(PhaseMark(name="drive", at_ns=0))
+        for n in range(count + keys):
+            reads = n >= count
+            asked = MicroOp("r", n - count, None) if reads else MicroOp("append", n % keys, n + 1)
+            done = MicroOp("r", n - count, ()) if reads else asked
+            begun = Invoke(
+                index=2 * n,
+                process=n,
+                kind="read-write",
+                node="n1",
+                at_ns=100 * n + 100,
+                intended_ns=0,
+                wall_ns=0,
+                ops=(asked,),
+            )
+            writer.append(begun)
+            ended = {"process": n, "at_ns": 100 * n + 150, "type": OpType.OK, "ops": (done,)}
+            writer.append(Complete(index=2 * n + 1, invoke=2 * n, **ended))
+        for place, name in enumerate(("heal", "final-reads", "seal")):
+            writer.append(PhaseMark(name=name, at_ns=100 * (count + keys + 1) + place))
+        writer.close()
+        seal(run, partition_of=None, splits=1)
+        forge(run)
+
+    return unsealed(spoil)
 
 
 def processes(**fields: object) -> Attack:
@@ -611,6 +651,21 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     ),
     "50,000 exits under 300 faults": (
         every(many_events(50_000, "node-exited"), many_faults(300, "disk-full")),
+        VIOLATION,
+    ),
+    "20,000 lost writes under 100 faults": (
+        every(lost_writes(20_000), many_faults(100, "kill", lasting_ns=10**9)),
+        VIOLATION,
+    ),
+    "100 restarts at once, and 10,000 resets": (
+        every(
+            many_events(10_000, "partition-reset"),
+            many_faults(100, "rolling-restart", lasting_ns=10**9),
+        ),
+        VIOLATION,
+    ),
+    "3,000 lost writes between 5,000 resets and as many starts": (
+        every(lost_writes(3_000), many_events(10_000, "node-started", "partition-reset")),
         VIOLATION,
     ),
     "more exits than any run has": (many_events(50_001, "node-exited"), REFUSED),
