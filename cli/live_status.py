@@ -5,7 +5,6 @@ written every second and removed with the end of the drive.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from types import TracebackType
 from typing import Self
@@ -14,7 +13,7 @@ import msgspec
 
 from cli.display import Rate, Tally
 from harness.errors import FiredrillError
-from harness.history.files import read_small
+from harness.history.files import begin, read_small
 from harness.run.directory import RunDirectory
 
 FILE = "status.json"
@@ -84,9 +83,13 @@ class StatusFile:
             faults=tally.active,
         )
         # Not synced: what a reader sees a second late is no evidence.
-        unfinished = run.root / f".{FILE}"
-        unfinished.write_bytes(msgspec.json.encode(told))
-        os.replace(unfinished, run.root / FILE)
+        unfinished = begin(run.root / FILE)
+        try:
+            unfinished.write_bytes(msgspec.json.encode(told))
+            unfinished.replace(run.root / FILE)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
 
 
 def read_status(run: RunDirectory) -> LiveStatus | None:

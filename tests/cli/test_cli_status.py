@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.display import Rate
-from cli.live_status import FILE, WINDOW_S, LiveStatus, read_status
+from cli.display import Rate, Tally
+from cli.live_status import FILE, WINDOW_S, LiveStatus, StatusFile, read_status
 from cli.main import execute
 from cli.status import lines
 from harness.run.directory import RunDirectory
@@ -90,6 +90,20 @@ def test_a_run_that_goes_on_tells_its_phase_and_leaves_no_file(tmp_path: Path) -
 
     assert re.search(r": still driven\nphase   [\w-]+.*\nrate    ", done.stdout), done
     assert not list(tmp_path.glob(f"*/{FILE}"))
+
+
+def test_the_status_is_written_through_no_link_that_waits_for_it(tmp_path: Path) -> None:
+    outside, run = tmp_path / "outside", RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    outside.write_text("kept")
+    for name in (FILE, f".{FILE}"):
+        (run.root / name).symlink_to(outside)
+
+    StatusFile(Tally(60.0, lambda: 1.0))._write(run)
+
+    assert read_status(run) is not None
+    assert outside.read_text() == "kept"
+    assert sorted(path.name for path in run.root.iterdir()) == [f".{FILE}", FILE]
 
 
 def test_a_name_from_elsewhere_does_nothing_to_a_terminal(
