@@ -62,4 +62,4 @@ def _is_ours(path: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False
+        return path.is_dir()  # which can't be written over: the attempt says so

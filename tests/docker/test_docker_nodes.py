@@ -346,7 +346,9 @@ def test_a_log_that_grows_without_end_keeps_its_end_and_its_offsets(
 
         assert apparent == size
         assert piece.content == b"\nthe end\n"
-        shown = await asyncio.to_thread(lambda: b"".join(log(named("flood"), "n1", follow=False)))
+        shown = await asyncio.to_thread(
+            lambda: b"".join(log(named("flood"), "n1", "", follow=False))
+        )
         assert shown.endswith(b"xxx\nthe end\n")
         assert b"\0" not in shown
         assert (await _collected(run, "n1")).endswith("xxx\nthe end\n")

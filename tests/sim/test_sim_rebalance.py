@@ -109,7 +109,7 @@ def test_a_change_stays_unless_its_plan_leads_back_and_comes_again_the_same(
     ("options", "says"),
     [
         ({}, "options.statements"),
-        ({"statements": []}, r"options.statements: expected at least one statement"),
+        ({"statements": []}, r"options.statements: expected an array of length >= 1 \(got \[\]\)"),
         ({"statements": [FEWER], "bck": []}, "options"),
         ({"statements": ["ALTER ZONE other SET REPLICAS = 1"]}, r"statements\[0\]: .*no zone"),
         ({"statements": [FEWER, "DROP TABLE items"]}, r"statements\[1\]: expected ALTER ZONE"),
