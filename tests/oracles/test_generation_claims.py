@@ -166,6 +166,24 @@ def test_what_is_acknowledged_is_durable_in_a_generation() -> None:
     assert broken(before_the_reset) == []
 
 
+def test_what_only_the_survivor_had_is_durable_in_the_generation_that_began_with_it() -> None:
+    async def goes_on(bench: Bench, members: str) -> None:
+        await bench.agree("p 1 1 a", "p 2 1 b")
+        await bench.write("n1", "p 3 1 c")
+        await bench.write("n1", "p begins p@1", "p@1 term 2 n1", f"p@1 members {members}")
+        bench.send("n1", "done c@p")
+
+    async def alone(bench: Bench) -> None:
+        await goes_on(bench, "n1")
+
+    async def beside_others_that_lack_it(bench: Bench) -> None:
+        await goes_on(bench, "n1,n2,n3")
+
+    assert broken(alone) == []
+    (found,) = details(beside_others_that_lack_it)
+    assert "the synced disks of 1 of 3 voters hold it" in found.detail
+
+
 def test_a_reset_frees_what_it_has_cut_and_nothing_else() -> None:
     """``c``, of transaction T-c, is cut off, ``b`` is kept."""
 

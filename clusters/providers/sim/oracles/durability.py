@@ -337,11 +337,20 @@ class Durability:
     def _uncertain(self, group: str, name: str) -> str:
         """Why the command ``name`` of ``group`` is not certain; empty where it is."""
         # A node that asked before a reset may tell its client after it.
-        lacking = [
-            self._lives.shortfall(generation, index, mark)
-            for generation in self._names(group)
-            for index, mark in self._places.get((generation, name), [])
+        names = self._names(group)
+        places = [
+            (generation, place)
+            for generation in names
+            for place in self._places.get((generation, name), [])
         ]
+        # A generation that began with the entry has it by the voters of its own.
+        places += [
+            (later, place)
+            for generation, place in places
+            for later in names[names.index(generation) + 1 :]
+            if self.inherits(later, *place)
+        ]
+        lacking = [self._lives.shortfall(generation, *place) for generation, place in places]
         if not all(lacking):
             return ""
         return lacking[0] if lacking else "no synced disk holds it"
