@@ -67,6 +67,8 @@ def following_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
     """Return the lines that name the commands that go on from a run that is kept."""
     before = run_before(run)
     nodes = {e.node for a in verdict.anomalies.values() for e in a.examples if e.node is not None}
+    if not isinstance(read_manifest(run).origin, msgspec.UnsetType):
+        nodes = set()  # a history from elsewhere brings no logs
     commands = next_commands(
         str(run.root),
         verdict.outcome,

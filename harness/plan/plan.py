@@ -39,7 +39,7 @@ MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
 SEARCH_LIMIT = 500_000  # configurations of one register: about a second
 MAX_SEARCH_LIMIT = 1_000_000_000  # some hours, and as much memory as a machine has
 DEFAULT_MIX = ("kill", "partition")
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}$"  # it becomes part of a directory's name
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}\Z"  # it becomes part of a directory's name
 
 _LimitS = Annotated[float, Meta(gt=0, le=MAX_LIMIT_S)]
 _DurationS = Annotated[float, Meta(gt=0, le=MAX_DURATION_S)]

@@ -44,6 +44,18 @@ class Installed:
     faults: tuple[Plugin, ...]
 
 
+def _of_ecma(body: Any) -> Any:  # noqa: ANN401 (what JSON holds)
+    """Return ``body`` with its patterns as JSON Schema has them: ``\\Z``, which in Python alone is
+    the end of a text, is ``$`` there.
+    """
+    if isinstance(body, dict):
+        found = {key: _of_ecma(value) for key, value in body.items()}
+        if isinstance(pattern := found.get("pattern"), str):
+            found["pattern"] = pattern.replace(r"\Z", "$")
+        return found
+    return [_of_ecma(each) for each in body] if isinstance(body, list) else body
+
+
 def schema(installed: Installed) -> Schema:
     """The schema of a plan file in which ``installed`` may be named."""
     every = (installed.systems, installed.workloads, installed.providers, installed.faults)
@@ -51,7 +63,7 @@ def schema(installed: Installed) -> Schema:
     structs: list[type[msgspec.Struct]] = [Plan, PlannedFault, *types]
     refs, definitions = msgspec.json.schema_components(structs, ref_template=_REF)
     of = {cls: ref["$ref"] for cls, ref in zip(structs, refs, strict=True)}
-    named = {name: _without_null(body) for name, body in definitions.items()}
+    named = {name: _of_ecma(_without_null(body)) for name, body in definitions.items()}
     kinds = sorted(plugin.name for plugin in installed.faults)
     plan = named[Plan.__name__]
     # The command draws the seed where a file gives none.

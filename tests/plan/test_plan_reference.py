@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from jsonschema import Draft7Validator
 from msgspec import Meta
 
+from harness.errors import UsageError
 from harness.plan.installed_plugins import first_sentence, installed
 from harness.plan.key_reference import keys, page, unit
-from harness.plan.plan import converted_options, options, options_type
+from harness.plan.plan import converted_options, load, options, options_type
 from harness.plan.plan_schema import Installed, Plugin, schema
 from nemesis.targets import MEANINGS, Form, described
 
@@ -168,3 +170,13 @@ def dotted(table: dict[str, Any], within: str = "") -> Iterator[str]:
             yield from dotted(value, f"{path}.")
         else:
             yield path
+
+
+def test_patterns_of_the_schema_are_those_of_editors_and_end_where_the_code_ends_them() -> None:
+    # A regular expression of ECMAScript knows no other escape for an end.
+    text = (ROOT / "docs" / "plan.schema.json").read_text()
+    patterns = re.findall(r'"pattern": (".*")', text)
+    assert len(patterns) > 2
+    assert not [each for each in patterns if re.search(r"\\\\[AZz]", each)]
+    with pytest.raises(UsageError, match="name"):
+        load(None, {"name": "a\n"})
