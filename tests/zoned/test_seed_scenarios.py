@@ -29,7 +29,12 @@ from test_partition_resets import (
 from zoned_lab import LIMIT_S, Lab, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.events import PARTITION_RESET, RESTORED, START_DECISION
+from clusters.reference.node.events import (
+    LOG_TRUNCATED,
+    PARTITION_RESET,
+    RESTORED,
+    START_DECISION,
+)
 from clusters.reference.node.runtime import ConnectionLost
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -82,11 +87,18 @@ class Told:
             await asyncio.sleep(0.05)
 
     async def decisions(self) -> None:
-        """Tell what each node did with its copy when it started."""
+        """Tell what each node did with the copy that it had when it started.
+
+        A node whose container is up late meets a group that lives: it starts as usual, and follows
+        the group's generation with a log that was cut, or anew.
+        """
         for node in DATA:
             texts = [e.text for e in await self.lab.events(node, START_DECISION)]
-            told = next(text.split(":")[0] for text in texts if "link" in text)
-            self.tell(f"{self.named(node)} {told}")
+            late = any(text.startswith("starts as usual: a majority of ") for text in texts)
+            assert late or any(" to the link of " in text for text in texts), (node, texts)
+            gone = any(text.startswith("erases its replica: ") for text in texts)
+            gone |= late and bool(await self.lab.events(node, LOG_TRUNCATED))
+            self.tell(f"{self.named(node)} {'erases' if gone else 'starts'} its replica")
 
 
 async def use_case(lab: Lab) -> list[str]:
@@ -123,8 +135,12 @@ async def use_case(lab: Lab) -> list[str]:
     return told.lines
 
 
-async def example(lab: Lab, *, phase2: bool, inserted: int | None) -> list[str]:
-    """A(10) to D(10), E(5) to G(5); resets to E, F, G and to G; all are lost and started."""
+async def example(
+    lab: Lab, *, phase2: bool, inserted: int | None, late: str = "", late_s: float = 0.0
+) -> list[str]:
+    """A(10) to D(10), E(5) to G(5); resets to E, F, G and to G; all are lost and started, those of
+    ``late`` ``late_s`` behind the others.
+    """
     told = Told(lab, EXAMPLE)
     # A node that is late when the group starts is taken in by it.
     options = f"{HA}, DATA_NODES_AUTO_ADJUST_SCALE_UP = 5"
@@ -151,7 +167,9 @@ async def example(lab: Lab, *, phase2: bool, inserted: int | None) -> list[str]:
     await lab.provider.kill("h")
     await lab.until_rows("SELECT STATE FROM SYSTEM.PARTITION_STATES", {("LOST",)})
     await told.step("12. G is lost")
-    await lab.start(*DATA)
+    await lab.start(*sorted(set(DATA) - set(late)))
+    await asyncio.sleep(late_s)
+    await lab.start(*late)
     await lab.until_rows(STABLE, {(",".join(DATA),)})
     held = await settled_replicas(lab, DATA)
     assert len({replica.content for replica in held.values()}) == 1
@@ -187,6 +205,16 @@ def test_a_scenario_of_the_seed_goes_as_it_says(name: str, seed: int) -> None:
         return await scenario(Lab(seed, tuple(nodes)))
 
     assert simulate(story()) == golden(name)
+
+
+@pytest.mark.parametrize("late", ["b", "bc", "f", "fgh"])
+@pytest.mark.parametrize("late_s", [1.0, 3.0, 8.0])
+def test_nodes_that_start_late_give_up_and_keep_the_same_copies(late: str, late_s: float) -> None:
+    async def story() -> list[str]:
+        lab = Lab(1, tuple(f"a{DATA}"))
+        return await example(lab, phase2=True, inserted=None, late=late, late_s=late_s)
+
+    assert simulate(story()) == golden("example-1")
 
 
 @asynccontextmanager
