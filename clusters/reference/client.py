@@ -8,7 +8,6 @@ loses updates shows it. A value may be padded, so that small ones and large ones
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
@@ -128,8 +127,9 @@ async def dial(network: Network, host: str, port: int, limit_s: float, source: s
 
 class ReferenceClient:
     """One connection. A cancelled call leaves an answer on its way, so it ends the connection: the
-    next ``begin`` raises for that. A node that stops in order says so: the client goes on at
-    another one, with the next transaction, or with one of which nothing was done yet.
+    next ``begin`` raises for that. A node that stops in order says so, and one that was killed
+    leaves a connection that is gone: the client goes on at another one, with the next transaction,
+    or with one of which nothing was done yet.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class ReferenceClient:
         self._connection, self.padding_bytes = connection, padding_bytes
         self._node, self._elsewhere = node, elsewhere
         self._stops: StoreError | None = None  # the node has said so
+        self._unsent = False  # the first request of a transaction: its connection was gone
         self._seen_ts = self._after = 0  # the last timestamp of a commit; and that before a move
         self.table_of = table_of
         self._next_id = 0
@@ -236,14 +237,16 @@ class ReferenceClient:
         return await self._where_it_begins(asked)
 
     async def _where_it_begins(self, ask: Callable[[], Awaitable[R]]) -> R:
-        """The answer to the first request of a transaction, by the first node that does not refuse
-        it because it stops: such a refusal says that nothing was done.
+        """The answer to the first request of a transaction, by the first node that it reaches and
+        that does not refuse it because it stops. Such a refusal says that nothing was done, and a
+        connection that was gone before the request has taken nothing of it along.
         """
         for _ in range(MAX_MOVES):
+            self._unsent = False
             try:
                 return await ask()
             except StoreError as error:
-                if error.code != codes.NODE_STOPPING:
+                if error.code != codes.NODE_STOPPING and not self._unsent:
                     raise
                 await self._move(error)
         return await ask()
@@ -282,8 +285,10 @@ class ReferenceClient:
         # Until the answer is read: a call that is cancelled leaves it in the stream.
         self._broken = "a call did not come to its end"
         # Where the connection is gone, the last that the node said is there to be read yet.
-        with contextlib.suppress(ConnectionLost):
+        try:
             self._send(ClientRequest(self._next_id, body))
+        except ConnectionLost:
+            self._unsent |= not behind
         return self._next_id
 
     def _send(self, request: ClientRequest) -> None:
