@@ -28,7 +28,7 @@ from harness.campaigns.pool import in_turn
 from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, load
 from harness.protocols.models import OF_LIMITS
-from harness.protocols.verdict import Verdict, read_verdict
+from harness.protocols.verdict import LimitState, Verdict, read_verdict
 from harness.run.directory import RunDirectory
 
 DRILL: dict[str, object] = {
@@ -92,6 +92,7 @@ MEASURING: dict[str, float] = {
 MAJORITY: dict[str, float] = {"refused_within_s": 5.0, "serves_within_s": 8.0}
 IN_FORCE = ("longest_gap_s",)  # of a drill that short the others have too few transactions
 TIMES = 2.0
+DECIDED = (LimitState.KEPT, LimitState.BROKEN)
 CELL_LIMIT_S = 900.0  # beside others
 
 
@@ -128,9 +129,11 @@ def figures(results: Iterable[CellResult]) -> dict[str, list[float]]:
     """What was measured, by the limit's path."""
     found: dict[str, list[float]] = {}
     for result in results:
-        verdict = verdict_of(result)
-        for path, row in verdict.statistics.get("limits", {}).items():
-            found.setdefault(path, []).append(row["measured"])
+        for limit in verdict_of(result).limits:
+            if limit.measured is not None:
+                found.setdefault(limit.name, []).append(limit.measured)
+    if not found:
+        raise click.ClickException("no run has a figure: no limit would be judged")
     return found
 
 
@@ -152,6 +155,13 @@ def accusations(result: CellResult) -> list[str]:
     ]
 
 
+def doubts(result: CellResult) -> list[str]:
+    """What a limit left open of the run, a line each."""
+    open_ = (LimitState.UNDECIDED, LimitState.NOT_TESTED)
+    limits = verdict_of(result).limits
+    return [f"{each.name} {each.state}: {each.reason}" for each in limits if each.state in open_]
+
+
 @click.command()
 @click.option("--measure", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--judge", type=click.IntRange(1), default=10, show_default=True)
@@ -166,7 +176,7 @@ def main(
     print(f"calibrator {calibrate().cpu_s:.3f} s")
     root = out or Path(tempfile.mkdtemp(prefix="firedrill-limits-"))
     pool = simulation_pool(root, keep=True, jobs=jobs)
-    accused = judged = 0
+    accused = judged = judged_limits = 0
     for name in names or SETTINGS:
         ask = measuring(SETTINGS[name])
         seeds = range(seed, seed + measure)
@@ -177,14 +187,20 @@ def main(
         results = list(pool.results(in_turn(then), Ledger()))
         outcomes = {outcome: sum(r.outcome is outcome for r in results) for outcome in Outcome}
         told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
+        judged_limits += sum(
+            limit.state in DECIDED for result in results for limit in verdict_of(result).limits
+        )
         print(f"{name}: {told}; " + ", ".join(f"{k[8:]} {v:.3g}" for k, v in limits.items()))
         for result in results:
             lines = accusations(result)
             judged, accused = judged + 1, accused + bool(lines)
-            for line in lines:
+            for line in (*lines, *doubts(result)):
                 print(f"  seed {result.seed} ({result.run}): {line}")
         sys.stdout.flush()
-    print(f"{accused} of {judged} runs were accused; the runs are in {root}")
+    print(
+        f"{accused} of {judged} runs were accused, in which {judged_limits} limits were decided; "
+        f"the runs are in {root}"
+    )
     sys.exit(1 if accused else 0)
 
 

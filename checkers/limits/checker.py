@@ -157,6 +157,9 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
     elif figure.broken:
         state, reason = LimitState.UNDECIDED, starved.reason
         doubt = f"undecided: {limit.name} looks broken, but {reason}"
+    elif figure.doubts:
+        state, reason = LimitState.UNDECIDED, _first_of(figure.doubts)
+        doubt = f"undecided: {limit.name}: {reason}"
     judged = limit.judged(
         state,
         measured=round(figure.measured, DIGITS),
@@ -164,10 +167,15 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
         start_ns=figure.start_ns,
         end_ns=figure.end_ns,
         partition=figure.partition,
-        reason="; ".join(filter(None, (reason, *figure.remarks))),
+        reason="; ".join(filter(None, (reason or figure.basis, *figure.remarks))),
     )
     remarks = tuple(f"{limit.name}: {remark}" for remark in figure.remarks)
     return _Judged(limit=limit, judged=judged, broken=sure, doubt=doubt, remarks=remarks)
+
+
+def _first_of(doubts: Sequence[str]) -> str:
+    more = len(doubts) - 1
+    return doubts[0] + (f"; and {more} more like it" if more else "")
 
 
 def _limits(sections: Mapping[str, ServiceLimits], got: Served) -> Iterator[_Limit]:

@@ -1,14 +1,22 @@
 """The limit ``recovered_within_s``: after a heal the rate before the fault, and each partition.
 
-What counts as the rate before and as back says ``harness.protocols.recovery``. A rate may lie
-below its share by what chance explains, and a heal that another fault follows too soon shows
-nothing.
+What counts as the rate before and as back says ``harness.protocols.recovery``. After a heal the
+limit is
+
+==========  ======================================================================================
+broken      where at no moment within it the rate of ``SHARE`` can have come back, or where in the
+            calm behind it less was acknowledged: both by more than chance explains
+            (``rate_in_calm``)
+kept        where the rate came back within it, but for what a count usually scatters by, and
+            ``HELD_SHARE`` was acknowledged from there on, until the calm ended or was ``BEFORE_NS``
+            longer than the limit
+undecided   else; or not tested where another fault, or the end of the drive, came too soon to tell
+==========  ======================================================================================
 """
 
 from __future__ import annotations
 
 import enum
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +25,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from checkers.engine.arrays import Ints
+from checkers.engine.arrays import Bools, Ints
 from checkers.engine.spans import FOREVER_NS
+from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, deviation, rate_since
 from checkers.limits.served import (
     Broken,
     Figure,
@@ -35,6 +44,7 @@ from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.models import RECOVERY
 from harness.protocols.recovery import (
+    BEFORE_NS,
     SHARE,
     calms_before,
     counting_ns,
@@ -44,9 +54,10 @@ from harness.text import seconds
 
 Floats = npt.NDArray[np.float64]
 
-# Standard deviations by which a count may lie below what the count before lets expect: a night
-# asks thousands of times, and transactions come in bursts, not each by itself.
-CHANCE = 4.0
+# Of the rate before, in all of the calm since it came back: a store may be slow for a moment, or be
+# counted in its best one.
+HELD_SHARE = 0.8
+MIN_HELD_NS = 5 * NS_PER_S  # of the calm behind a limit: less of it tells no lasting rate
 # Parts of the time over which the rate is counted: what was served later in it makes up for a
 # silence at its begin, within chance, but not in these.
 PARTS = (8, 4, 2, 1)
@@ -67,14 +78,16 @@ class _Heal:
 
 @attrs.frozen(kw_only=True)
 class _Tested:
-    """How long it took to recover, at least, and the breaches; on which ``partition``, where it is
-    one's.
+    """How long it took to recover, and the breaches; on which ``partition``, where it is one's.
+    ``doubt`` is why a rate was neither kept nor broken, ``since`` the rate that was counted.
     """
 
     took_ns: int
     since_ns: int
     partition: int | None = None
     broken: tuple[Broken, ...] = ()
+    doubt: str = ""
+    since: RateSince | None = None
 
     @property
     def span(self) -> Span:
@@ -93,15 +106,6 @@ class _Unmeasured(enum.StrEnum):
     UNHEALED = "not seen to heal"
     CROWDED = "with another fault, or the end of the drive, too soon after the heal"
     NO_RATE = "with too little served, or too short a time without a fault, before it"
-
-
-@attrs.frozen(kw_only=True)
-class _RateBefore:
-    """``per_ns`` acknowledgements a nanosecond, of ``count`` that were counted in ``period``."""
-
-    per_ns: float
-    count: int
-    period: Period
 
 
 def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
@@ -132,7 +136,7 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
             unmeasured[_Unmeasured.CROWDED] += 1
             continue
         tested.append(partitions)
-        rate = _rate(served, heal)
+        rate = _rate(served, heal, _rate_before(served, heal, others))
         if isinstance(rate, _Tested):
             tested.append(rate)
         else:
@@ -142,11 +146,18 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
     if not (measured or any(test.broken for test in tested)):
         raise Untested(f"the rate can be told after none of {_faults(len(faults))}: {why}")
     remark = f"the rate was tested after {measured} of {_faults(len(faults))}: {why}"
-    return Figure.of_longest(
+    figure = Figure.of_longest(
         [test.span for test in tested],
         [one for test in tested for one in test.broken],
         stretches,
         remarks=(remark,) if unmeasured else (),
+    )
+    counted = [test.since for test in tested if test.since is not None]
+    least = min(counted, key=lambda since: since.share, default=None)
+    return attrs.evolve(
+        figure,
+        basis="" if least is None else least.in_words,
+        doubts=tuple(test.doubt for test in tested if test.doubt),
     )
 
 
@@ -179,6 +190,11 @@ class _Others:
             healed=found,
         )
 
+    def clear_ns(self, calm: Period, drive_ns: int) -> int:
+        """By when all faults that began before ``calm`` had ended, in which none is in force."""
+        count = int(np.searchsorted(self.begins, calm[1]))
+        return self.healed[count - 1][0][0] if count else drive_ns
+
     def calm_until(self, fault: FaultSpan, healed_ns: int) -> int:
         """Until when none but ``fault`` is in force from ``healed_ns`` on."""
         count = int(np.searchsorted(self.begins, healed_ns, side="right"))
@@ -189,74 +205,148 @@ class _Others:
         return min(self.over_ns, next_ns)
 
 
-def _rate_before(served: Served, calm: Period | None) -> _RateBefore | None:
-    """Return the rate in ``calm``; ``None`` where too few were acknowledged to tell it."""
+def _rate_before(served: Served, heal: _Heal, others: _Others) -> RateBefore | None:
+    """Return the rate in the calm before; ``None`` where too few were acknowledged to tell it."""
+    calm = heal.before
     if calm is None:
         return None
-    low, high = np.searchsorted(served.acknowledged[0], calm)
-    count = int(high - low)
-    per_ns = rate_before(count, calm[1] - calm[0], served.rate_per_s)
-    return None if per_ns is None else _RateBefore(per_ns=per_ns, count=count, period=calm)
+    acks, intended = served.acknowledged
+    low, high = np.searchsorted(acks, calm)
+    acks, intended = acks[low:high], intended[low:high]
+    if served.rate_per_s is not None:
+        # What an open loop owed from the fault before that calm is a backlog, not the rate.
+        acks = acks[intended >= others.clear_ns(calm, served.drive.start_ns)]
+    per_ns = rate_before(len(acks), calm[1] - calm[0], served.rate_per_s)
+    if per_ns is None:
+        return None
+    return RateBefore(fault=heal.fault, per_ns=per_ns, acks=acks, period=calm)
 
 
-def _rate(served: Served, heal: _Heal) -> _Tested | _Unmeasured:
+def _acks_since(served: Served, heal: _Heal) -> Ints:
+    """The acknowledgements of the calm after the heal, without the backlog of an open loop."""
+    acks, intended = served.acknowledged
+    low = int(np.searchsorted(acks, heal.healed_ns))
+    high = int(np.searchsorted(acks, heal.calm_ns, side="right"))
+    acks, intended = acks[low:high], intended[low:high]
+    return acks if served.rate_per_s is None else acks[intended >= heal.healed_ns]
+
+
+def _rate(served: Served, heal: _Heal, before: RateBefore | None) -> _Tested | _Unmeasured:
     """Tell when the rate returned, or why that can't be told."""
-    before = _rate_before(served, heal.before)
     if before is None:
         return _Unmeasured.NO_RATE
-    span_ns = counting_ns(before.per_ns)
-    starts, kept_per_ns, is_enough = _counts(served, heal, before, span_ns)
-    enough = starts[is_enough]
-    if len(enough) and enough[0] <= heal.due_ns:
-        return _Tested(took_ns=int(enough[0]) - heal.healed_ns, since_ns=heal.healed_ns)
-    if heal.due_ns + span_ns > heal.calm_ns:
+    acks, span_ns = _acks_since(served, heal), counting_ns(before.per_ns)
+    moments = _Moments.of(acks, heal, before, span_ns)
+    is_over_soon = heal.due_ns + span_ns > heal.calm_ns
+    if not moments.possible_by(heal.due_ns):
+        return _Unmeasured.CROWDED if is_over_soon else _never_back(heal, before, moments, span_ns)
+    end_ns = min(heal.calm_ns, heal.due_ns + BEFORE_NS)
+    if end_ns - heal.due_ns >= MIN_HELD_NS:
+        behind = rate_since(acks, before, (heal.due_ns, end_ns))
+        if behind.is_below(SHARE):
+            return _not_held(heal, behind)
+    back_ns = moments.back_ns
+    if back_ns is not None and back_ns <= heal.due_ns:
+        since = rate_since(acks, before, (back_ns, end_ns))
+        if since.share >= HELD_SHARE:
+            took_ns = back_ns - heal.healed_ns
+            return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, since=since)
+    if is_over_soon:
         return _Unmeasured.CROWDED
-    took_ns = int(enough[0] if len(enough) else starts[-1]) - heal.healed_ns
-    most_per_s = float(kept_per_ns[starts <= heal.due_ns].max()) * NS_PER_S
+    return _undecided(heal, rate_since(acks, before, (heal.due_ns, end_ns)), back_ns)
+
+
+def _never_back(heal: _Heal, before: RateBefore, moments: _Moments, span_ns: int) -> _Tested:
+    """A rate that at no moment within the limit can have come back."""
+    starts, possible = moments.starts, moments.starts[moments.is_possible]
+    took_ns = int(possible[0] if len(possible) else starts[-1]) - heal.healed_ns
+    most_per_s = float(moments.kept_per_ns[starts <= heal.due_ns].max()) * NS_PER_S
     back = (
         f"it was again from {seconds(heal.healed_ns + took_ns)} on"
-        if len(enough)
+        if len(possible)
         else f"it did not return by {seconds(heal.calm_ns)}"
     )
     text = (
-        f"recovery: of {before.per_ns * NS_PER_S:.1f} transactions a second before "
-        f"{named(heal.fault)} at most {most_per_s:.1f} were acknowledged again, from "
-        f"{seconds(heal.healed_ns)}, when it was healed, to {seconds(heal.due_ns)}; {back}"
+        f"recovery: of {before.per_s:.1f} transactions a second before {named(heal.fault)} at most "
+        f"{most_per_s:.1f} were acknowledged again, from {seconds(heal.healed_ns)}, when it was "
+        f"healed, to {seconds(heal.due_ns)}; {back}"
     )
     counted = (before.period, (heal.healed_ns, heal.due_ns + span_ns))
     breach = _breach(heal, text, took_ns, counted=counted)
     return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, broken=(breach,))
 
 
-def _counts(
-    served: Served, heal: _Heal, before: _RateBefore, span_ns: int
-) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
-    """Return the begins, ascending, of the times of ``span_ns`` after the heal, of each the rate
-    that is kept in all of its ``PARTS``, and whether none of them has less than chance explains.
-    Most are counted from an acknowledgement on.
+def _not_held(heal: _Heal, behind: RateSince) -> _Tested:
+    """A rate that was too low for all of the calm behind the limit."""
+    took_ns = behind.period[1] - heal.healed_ns
+    text = (
+        f"recovery: {behind.in_words}, though it was healed at {seconds(heal.healed_ns)}: the rate "
+        f"before did not return to stay by {seconds(behind.period[1])}"
+    )
+    breach = _breach(heal, text, took_ns, counted=(behind.before.period, behind.period))
+    return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, broken=(breach,), since=behind)
+
+
+def _undecided(heal: _Heal, behind: RateSince, back_ns: int | None) -> _Tested:
+    took_ns = (behind.period[1] if back_ns is None else back_ns) - heal.healed_ns
+    back = (
+        f"{SHARE:.0%} of it was not seen again by {seconds(heal.calm_ns)}"
+        if back_ns is None
+        else f"{SHARE:.0%} of it was first seen again from {seconds(back_ns)} on"
+    )
+    doubt = (
+        f"{behind.in_words}; {back}: too little to call the rate back by {seconds(heal.due_ns)}, "
+        "and too much to rule that chance explains what is missing"
+    )
+    return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, doubt=doubt, since=behind)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Moments:
+    """Moments after a heal from which on the rate may have been back: ``starts``, ascending; of
+    each the rate that is kept in all of its ``PARTS``, whether none of them has less than chance
+    explains, and whether the rate was counted as back.
     """
-    acks, intended = served.acknowledged
-    low = int(np.searchsorted(acks, heal.healed_ns))
-    high = int(np.searchsorted(acks, heal.calm_ns, side="right"))
-    acks, intended = acks[low:high], intended[low:high]
-    if served.rate_per_s is not None:
-        # What an open loop owed from before is a backlog, not the rate.
-        acks = acks[intended >= heal.healed_ns]
-    last_ns = heal.calm_ns - span_ns
-    starts = np.unique(np.append(acks, [heal.healed_ns, heal.due_ns, last_ns]))
-    starts = starts[(starts >= heal.healed_ns) & (starts <= last_ns)]
-    kept_per_ns = np.full(len(starts), np.inf)
-    is_enough = np.ones(len(starts), dtype=np.bool_)
-    for part in PARTS:
-        long_ns = span_ns // part
-        within = np.searchsorted(acks, starts + long_ns, side="right")
-        counts = within - np.searchsorted(acks, starts)
-        expected = before.per_ns * long_ns
-        # Of the count itself, and of the rate that it is held against: both are counts of a while.
-        deviation = math.sqrt(expected + expected**2 / before.count)
-        is_enough &= counts >= SHARE * expected - CHANCE * deviation
-        kept_per_ns = np.minimum(kept_per_ns, counts / long_ns)
-    return starts, kept_per_ns, is_enough
+
+    starts: Ints
+    kept_per_ns: Floats
+    is_possible: Bools
+    is_back: Bools
+
+    @classmethod
+    def of(cls, acks: Ints, heal: _Heal, before: RateBefore, span_ns: int) -> _Moments:
+        """Those of times of ``span_ns`` each. Most are counted from an acknowledgement on."""
+        last_ns = heal.calm_ns - span_ns
+        starts = np.unique(np.append(acks, [heal.healed_ns, heal.due_ns, last_ns]))
+        starts = starts[(starts >= heal.healed_ns) & (starts <= last_ns)]
+        kept_per_ns = np.full(len(starts), np.inf)
+        is_possible = np.ones(len(starts), dtype=np.bool_)
+        for part in PARTS:  # the last is the whole
+            long_ns = span_ns // part
+            within = np.searchsorted(acks, starts + long_ns, side="right")
+            counts = within - np.searchsorted(acks, starts)
+            expected = before.per_ns * long_ns
+            chance = CHANCE * deviation(expected, len(before.acks))
+            is_possible &= counts >= SHARE * expected - chance
+            usual = deviation(expected, len(before.acks), before.scatter)
+            is_back = counts >= SHARE * expected - usual
+            kept_per_ns = np.minimum(kept_per_ns, counts / long_ns)
+        return cls(
+            starts=starts,
+            kept_per_ns=kept_per_ns,
+            is_possible=is_possible,
+            is_back=is_possible & is_back,
+        )
+
+    def possible_by(self, due_ns: int) -> bool:
+        """Tell whether the rate may have been back by then."""
+        return bool((self.is_possible & (self.starts <= due_ns)).any())
+
+    @property
+    def back_ns(self) -> int | None:
+        """The first moment at which the rate counts as back."""
+        back = self.starts[self.is_back]
+        return int(back[0]) if len(back) else None
 
 
 def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noqa: ANN401

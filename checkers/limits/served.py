@@ -65,7 +65,8 @@ class Span:
 @attrs.frozen(kw_only=True)
 class Figure:
     """What was measured for one limit, in its unit, from when to when that showed (and on which
-    ``partition``, where it is one's), and its breaches. ``remarks`` say what of it could not be
+    ``partition``, where it is one's), and its breaches. ``basis`` says what the figure rests on,
+    ``doubts`` what leaves it open where nothing is broken, ``remarks`` what of it could not be
     tested.
     """
 
@@ -74,6 +75,8 @@ class Figure:
     end_ns: int
     partition: int | None = None
     broken: tuple[Broken, ...] = ()
+    basis: str = ""
+    doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @classmethod

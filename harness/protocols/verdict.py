@@ -165,7 +165,7 @@ class JudgedLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     The figure showed from ``start_ns`` to ``end_ns``, on ``partition`` where it is one's.
     ``broken`` counts the breaches that are certain; ``reason`` says why there is no figure, or no
-    decision.
+    decision, or what the figure rests on.
     """
 
     name: str

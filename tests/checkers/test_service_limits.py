@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -250,12 +251,105 @@ def test_a_looser_limit_is_kept_where_a_stricter_one_is() -> None:
     assert [each.outcome for each in found] == [Outcome.VALID] * 3
 
 
-def test_a_rate_that_chance_explains_is_no_breach() -> None:
-    """30 a second in bursts of one kind before, and of another afterwards."""
-    bursts = [op for op in steady(0, 10) if op[0] % 1 < 0.75]
-    later = bursts + [op for op in steady(15, 30) if op[0] % 1 < 0.45]
+def by_chance(rate_per_s: float, begin_s: float, end_s: float, rng: random.Random) -> list[Op]:
+    """Acknowledged transactions that come each by itself, so many a second on average."""
+    found, at_s = list[Op](), begin_s
+    while (at_s := at_s + rng.expovariate(rate_per_s)) < end_s - 0.01:
+        found.append((at_s, at_s + 0.01, len(found) % 2, "ok"))
+    return found
 
-    assert verdict(later, PromisePlan(recovered_within_s=0.2)).anomalies == {}
+
+@pytest.mark.parametrize("rate_per_s", [8.0, 20.0, 100.0])
+def test_a_rate_that_chance_explains_is_no_breach(rate_per_s: float) -> None:
+    limits = PromisePlan(recovered_within_s=3.0)
+    outcomes = list[Outcome]()
+    for seed in range(30):
+        rng = random.Random(seed)
+        ops = [*by_chance(rate_per_s, 0, 10, rng), *by_chance(rate_per_s, 15, 30, rng)]
+        found = verdict(ops, limits)
+        assert found.anomalies == {}
+        outcomes.append(found.outcome)
+
+    assert outcomes.count(Outcome.VALID) >= 28
+
+
+def test_bursts_that_come_one_way_and_another_are_no_breach() -> None:
+    """Each 3 s at 40 a second, and 3 s at 20: a calm may hold more of the one, or of the other."""
+    before = steady(0, 3, every_s=0.025) + steady(3, 6) + steady(6, 9, every_s=0.025)
+    after = steady(15, 18) + steady(18, 21, every_s=0.025) + steady(21, 27)
+
+    assert verdict(before + after, PromisePlan(recovered_within_s=2.0)).anomalies == {}
+
+
+@pytest.mark.parametrize("rate_per_s", [None, 20.0])
+def test_three_fifths_of_the_rate_for_all_of_the_calm_are_no_recovery(
+    rate_per_s: float | None,
+) -> None:
+    """12 a second of 20: over five seconds, a fifth of them fewer than chance could explain."""
+    ops = [*steady(0, 10), *steady(15, 30, every_s=1 / 12)]
+
+    found = verdict(ops, PromisePlan(recovered_within_s=2.0), rate_per_s=rate_per_s)
+
+    (example,) = found.anomalies[RECOVERY].examples
+    assert "of 20.0 transactions a second before kill of n1 (0.000 s to 10.000 s) 12.0 were" in (
+        example.text
+    )
+    assert "acknowledged in the calm after it (17.000 s to 27.000 s)" in example.text
+    (limit,) = found.limits
+    assert (limit.state, limit.measured) == (LimitState.BROKEN, 12.0)
+
+
+@pytest.mark.parametrize("rate_per_s", [20.0, 50.0])
+def test_a_rate_that_is_low_by_chance_or_for_good_is_never_called_back(rate_per_s: float) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        ops = [*by_chance(rate_per_s, 0, 10, rng), *by_chance(rate_per_s * 0.55, 15, 30, rng)]
+        found = verdict(ops, PromisePlan(recovered_within_s=2.0))
+        (limit,) = found.limits
+        assert limit.state in (LimitState.UNDECIDED, LimitState.BROKEN)
+        if limit.state is LimitState.UNDECIDED:
+            assert found.outcome is Outcome.UNKNOWN
+            assert "undecided: promise.recovered_within_s: of " in found.reasons[0]
+            assert "were acknowledged in the calm after it" in limit.reason
+
+
+def test_a_rate_that_sinks_again_without_a_fault_did_not_come_back_to_stay() -> None:
+    ops = [*steady(0, 10), *steady(15, 18), *steady(18, 30, every_s=0.1)]
+
+    found = verdict(ops, PromisePlan(recovered_within_s=3.0))
+
+    text = found.anomalies[RECOVERY].examples[0].text
+    assert "10.0 were acknowledged in the calm after it (18.000 s to 28.000 s)" in text
+    assert "the rate before did not return to stay by 28.000 s" in text
+
+
+def test_a_recovery_tells_both_of_its_rates_where_it_is_kept() -> None:
+    ops = [*steady(0, 10), *steady(15, 30, every_s=0.054)]
+
+    (limit,) = verdict(ops, PromisePlan(recovered_within_s=3.0)).limits
+
+    assert limit.state is LimitState.KEPT
+    assert limit.reason == (
+        "of 20.0 transactions a second before kill of n1 (0.000 s to 10.000 s) 18.5 were "
+        "acknowledged in the calm after it (15.000 s to 28.000 s)"
+    )
+
+
+def test_what_an_open_loop_owes_from_one_fault_is_no_rate_before_the_next() -> None:
+    """Of 100 a second that are asked for 60 are served, and 800 come late, after a pause."""
+    own = [
+        op
+        for begin_s, end_s in ((0, 2), (10, 18), (21, 30))
+        for op in steady(begin_s, end_s, every_s=1 / 60)
+    ]
+    backlog = [(2 + n / 100, 10.01 + n / 110, n % 2, "ok") for n in range(800)]
+    limits = PromisePlan(during={"kill": ServiceLimits(recovered_within_s=2.0)})
+    faults = ((2.0, 10.0, "pause"), (18.0, 21.0, "kill"))
+
+    found = verdict(own + backlog, limits, faults=faults, rate_per_s=100.0)
+
+    assert found.outcome is Outcome.VALID
+    assert "of 60.0 transactions a second before kill of n1" in found.limits[0].reason
 
 
 def test_a_partition_that_stays_silent_after_the_heal_has_not_recovered() -> None:

@@ -1,0 +1,122 @@
+"""Whether less is acknowledged in a calm than before a fault, beyond what chance explains.
+
+Counts of two times differ by chance: by the square root of each, where transactions come one by
+one, by less where clients ask at even intervals, by more where they come in bursts. So the scatter
+is taken from the counts themselves, in pieces of each of ``PIECES_NS``, whichever scatters most.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from checkers.engine.arrays import Ints
+from checkers.limits.served import Period, named
+from harness.clock import NS_PER_S
+from harness.protocols.fault_spans import FaultSpan
+from harness.text import seconds
+
+# Standard deviations by which a count may lie below what the count before lets expect: a night
+# asks thousands of times.
+CHANCE = 4.0
+PIECES_NS = (NS_PER_S, 2 * NS_PER_S)
+MIN_PIECES = 4  # of a time: fewer tell no scatter
+# Of the variance, in counts: a few pieces may look even by chance.
+LEAST_SCATTER = 0.25
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RateBefore:
+    """``per_ns`` acknowledgements a nanosecond before ``fault``: of ``acks`` in ``period``."""
+
+    fault: FaultSpan
+    per_ns: float
+    acks: Ints
+    period: Period
+
+    @property
+    def per_s(self) -> float:
+        """The rate a second."""
+        return self.per_ns * NS_PER_S
+
+    @cached_property
+    def scatter(self) -> float:
+        """See ``scatter``; 1 where the time is too short to tell it."""
+        return scatter(self.acks, self.period) or 1.0
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RateSince:
+    """``count`` acknowledgements in a ``period`` without faults, held against the rate ``before``;
+    ``deviation`` is that of the count from what the rate before lets expect.
+    """
+
+    before: RateBefore
+    count: int
+    period: Period
+    deviation: float
+
+    @property
+    def _expected(self) -> float:
+        return self.before.per_ns * (self.period[1] - self.period[0])
+
+    @property
+    def share(self) -> float:
+        """Of the rate before."""
+        return self.count / self._expected
+
+    def is_below(self, share: float) -> bool:
+        """Tell whether less than ``share`` of the rate before was served, for certain."""
+        return self.count < share * self._expected - CHANCE * self.deviation
+
+    @property
+    def in_words(self) -> str:
+        """Both rates, and when they were counted."""
+        (before_ns, begin_ns), (start_ns, end_ns) = self.before.period, self.period
+        rate_per_s = self.count / (end_ns - start_ns) * NS_PER_S
+        return (
+            f"of {self.before.per_s:.1f} transactions a second before {named(self.before.fault)} "
+            f"({seconds(before_ns)} to {seconds(begin_ns)}) {rate_per_s:.1f} were acknowledged in "
+            f"the calm after it ({seconds(start_ns)} to {seconds(end_ns)})"
+        )
+
+
+def rate_since(acks: Ints, before: RateBefore, period: Period) -> RateSince:
+    """Count the ``acks``, ascending, in ``period``, which is not empty."""
+    start_ns, end_ns = period
+    low, high = np.searchsorted(acks, period)
+    here = acks[low:high]
+    expected = before.per_ns * (end_ns - start_ns)
+    most = max(before.scatter, scatter(here, period) or 0.0)
+    return RateSince(
+        before=before,
+        count=len(here),
+        period=period,
+        deviation=deviation(expected, len(before.acks), most),
+    )
+
+
+def deviation(expected: float, count_before: int, scatter: float = 1.0) -> float:
+    """The standard deviation of a count of which the rate before, itself a count, lets expect so
+    many: of counts whose variance is ``scatter`` times their mean.
+    """
+    return math.sqrt(scatter * (expected + expected**2 / count_before))
+
+
+def scatter(acks: Ints, period: Period) -> float | None:
+    """Return how much the variance of the counts of pieces of ``period`` is of their mean; ``None``
+    where it has too few pieces to tell.
+    """
+    found = []
+    for piece_ns in PIECES_NS:
+        pieces = (period[1] - period[0]) // piece_ns
+        if pieces < MIN_PIECES:
+            continue
+        edges = period[0] + np.arange(pieces + 1, dtype=np.int64) * piece_ns
+        counts = np.diff(np.searchsorted(acks, edges))
+        mean = float(counts.mean())
+        found.append(float(counts.var(ddof=1)) / mean if mean else 1.0)
+    return max(LEAST_SCATTER, *found) if found else None
