@@ -57,7 +57,7 @@ class Bank:
     async def transfers(self, node: str) -> None:
         """Move money through ``node`` until it is over or the node is gone."""
         client = await self.client(node)
-        while not self.over:
+        while not self.over and client.node == node:
             giver, taker = self.rng.sample(self.accounts, 2)
             try:
                 tx = await client.begin(READ_WRITE, self.deadline_s())
@@ -78,7 +78,7 @@ class Bank:
         never less than was put down ``STALENESS_S`` before.
         """
         client = await self.client(node)
-        while not self.over:
+        while not self.over and client.node == node:
             begun_s = asyncio.get_running_loop().time()
             least = max((n for at_s, n in self.marks if at_s < begun_s - STALENESS_S), default=0)
             try:
@@ -103,7 +103,7 @@ class Bank:
     async def put_marks(self, node: str) -> None:
         """Count up at ``MARK``, and remember when each count was acknowledged."""
         client, count = await self.client(node), 0
-        while not self.over:
+        while not self.over and client.node == node:
             count += 1
             try:
                 await client.one_shot([(MARK, count)], self.deadline_s())
