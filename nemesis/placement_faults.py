@@ -94,7 +94,7 @@ class DdlFault:
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
-        """All nodes; ``draw`` decides which of them is asked first."""
+        """All nodes; ``draw`` decides which of those is asked first that no other fault burdens."""
         return Victims(nodes=nodes, roles=(), draw=draw)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
@@ -125,8 +125,12 @@ class DdlFault:
     async def _carry_out_one(self, scene: Scene, victims: Victims, text: str) -> None:
         first = victims.draw % len(victims.nodes)
         problems, final = [], False
+        turns = [*victims.nodes[first:], *victims.nodes[:first]]
+        # Last those under another fault: what one of them is asked for it may do once it is healed,
+        # in place of a statement that came later.
+        turns.sort(key=lambda node: bool(scene.burdens(node)))
         # It says what should be: one that was carried out already changes nothing.
-        for node in (*victims.nodes[first:], *victims.nodes[:first]):
+        for node in turns:
             answer = await self._system(scene).statement(
                 scene.cluster, node, text, STATEMENT_LIMIT_S
             )

@@ -495,7 +495,9 @@ class Nemesis:
         active.mending = True
         try:
             await self._enforce(scene, active.victims)
-            await call("heal", active.fault.heal(scene, active.victims), self._limits.verb_s)
+            burdens = partial(active_faults.burdens, active, self._active.values())
+            work = active.fault.heal(attrs.evolve(scene, burdens=burdens), active.victims)
+            await call("heal", work, self._limits.verb_s)
             await self._readmit(scene, active)
             proof = await until(
                 lambda: self._look_healed(scene, active), self._limits.healed_s, self._limits
