@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -21,52 +21,39 @@ import msgspec
 import pyarrow as pa
 
 from checkers.promises import assignment_chain
+from checkers.promises.assignment_steps import Step, logical_topologies, steps_of
 from checkers.promises.fault_free_windows import Calm, calm_of
+from checkers.promises.forced_resets import (
+    OF_RESETS,
+    Resets,
+    early_resets,
+    steps_of_resets,
+    told_resets,
+    worse_copies,
+)
 from checkers.promises.legal_transitions import (
     SUPERSEDING,
     Assigned,
-    Forced,
     Nodes,
-    forced_transition,
     still_asked,
     transition,
 )
 from checkers.promises.rebalance_targets import Targets
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
-from harness.history.records import EventKind
 from harness.history.store_events import rows_of
 from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
-from harness.protocols.generations import APPLIED_WITHIN_NS, Reset
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
 Row = dict[str, Any]
 Found = Iterator[tuple[str, str]]  # the name and the sentence of each anomaly
-Resets = Mapping[tuple[int, int], str]  # names of steps that a reset took, by partition, revision
 
 QUIET_S = 30.0  # after the last heal, and the last event, by which rebalances are over
 GRACE_S = 5.0  # for a replica to start where it is assigned, and to go where it is not
 RECOVERY_S = 5.0  # of a node that was cut off or down, before it acts on what it is told
-_SETS = (AssignmentKind.STABLE, AssignmentKind.PENDING, AssignmentKind.PLANNED, AssignmentKind.LOCK)
-
-
-@attrs.frozen(kw_only=True)
-class Step:
-    """What one revision made of one partition. ``triggers`` are those that it wrote."""
-
-    revision: int
-    at_ns: int
-    table: str
-    zone: str
-    before: Assigned
-    after: Assigned
-    event: bool
-    triggers: tuple[int, ...]
-    dropped: bool
-    lock_term: int | None
 
 
 @attrs.frozen
@@ -90,7 +77,7 @@ class Assignments:
         texts: dict[str, list[str]] = defaultdict(list)
         resets: Resets = {}
         if not isinstance(variant, msgspec.UnsetType):
-            told = told_resets(setting.resets, rows_of(tables["events"], _OF_RESETS))
+            told = told_resets(setting.resets, rows_of(tables["events"], OF_RESETS))
             legal = {p: [t for t in each if available or t.asked] for p, each in told.items()}
             resets = steps_of_resets(steps, variant, legal)
         checks: list[Found] = [
@@ -103,6 +90,8 @@ class Assignments:
             assignment_chain.same_members(states, tables["events"]),
             assignment_chain.outside_forced(_forced(steps, resets), states, calm),
             assignment_chain.wrong_chains(_of_chains(steps, resets), rows),
+            early_resets(resets, topology, calm),
+            worse_copies(resets, topology, states, calm),
         ]
         if not isinstance(variant, msgspec.UnsetType):
             there = logical_topologies(topology)
@@ -125,39 +114,6 @@ class Assignments:
         )
 
 
-def steps_of(rows: Iterable[Row]) -> dict[int, list[Step]]:
-    """Return the steps of each partition in the order of their revisions."""
-    apart = OF_LEADERS | {AssignmentKind.CHAIN}
-    keyed = (row for row in rows if row["kind"] not in apart)
-    ordered = sorted(keyed, key=itemgetter("partition", "revision"))
-    found: dict[int, list[Step]] = {}
-    for partition, of_partition in groupby(ordered, key=itemgetter("partition")):
-        held, steps = Assigned(), []
-        for revision, group in groupby(of_partition, key=itemgetter("revision")):
-            written = list(group)
-            after = _after(held, written)
-            triggers = [row for row in written if row["kind"] == AssignmentKind.TRIGGER]
-            numbers = tuple(row["number"] for row in triggers if row["number"] is not None)
-            terms = [row["term"] for row in written if row["kind"] == AssignmentKind.LOCK]
-            steps.append(
-                Step(
-                    revision=revision,
-                    at_ns=min(row["at_ns"] for row in written),
-                    table=written[0]["table"],
-                    zone=written[0]["zone"],
-                    before=held,
-                    after=after,
-                    event=bool(numbers),
-                    triggers=numbers,
-                    dropped=bool(triggers) and not numbers,
-                    lock_term=terms[-1] if terms else None,
-                )
-            )
-            held = after
-        found[partition] = steps
-    return found
-
-
 def conflicting(rows: Iterable[Row]) -> Found:
     """Yield one sentence for each key and revision that two nodes report differently."""
     keyed = [row for row in rows if row["kind"] not in OF_LEADERS]
@@ -171,54 +127,6 @@ def conflicting(rows: Iterable[Row]) -> Found:
                 f"diverged assignments: {nodes} report another {kind} of partition {partition} at "
                 f"revision {revision}",
             )
-
-
-@attrs.frozen(kw_only=True)
-class Told:
-    """A forced reset of a partition as events told it: where it began, if it did, whether it takes
-    up what an earlier one had cut off, and whether an operator has asked for it. No step of it was
-    applied later than ``until_ns``.
-    """
-
-    generation: int
-    node: str | None
-    restores: bool
-    asked: bool
-    until_ns: int
-
-
-_OF_RESETS = (EventKind.REBALANCE_STAGE, EventKind.RESTORED, EventKind.RESET_ASKED)
-
-
-def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, list[Told]]:
-    """Return the resets of each partition, by generation. One that was asked for may never have
-    begun: then the node that it was given to is not known.
-    """
-    found: dict[int, dict[int, Told]] = defaultdict(dict)
-    for reset in resets:
-        found[reset.partition][reset.generation] = Told(
-            generation=reset.generation,
-            node=reset.node,
-            restores=reset.restores,
-            asked=reset.asked,
-            until_ns=reset.latest_ns + APPLIED_WITHIN_NS,
-        )
-    for row in events:
-        if row["kind"] not in _OF_RESETS:
-            continue
-        if row["partition"] is not None and row["generation"] is not None:
-            latest_ns = row["at_ns"] + row["uncertainty_ns"]
-            found[row["partition"]].setdefault(
-                row["generation"],
-                Told(
-                    generation=row["generation"],
-                    node=None,
-                    restores=row["kind"] == EventKind.RESTORED,
-                    asked=row["kind"] == EventKind.RESET_ASKED,
-                    until_ns=latest_ns + APPLIED_WITHIN_NS,
-                ),
-            )
-    return {p: [each for _, each in sorted(told.items())] for p, told in found.items()}
 
 
 def _written(steps: dict[int, list[Step]]) -> dict[int, list[tuple[int, Assigned]]]:
@@ -253,46 +161,6 @@ def _of_chains(
     return found
 
 
-def steps_of_resets(
-    steps: Mapping[int, list[Step]], variant: str, told: Mapping[int, list[Told]]
-) -> dict[tuple[int, int], str]:
-    """Return the steps that told resets took, with their names; each reset takes one, and they
-    follow one another as their generations do.
-    """
-    found = {}
-    for partition, of_partition in steps.items():
-        left, held = list(told.get(partition, ())), frozenset[str]()
-        for step in of_partition:
-            before = step.before
-            held |= before.stable or frozenset()
-            if step.event or step.dropped:
-                continue
-            for place, reset in enumerate(left):
-                now = (before.stable or frozenset()) | (before.pending or frozenset())
-                forced = Forced(
-                    node=reset.node,
-                    copies=held | now if reset.restores else now,
-                    restores=reset.restores,
-                    asked=reset.asked,
-                )
-                name = forced_transition(variant, before, step.after, forced)
-                if name is not None and step.at_ns <= reset.until_ns:
-                    found[partition, step.revision] = name
-                    del left[: place + 1]
-                    break
-    return found
-
-
-def logical_topologies(topology: Iterable[Row]) -> list[tuple[int, Nodes]]:
-    """Return the nodes that have joined, as each revision that changed them left them."""
-    written = {
-        row["revision"]: frozenset(row["nodes"] or ())
-        for row in topology
-        if row["kind"] == TopologyKind.LOGICAL
-    }
-    return sorted(written.items(), key=itemgetter(0))
-
-
 def illegal_transitions(
     steps: dict[int, list[Step]],
     variant: str,
@@ -309,8 +177,9 @@ def illegal_transitions(
             if step.dropped and step.after == Assigned():
                 asked = ()
                 continue
-            name = resets.get((partition, step.revision))
-            if name is not None:
+            taken = resets.get((partition, step.revision))
+            if taken is not None:
+                name: str | None = taken.name
                 term = None  # of a leader that the reset has deposed
             else:
                 place = bisect_right(there, step.revision, key=itemgetter(0))
@@ -524,15 +393,6 @@ def _unfinished(
             f"wrong stable: partition {partition} is on {_names(last.stable)} at the end, "
             f"though {_names(target)} was asked for last",
         )
-
-
-def _after(held: Assigned, written: Iterable[Row]) -> Assigned:
-    sets = {
-        row["kind"]: None if row["nodes"] is None else frozenset(row["nodes"])
-        for row in written
-        if row["kind"] in _SETS
-    }
-    return held._replace(**sets)
 
 
 def _stable_since(of_partition: list[Step], event: int, step: Step) -> list[Nodes]:

@@ -87,6 +87,7 @@ def _topology(node: str, row: ChangeRow, at_ns: int) -> TopologyChange:
         joint_s=joint_s,
         replicas=row.number,
         text=row.text,
+        reset_s=None if row.reset_s is None else float(row.reset_s),
     )
 
 

@@ -140,6 +140,7 @@ LATER: Mapping[str, Mapping[str, int | None]] = {
     "controller": dict.fromkeys(("cpu_share", "resident_bytes")),
     "states": {"generation": 0},
     "logs": {"generation": 0},
+    "topology": {"reset_s": None},
 }
 """Columns that tables of older runs lack, and what stands for them there."""
 

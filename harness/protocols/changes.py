@@ -82,7 +82,8 @@ class AssignmentChange(msgspec.Struct, frozen=True, kw_only=True):
 class TopologyChange(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the topology, or of a zone. ``ts_ns``: the store's own time from which on data
     nodes are these. Of a zone ``up_s``, ``down_s`` or ``joint_s`` are the waits that it has
-    (infinite: never), ``text`` its filter. Of eligible nodes ``text`` names those that are there as
+    (infinite: never), ``text`` its filter; ``reset_s``, where it is highly available: what a reset
+    waits for after nodes have left. Of eligible nodes ``text`` names those that are there as
     before, but with other attributes.
     """
 
@@ -98,6 +99,7 @@ class TopologyChange(msgspec.Struct, frozen=True, kw_only=True):
     joint_s: float | None = None
     replicas: int | None = None
     text: str = ""
+    reset_s: float | None = None
 
 
 class ReportedChanges(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,6 +164,7 @@ OF_PLACEMENT = frozenset(
     {
         "diverged-assignments",
         "early-data-nodes",
+        "early-reset",
         "erased-copy",
         "event-not-handled",
         "illegal-transition",
@@ -176,6 +177,7 @@ OF_PLACEMENT = frozenset(
         "wrong-chain",
         "wrong-data-nodes",
         "wrong-stable",
+        "worse-copy",
         "wrong-target",
     }
 )

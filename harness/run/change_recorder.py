@@ -62,6 +62,7 @@ TOPOLOGY = pa.schema(
         ("joint_s", pa.float64()),
         ("replicas", pa.int32()),
         ("text", pa.string()),
+        ("reset_s", pa.float64()),
     ]
 )
 Change = AssignmentChange | TopologyChange

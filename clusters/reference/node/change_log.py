@@ -150,7 +150,10 @@ class ChangeLog:
                 yield _row(revision, "zone", name)
             elif zone != before.get(name):
                 row = _row(revision, "zone", name, number=zone.replicas)
-                yield msgspec.structs.replace(row, waits=_waits(zone), text=zone.filter)
+                reset_s = zone.reset_timeout_s if zone.highly_available else None
+                yield msgspec.structs.replace(
+                    row, waits=_waits(zone), text=zone.filter, reset_s=reset_s
+                )
         self._follow_catalog(after)
 
     def _follow_catalog(self, catalog: Catalog) -> None:

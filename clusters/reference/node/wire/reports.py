@@ -275,7 +275,8 @@ class ChangeRow(msgspec.Struct, frozen=True, array_like=True):
 
     ``kind`` is that of the harness's ``AssignmentKind`` or ``TopologyKind``, and so is what the
     others mean; ``name`` is the table's or zone's, ``zone`` that of the table. ``waits``: up, down
-    and joint in seconds, below 0 for never.
+    and joint in seconds, below 0 for never; ``reset_s``: what the resets of a highly available zone
+    wait for.
     """
 
     seq: int
@@ -291,6 +292,7 @@ class ChangeRow(msgspec.Struct, frozen=True, array_like=True):
     waits: tuple[int | None, int | None, int | None] = (None, None, None)
     text: str = ""
     zone: str = ""
+    reset_s: int | None = None
 
 
 class ChangeReport(msgspec.Struct, frozen=True, kw_only=True, tag="change-report"):
