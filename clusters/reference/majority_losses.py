@@ -14,6 +14,7 @@ from random import Random
 
 from clusters.reference.zones import ZONE
 from harness.plan.overrides import said
+from harness.protocols.moments import Moment
 
 ASKED_BY = "system.mode"
 DATA_NODES = 7
@@ -24,6 +25,8 @@ FIRST_S = (1.5, 3.0)
 APART_S = (3.5, 5.0)  # of two stories: nodes that were away are back by then
 SERVES_IN_S = 4.0  # beside detection and the reset's timeout
 LOST_S = 8.5  # longer than any of these together
+_MOMENTS = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_JOINT)
+_AT_MOMENT_SHARE = 0.6
 
 Row = dict[str, object]
 
@@ -41,7 +44,7 @@ def settings(
     """
     system_nodes = draw.choice((1, 1, 3))
     data = tuple(f"n{system_nodes + 1 + number}" for number in range(DATA_NODES))
-    detection_s, timeout_s = draw.choice((0.5, 1.0, 2.0)), draw.choice((0, 0, 1, 2))
+    detection_s, timeout_s = draw.choice((0.5, 1.0, 2.0)), draw.choice((0, 1, 2, 3))
     phase2 = draw.random() < 0.5
     replicas, partitions = draw.choice((3, 5, 5, 7, 7)), draw.choice((1, 2, 2, 4))
     schedule = list(_schedule(draw, data))
@@ -78,9 +81,9 @@ def settings(
 
 def _loses(schedule: list[Row], replicas: int) -> bool:
     """Whether every partition certainly loses its majority by one kill, and nothing else is in
-    force for a while: else limits of a mode are not tested.
+    force for a while, nor does data move: else limits of a mode are not tested.
     """
-    return any(
+    return not any("on" in row or "ALTER" in str(row.get("options")) for row in schedule) and any(
         row["kind"] == "kill"
         and str(row["target"]).count(",") + 1 >= DATA_NODES - replicas // 2
         and all(
@@ -157,6 +160,36 @@ def _all(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     yield _row(0.0, "full-restart", ("all",), 14.0) | {"options": options}
 
 
+def _again(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """More nodes go while the reset timer of the first runs; in half of the cases one of the first
+    is back by then, or comes back before the timer is due.
+    """
+    size = draw.choice((MAJORITY, MAJORITY, MAJORITY + 1))
+    first, next_ones = _parts(draw, data, (size, 1 if size > MAJORITY else draw.randint(1, 2)))
+    goes_s, end_s = draw.uniform(0.3, 3.0), draw.uniform(LOST_S, LOST_S + 2.0)
+    early = first[:1] if draw.random() < 0.5 else ()
+    for node in early:
+        yield _row(0.0, "kill", (node,), draw.uniform(1.5, 4.0))
+    yield _row(0.0, "kill", first[len(early) :], end_s)
+    yield _row(goes_s, "kill", next_ones, end_s - goes_s + draw.uniform(0.0, 1.0))
+
+
+def _moved(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """A majority goes while data moves: as the next configuration is entered, or a moment after."""
+    size = draw.randint(MAJORITY - 1, MAJORITY + 1)
+    (gone,) = _parts(draw, data, (size,))
+    replicas = draw.choice((2, 3, 4, 5, 7))
+    statement = f"ALTER ZONE {ZONE} SET REPLICAS = {replicas}"
+    hold_s = draw.uniform(6.0, 9.0)
+    yield _asked(0.0, statement, hold_s + 1.0)
+    struck = _row(0.0, "kill", gone, hold_s)
+    if draw.random() < _AT_MOMENT_SHARE:
+        nth = draw.choice((None, None, 2))
+        yield struck | {"on": draw.choice(_MOMENTS).value} | ({"nth": nth} if nth else {})
+    else:
+        yield struck | {"at_s": round(draw.uniform(0.01, 0.8), 3)}
+
+
 def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     """A majority lags or not, and is lost for good; an operator resets what it leaves."""
     size = draw.randint(MAJORITY, DATA_NODES - 1)
@@ -181,8 +214,8 @@ def _restart(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
 
 
 _STORIES = {
-    **{_chain: 10, _lag: 6, _loss: 4, _apart: 4, _one_by_one: 2, _all: 6},
-    **{_reset: 2, _restart: 1},
+    **{_chain: 10, _lag: 6, _loss: 6, _apart: 4, _one_by_one: 2, _all: 6},
+    **{_reset: 2, _restart: 1, _again: 4, _moved: 5},
 }
 
 

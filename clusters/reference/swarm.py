@@ -15,7 +15,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from clusters.reference import chosen_faults, churn, majority_losses
+from clusters.reference import chosen_faults, churn, majority_losses, zone_timers
 from clusters.reference.chosen_faults import CHOSEN, DRIFT_EDGE, MESSAGES
 from harness.clock import substream
 from harness.plan.overrides import said
@@ -67,13 +67,15 @@ _AIMED_SHARE = 0.5
 # The share of seeds in which connections break all the time.
 _BREAKING_SHARE, _BREAKING_PER_S = 0.25, (1.0, 4.0)
 # Those in which members and placement change, and those in which majorities are lost.
-_CHURN_SHARE, _LOSSES_SHARE = 0.18, 0.12
+_CHURN_SHARE, _LOSSES_SHARE = 0.32, 0.14
+_TIMED_SHARE = 0.55  # of those that churn
 _MODES = ("HA", "HA", "HA", "SC")
 _VARIANTS = ("base", "lock", "cancel")
 _NO_ZONES = (
     *("cluster.nodes", "cluster.spares", "system.replicas", "system.partitions", "system.ddl"),
     *("nemesis.mix", "nemesis.schedule", churn.ASKED_BY, majority_losses.ASKED_BY),
 )
+_SCHEDULED = ("nemesis.mix", "nemesis.schedule")
 # The share of seeds that have one of these in any case: they reach what chance does not. The more
 # a kind leads to logs that differ the more often.
 _CHOSEN_SHARE = 0.8
@@ -109,7 +111,7 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     zoned = _zoned(_stream(seed, "churning"), given)
     asked = {**zoned, **given}
     if churn.wanted(asked):
-        drawn = churn.settings(_stream(seed, "churn"), drawn | zoned)
+        drawn = _churning(seed, given, drawn | zoned)
     elif majority_losses.wanted(asked):
         losses = _stream(seed, "majority losses")
         drawn = majority_losses.settings(losses, workload, drawn | zoned, asked)
@@ -120,6 +122,14 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
 def _stream(seed: int, purpose: str) -> Random:
     # One for each group of settings: a draw that is added to one leaves the others as they were.
     return substream(seed, "swarm", purpose)
+
+
+def _churning(seed: int, given: Mapping[str, object], drawn: Overrides) -> Overrides:
+    """``drawn`` with members and placement that change, or with timers of zones that run."""
+    timed = _stream(seed, "timed").random() < _TIMED_SHARE
+    if timed and not any(said(given, key) is not None for key in _SCHEDULED):
+        return zone_timers.settings(_stream(seed, "zone timers"), drawn)
+    return churn.settings(_stream(seed, "churn"), drawn)
 
 
 def _zoned(draw: Random, given: Mapping[str, object]) -> Overrides:

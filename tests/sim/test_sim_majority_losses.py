@@ -62,11 +62,35 @@ def test_few_seeds_have_an_operator_who_resets_or_restarts_partitions() -> None:
         if fault.kind == "ddl"
     ]
 
-    assert {text.split()[0] for text, _ in statements} == {"RESET", "RESTART"}
-    assert 0.05 * len(found) < len(statements) < 0.4 * len(found)
-    for text, schedule in statements:
+    assert {text.split()[0] for text, _ in statements} == {"RESET", "RESTART", "ALTER"}
+    recovered = [each for each in statements if not each[0].startswith("ALTER")]
+    assert 0.05 * len(found) < len(recovered) < 0.4 * len(found)
+    for text, schedule in recovered:
         lost = any(f.kind == "kill" and f.target.count(",") + 1 >= MAJORITY for f in schedule)
         assert lost or text.startswith("RESTART")
+
+
+def test_some_seeds_lose_a_majority_while_data_moves_and_some_lose_more_within_a_timer() -> None:
+    moved, aimed, again = 0, 0, 0
+    for plan in plans("HA"):
+        schedule = plan.nemesis.schedule
+        altered = [f for f in schedule if "ALTER" in str(f.options)]
+        kills = [f for f in schedule if f.kind == "kill"]
+        moved += bool(altered)
+        aimed += any(f.on is not None for f in kills)
+        for fault in altered:
+            assert any(0 <= f.at_s - fault.at_s < 1 for f in kills)
+            assert not plan.promise.during
+        again += any(
+            one is not other
+            and other.target.count(",") + 1 < MAJORITY <= one.target.count(",") + 1
+            and 0 < other.at_s - one.at_s < max(int(str(plan.system.options["reset_timeout_s"])), 1)
+            for one in kills
+            for other in kills
+        )
+    assert 0.05 * len(SEEDS) < moved < 0.5 * len(SEEDS)
+    assert 0 < aimed <= moved
+    assert again > 0.03 * len(SEEDS)
 
 
 def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
@@ -78,7 +102,7 @@ def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
 
 @pytest.mark.parametrize("mode", ["SC", "HA"])
 def test_a_sound_store_keeps_what_its_mode_promises(mode: str, tmp_path: Path) -> None:
-    (plan,) = swarm_plans(None, {majority_losses.ASKED_BY: mode}, (), [7800003])
+    (plan,) = swarm_plans(None, {majority_losses.ASKED_BY: mode}, (), [7800000])
 
     result = simulate(Cell(plan=plan), lambda _run: None, runs_dir=tmp_path, keep=False)
 

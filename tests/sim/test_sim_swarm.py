@@ -28,7 +28,7 @@ from harness.protocols.crash_points import MessageClass
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment
 
-SEEDS = range(5000, 5400)
+SEEDS = range(5000, 5600)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,11 @@ def all_plans() -> list[Plan]:
 @pytest.fixture(scope="module")
 def plans(all_plans: list[Plan]) -> list[Plan]:
     """Those whose members and placement stay as they are."""
-    return [plan for plan in all_plans if not (plan.cluster.spares or loses_majorities(plan))]
+    return [plan for plan in all_plans if not (churns(plan) or loses_majorities(plan))]
+
+
+def churns(plan: Plan) -> bool:
+    return "rebalance" in plan.system.options
 
 
 def loses_majorities(plan: Plan) -> bool:
@@ -66,13 +70,24 @@ def test_in_some_seeds_members_and_placement_change(
 ) -> None:
     churning = [plan for plan in all_plans if plan.cluster.spares]
 
-    assert 0.13 <= len(churning) / len(all_plans) <= 0.23
+    assert 0.1 <= len(churning) / len(all_plans) <= 0.2
     assert {plan.system.options["rebalance"] for plan in churning} == {"base", "lock", "cancel"}
     kinds = {fault.kind for plan in churning for fault in plan.nemesis.schedule}
     changes = {"join", "leave", "replace", "ddl", "attributes"}
     assert {*changes, *churn.KINDS, *churn.CHOSEN} <= kinds
     assert kinds <= {*changes, *churn.KINDS, *chosen_faults.CHOSEN}
     assert not any(map(loses_majorities, churning))
+
+
+def test_in_some_seeds_nodes_come_and_go_while_timers_of_zones_run(
+    all_plans: list[Plan],
+) -> None:
+    timed = [plan for plan in all_plans if churns(plan) and not plan.cluster.spares]
+
+    assert 0.1 <= len(timed) / len(all_plans) <= 0.2
+    assert {plan.system.options["rebalance"] for plan in timed} == {"base", "lock", "cancel"}
+    kinds = {fault.kind for plan in timed for fault in plan.nemesis.schedule}
+    assert kinds == {"kill", "restart", "partition", "pause", "ddl"}
 
 
 def test_in_some_seeds_majorities_are_lost_and_operators_act(

@@ -1,0 +1,71 @@
+"""Zone timers: seeds whose nodes come and go while timers of zones run."""
+
+from __future__ import annotations
+
+import itertools
+
+from cli.campaign_plans import swarm_plans
+from cli.wiring import schedule_of
+from clusters.reference import churn, zone_timers
+from clusters.reference.node.catalog.options import JOINT
+from harness.plan.plan import Plan, dumps, loads
+
+SEEDS = range(7100, 7180)
+GOES = ("kill", "restart", "partition", "pause")
+
+
+def plans(variant: str = "base") -> list[Plan]:
+    found = swarm_plans(None, {churn.ASKED_BY: variant}, (), SEEDS)
+    return [plan for plan in found if not plan.cluster.spares]
+
+
+def statements(plan: Plan) -> str:
+    return " ".join(str(fault.options) for fault in plan.nemesis.schedule if fault.kind == "ddl")
+
+
+def ddl(plan: Plan) -> str:
+    return str(plan.system.options["ddl"])
+
+
+def test_a_seed_is_the_same_plan_again_and_its_statements_can_be_carried_out() -> None:
+    found = plans()
+
+    assert [dumps(plan) for plan in plans()] == [dumps(plan) for plan in found]
+    assert 0.3 * len(SEEDS) < len(found) < 0.7 * len(SEEDS)
+    for plan in found:
+        # Also checks the statements against the catalog.
+        assert schedule_of(loads(dumps(plan))) == plan.nemesis.schedule
+        end_s = max(fault.at_s + fault.hold_s for fault in plan.nemesis.schedule)
+        assert end_s <= plan.drive.duration_s - zone_timers.CALM_S / 2
+
+
+def test_waits_are_apart_and_joint_filters_admit_and_leave_out_and_some_zones_are_available() -> (
+    None
+):
+    found = plans()
+
+    assert 0.1 < sum(f"{JOINT} =" in ddl(plan) for plan in found) / len(found) < 0.7
+    assert 0.15 < sum("HIGH_AVAILABILITY" in ddl(plan) for plan in found) / len(found) < 0.6
+    for option in ("REPLICAS", "PRIMARY_ZONE", "DATA_NODES_FILTER", "SCALE_UP", f"{JOINT} ="):
+        assert sum(option in statements(plan) for plan in found) > 0.1 * len(found), option
+
+
+def test_in_most_seeds_metastorage_is_left_alone_and_nodes_go_within_one_wait() -> None:
+    found, troubled, together = plans(), 0, 0
+    for plan in found:
+        system_nodes = int(str(plan.system.options["system_nodes"]))
+        data = {f"n{number + 1}" for number in range(system_nodes, plan.cluster.nodes)}
+        gone = [fault for fault in plan.nemesis.schedule if fault.kind in GOES]
+        others = [fault for fault in gone if fault.target not in data]
+        assert {fault.target for fault in others} <= {"metastorage leader"}
+        troubled += bool(others)
+        away = sorted((f.at_s, f.at_s + f.hold_s) for f in gone if f not in others)
+        together += any(later < end for (_, end), (later, _) in itertools.pairwise(away))
+    assert 0 < troubled < 0.5 * len(found)
+    assert together > 0.5 * len(found)
+
+
+def test_a_seed_whose_faults_are_given_has_no_timers_of_its_own() -> None:
+    given = {churn.ASKED_BY: "base", "nemesis.mix": ["kill"]}
+
+    assert all(plan.cluster.spares for plan in swarm_plans(None, given, (), range(7100, 7110)))
