@@ -194,8 +194,8 @@ def _statements(
     Waits and filters are those of any zone, since each has its timers.
     """
     there, back = [], []
-    for name in draw.sample(("replicas", "filter", "waits", "table"), draw.choice((1, 2, 2))):
-        any_zone = draw.choice((ZONE, *ZONES))
+    for name in draw.sample(("replicas", "filter", "waits", "table"), draw.choice((1, 2, 2, 3))):
+        any_zone = draw.choice((ZONE, ZONE, *ZONES))
         waits, text = zones[any_zone]
         subject, now, before = {
             "replicas": (

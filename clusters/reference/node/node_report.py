@@ -236,7 +236,7 @@ class Reporter:
             locks=0 if primary is None else primary.locks.count,
             prepared=0 if replica is None else len(replica.partition.prepared),
             log=_marks(group, room) if room else (),
-            # A later one that is on its way to the disk has terms of its own, which are not told yet.
+            # One that is on its way to the disk has terms of its own, which are not told yet.
             generation=min(raft.log_generation, hard.generation),
         )
 
