@@ -14,6 +14,8 @@ from harness.protocols.fault_kinds import Effect, Mechanism
 from harness.protocols.faults import Fault, PlannedFault, Scene, Victims
 from nemesis import grudges
 
+_NAMED_NODES = 3  # a display has one line for all active faults
+
 
 @runtime_checkable
 class MayStay(Protocol):
@@ -45,6 +47,13 @@ class Active:
     mending: bool = False
     struck: bool = False
     gone_ns: int | None = None
+
+
+def short(active: Active) -> str:
+    """Kind and nodes of a fault, in a few words."""
+    nodes = active.victims.nodes
+    more = f"+{len(nodes) - _NAMED_NODES}" if len(nodes) > _NAMED_NODES else ""
+    return f"{active.planned.kind} {','.join(nodes[:_NAMED_NODES])}{more}"
 
 
 def for_good(fault: Fault) -> MayStay | None:

@@ -40,7 +40,7 @@ from harness.protocols.faults import (
 )
 from harness.protocols.moments import Happening, RolesHeard, WatchesMoments, moment_of
 from harness.tasks import together
-from nemesis import active_faults, aims
+from nemesis import active_faults, aims, exclusion
 from nemesis.active_faults import Active
 from nemesis.procedures import Procedure, Steps
 from nemesis.waits import Failed, Limits, call, reason, until
@@ -48,7 +48,6 @@ from nemesis.waits import Failed, Limits, call, reason, until
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
 # them out of all that is still to come.
 MEND_TRIES = 4
-_NAMED_NODES = 3  # a display has one line for all active faults
 
 
 def refuse_missing(
@@ -130,7 +129,7 @@ class Nemesis:
 
     def active(self) -> tuple[str, ...]:
         """Short names of the faults in force, in schedule order."""
-        return tuple(_short(active) for _, active in sorted(self._active.items()))
+        return tuple(active_faults.short(active) for _, active in sorted(self._active.items()))
 
     async def run(self, scene: Scene, started_ns: int) -> None:
         """Apply the whole schedule, offsets counted from ``started_ns``; return when it is over.
@@ -261,7 +260,7 @@ class Nemesis:
         def claim(node: str) -> bool:
             now = _roles_now(scene) or roles
             victims = resolved(whole, node, now, scene.cluster, draw)
-            if victims is None or self._in_the_way(whole, victims):
+            if victims is None or exclusion.in_the_way(whole.kind, victims, self._active.values()):
                 return False
             self._active[number] = Active(
                 number=number, planned=planned, fault=whole, victims=victims
@@ -342,7 +341,7 @@ class Nemesis:
             if failed:
                 return failed[0]
             before = [
-                _short(active)
+                active_faults.short(active)
                 for other, active in sorted(self._active.items())
                 if other < number and active_faults.changes_placement(active.fault)
             ]
@@ -366,16 +365,8 @@ class Nemesis:
             return None, f"resolving {planned.target!r} failed: {reason(error)}"
         if victims is None:
             return None, f"target {planned.target!r} is nobody"
-        why = self._in_the_way(fault, victims)
+        why = exclusion.in_the_way(fault.kind, victims, self._active.values())
         return (None, why) if why else (victims, "")
-
-    def _in_the_way(self, fault: Fault, victims: Victims) -> str:
-        """Which active fault holds a mechanism of ``fault`` on one of its victims."""
-        for other in self._active.values():
-            shared = [node for node in victims.nodes if node in other.victims.nodes]
-            if shared and fault.kind.mechanisms & other.fault.kind.mechanisms:
-                return f"{', '.join(shared)} is under {_short(other)}"
-        return ""
 
     async def _roles(self, scene: Scene) -> Roles:
         """The roles that the store reports; none where it does not answer in time."""
@@ -535,7 +526,7 @@ class Nemesis:
         if step is not None and (active.number, "effect") in self._trouble:
             work = step.came_about(scene, active.victims)
             if not await call("a look", work, self._limits.look_s):
-                text = f"the step before it, {_short(active)}, did not come about"
+                text = f"the step before it, {active_faults.short(active)}, did not come about"
                 self._failed_steps[active.number] = text
 
     async def _readmit(self, scene: Scene, active: Active) -> None:
@@ -582,7 +573,9 @@ class Nemesis:
 
     def _unproven(self, scene: Scene, active: Active, what: str, text: str) -> bool:
         self._note(scene, active, FaultState.UNPROVEN, text)
-        self._trouble[active.number, what] = f"fault {active.number} ({_short(active)}): {text}"
+        self._trouble[active.number, what] = (
+            f"fault {active.number} ({active_faults.short(active)}): {text}"
+        )
         return False
 
     def _note(
@@ -658,9 +651,3 @@ def _stream(seed: int, planned: PlannedFault, again: int = 0) -> random.Random:
     # ``repr`` is exact: two offsets that print alike stay two keys.
     key = (planned.kind, planned.target, repr(planned.at_s))
     return substream(seed, "nemesis target", *key, again)
-
-
-def _short(active: Active) -> str:
-    nodes = active.victims.nodes
-    more = f"+{len(nodes) - _NAMED_NODES}" if len(nodes) > _NAMED_NODES else ""
-    return f"{active.planned.kind} {','.join(nodes[:_NAMED_NODES])}{more}"

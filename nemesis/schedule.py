@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.protocols.fault_kinds import EVERY_NODE, FaultKind
+from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Fault, PlannedFault, configured
 from nemesis.aims import check_aim
+from nemesis.exclusion import on_any_targets
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
 FAULTS_LIMIT = 10_000
@@ -207,17 +208,10 @@ def _groups(
     """
     group: list[str] = []
     for kind in drawn:
-        if any(_exclude(kinds.get(kind), kinds.get(other)) for other in group):
+        if any(on_any_targets(kinds.get(kind), kinds.get(other)) for other in group):
             yield tuple(group)
             group = []
         group.append(kind)
         if len(group) == overlap:
             yield tuple(group)
             group = []
-
-
-def _exclude(one: FaultKind | None, other: FaultKind | None) -> bool:
-    """Whether two kinds can't be in force together, on any targets."""
-    if one is None or other is None or EVERY_NODE not in (one.aims, other.aims):
-        return False
-    return bool(one.mechanisms & other.mechanisms)
