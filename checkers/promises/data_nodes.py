@@ -44,12 +44,7 @@ EARLY_S = 0.3  # times are those at which nodes have applied a revision
 LATE_S = 1.5  # a switch is one write of a leader that serves
 TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
 # A node of these effects does not delay others.
-_ALONE = frozenset(
-    {
-        *(Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE),
-        *(Effect.CHANGES_MEMBERS, Effect.CHANGES_PLACEMENT),
-    }
-)
+_ALONE = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 
 
 @attrs.frozen(kw_only=True)

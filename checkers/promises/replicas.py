@@ -6,7 +6,8 @@
 ``two-leaders``     two nodes led one group in one term
 ``forgotten-state`` a node lost, with a restart, durable state: term, vote or entries; or another
                     says that it has lost entries, before any fault that destroys data
-``went-back``       term, commit or applied index of a replica fell while its node ran
+``went-back``       term of a replica fell while its node ran, or commit or applied index while the
+                    replica did
 ``lost-entries``    an entry that a replica had applied is in the logs of no majority at the end
 ``stale-primary``   a node would acknowledge after another had taken over from it
 ``lock-left``       transactions hold locks at the end, though the deadline of each is over
@@ -40,6 +41,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import Bools, Ints, ints
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
+from harness.history.store_events import rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.fault_spans import fault_spans
@@ -72,7 +74,7 @@ class Replicas:
             two_leaders(states, events),
             forgotten(states),
             lost_logs(events, tables["faults"], setting),
-            went_back(states),
+            went_back(states, tables["events"]),
             lost_entries(states, last),
             stale_primaries(states),
             locks_left(last, lookup, setting),
@@ -200,8 +202,10 @@ def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
             )
 
 
-def went_back(states: pa.Table) -> Found:
-    """Yield one sentence for each replica and number that fell without a restart."""
+def went_back(states: pa.Table, events: pa.Table) -> Found:
+    """Yield one sentence for each replica and number that fell without a restart, of its node or of
+    the replica: what is durable does not fall with that either.
+    """
     order = [(name, "ascending") for name in ("life", "group", "boot", "asked_ns")]
     ordered = states.sort_by(order)
     same = np.ones(max(0, ordered.num_rows - 1), dtype=np.bool_)
@@ -210,12 +214,30 @@ def went_back(states: pa.Table) -> Found:
     for name in ("term", "commit_index", "applied_index"):
         values = ints(ordered, name)
         for place in np.flatnonzero(same & (values[1:] < values[:-1])):
-            row = ordered.slice(int(place), 1).to_pylist()[0]
+            row, later = ordered.slice(int(place), 2).to_pylist()
+            if name != "term" and _started_between(events, row, later):
+                continue
             yield (
                 "went-back",
                 f"went back: {row['group']} on {row['node']}: {name.replace('_', ' ')} fell from "
                 f"{values[place]} to {values[place + 1]} while the node ran",
             )
+
+
+def _started_between(events: pa.Table, before: Row, after: Row) -> bool:
+    """Tell whether the replica of ``before`` may have been started anew by ``after``: it tells from
+    where it recovered, and its node that it starts.
+    """
+    recovered = ("recovered_term", "recovered_index")
+    if any(before[name] != after[name] for name in recovered):
+        return True
+    return any(
+        row["partition"] == before["partition"]
+        and row["node"] == before["node"]
+        and row["at_ns"] + row["uncertainty_ns"] >= before["asked_ns"]
+        and row["at_ns"] - row["uncertainty_ns"] <= after["answered_ns"]
+        for row in rows_of(events, (EventKind.START_DECISION,))
+    )
 
 
 def lost_entries(states: pa.Table, last: pa.Table) -> Found:

@@ -235,6 +235,24 @@ def test_nothing_falls_while_a_node_runs(name: str) -> None:
     assert names(said(before | {name: after[name] - 1, "applied_term": 0}, after)) == []
 
 
+def test_what_is_not_durable_falls_with_a_start_of_the_replica_in_a_node_that_runs() -> None:
+    before = told("n2", 3)
+    after = told("n2", 50, applied_index=8, commit_index=8, applied_term=0)
+    start = missed("n2", "starts its replica, log up to 10", 20) | {
+        "kind": "start-decision",
+        "partition": 0,
+    }
+
+    assert names(said(before, after)) == ["went-back"]
+    assert names(said(before, after, events=(start,))) == []
+    for other in ({"node": "n1"}, {"partition": 1}, {"at_ns": 90}):
+        assert names(said(before, after, events=(start | other,))) == ["went-back"]
+    assert names(said(before, after | {"recovered_index": 7})) == []
+    assert names(said(before, after | {"term": before["term"] - 1}, events=(start,))) == [
+        "went-back"
+    ]
+
+
 def test_a_majority_holds_at_the_end_what_was_applied() -> None:
     further = told("n3", 3, applied_index=12, last_index=12, life="n3@0")
     one, two = WHOLE[0] | {"last_index": 12}, WHOLE[1] | {"last_index": 12}

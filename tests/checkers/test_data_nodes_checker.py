@@ -140,9 +140,6 @@ def test_a_switch_may_have_missed_what_was_written_a_moment_before_it() -> None:
     ("kind", "node", "found"),
     [
         ("kill", "nd", ["late-data-nodes"]),
-        ("leave", "nd", ["late-data-nodes"]),
-        ("join", "nd", ["late-data-nodes"]),
-        ("replace", "na", []),
         ("kill", "na", []),
         ("partition", "nd", []),
         ("clock-jump", "nd", []),

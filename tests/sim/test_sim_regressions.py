@@ -52,13 +52,17 @@ def test_a_renewal_that_is_applied_behind_a_decision_refuses_the_grant(tmp_path:
     assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
 
 
-@pytest.mark.parametrize("name", ["planned-behind-a-reset", "copy-of-a-later-link"])
+@pytest.mark.parametrize(
+    "name",
+    ["planned-behind-a-reset", "copy-of-a-later-link", "term-of-the-generation-before"],
+)
 def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
     name: str, tmp_path: Path
 ) -> None:
     # In the first a node comes back while the second phase of a reset waits for it, and what it
     # leads to was planned once more; in the second copies of a later link were told to go while
-    # they asked whether others live, and stayed.
+    # they asked whether others live, and stayed; in the third a replica told the generation that it
+    # had entered, and the term that its disk had of the one before.
     plan = load(PLANS / f"{name}.toml", {})
     run = run_plan(plan, tmp_path, Silent(), Stop())
 
