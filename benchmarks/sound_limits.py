@@ -1,6 +1,6 @@
 """Does a limit accuse a sound store? Limits at twice its measured figures, on fresh seeds.
 
-    python benchmarks/sound_limits.py [--measure 5] [--judge 10] [--jobs 2] [--seed 1]
+    python benchmarks/sound_limits.py [--measure 10] [--judge 10] [--jobs 2] [--seed 1]
         [--setting NAME ...] [--out DIR]
 
 Each setting is a simulated drill of 20 s of the reference store. Its figures are the worst of
@@ -163,7 +163,7 @@ def doubts(result: CellResult) -> list[str]:
 
 
 @click.command()
-@click.option("--measure", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--measure", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--judge", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True)

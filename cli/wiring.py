@@ -22,6 +22,7 @@ from cli.calibrator import calibrate
 from cli.environment import SIMULATED, prepare
 from cli.reaping.guard import ReaperGuard
 from cli.signals import ending_in_time
+from cli.untestable import Untestable
 from harness import plugins
 from harness.arrow import without_pandas
 from harness.campaigns.coverage_log import CoverageLog
@@ -38,7 +39,6 @@ from harness.mutation.loading import MUTANT, Mutation
 from harness.plan.installed_plugins import plugin
 from harness.plan.plan import (
     Plan,
-    PromisePlan,
     machine_names,
     node_names,
     options,
@@ -186,29 +186,17 @@ def resolve(plan: Plan) -> ResolvedPlan:
     _refuse_without_checkers(plan, build_workload(plan, system))
     faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
     plan = resolved(plan, materialised(plan, system, faults))
-    refuse_untestable(plan)
+    refuse_untestable(plan, system, faults)
     return ResolvedPlan(plan=plan, mix=mix, provider_reason=why, system=system, faults=faults)
 
 
-def refuse_untestable(plan: Plan) -> None:
+def refuse_untestable(plan: Plan, system: System, faults: Mapping[str, Fault]) -> None:
     """Refuse limits that no run of the resolved ``plan`` could break, or test. Raises
     ``PlanError``.
     """
-    drive_s, schedule = plan.drive.duration_s, plan.nemesis.schedule
-    kinds = sorted({fault.kind for fault in schedule})
     for kind in plan.promise.during:
         named(f"promise.{kind}", "faults", kind)
-        if kind not in kinds:
-            has = ", ".join(kinds) or "no fault"
-            problem = f"expected a kind of the schedule's faults ({has}), or the limits left out"
-            raise PlanError(f"promise.{kind}", problem)
-    for path, limits in plan.promise.sections.items():
-        gap_s, within_s = limits.longest_gap_s, limits.recovered_within_s
-        if gap_s is not None and gap_s >= drive_s:
-            most = f"less than drive.duration_s, {drive_s:g}: no gap is as long as the drive"
-            raise PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
-        if within_s is not None:
-            _refuse_without_calm(path, within_s, plan)
+    Untestable.of(plan, system, faults).refuse()
 
 
 def without_untestable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
@@ -218,46 +206,11 @@ def without_untestable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
     """
     if not plan.promise.sections or not plan.nemesis.mix:
         return plan, ()
-    drawn = schedule_of(plan)
-    kinds, mix = {fault.kind for fault in drawn}, set(plan.nemesis.mix)
-    gone = [f"promise.{kind}" for kind in plan.promise.during if kind in mix - kinds]
-    during = {k: of for k, of in plan.promise.during.items() if f"promise.{k}" not in gone}
-    left = msgspec.structs.replace(plan.promise, during=during)
-    for path, limits in left.sections.items():
-        if limits.recovered_within_s is None:
-            continue
-        try:
-            _refuse_without_calm(path, limits.recovered_within_s, resolved(plan, drawn))
-        except PlanError as error:
-            gone.append(error.path)
-            left = _without_recovery(left, path)
-    return msgspec.structs.replace(plan, promise=left), tuple(gone)
-
-
-def _without_recovery(promise: PromisePlan, path: str) -> PromisePlan:
-    kind = path.partition(".")[2]
-    if not kind:
-        return msgspec.structs.replace(promise, recovered_within_s=None)
-    of = msgspec.structs.replace(promise.during[kind], recovered_within_s=None)
-    return msgspec.structs.replace(promise, during={**promise.during, kind: of})
-
-
-def _refuse_without_calm(path: str, within_s: float, plan: Plan) -> None:
-    """Refuse a time to recover that no fault of the schedule leaves."""
-    kind, schedule = path.partition(".")[2], plan.nemesis.schedule
-    ends = [*(fault.at_s for fault in schedule), plan.drive.duration_s]
-    calm_s = 0.0
-    for fault in schedule:
-        # A fault that waits for its moment may come at any time: its own calm is not known.
-        if fault.on is not None:
-            return
-        if kind in ("", fault.kind):
-            healed_s = fault.at_s + fault.hold_s
-            calm_s = max(calm_s, min(end for end in ends if end > fault.at_s) - healed_s)
-    if within_s >= calm_s:
-        faults = f"a fault of kind {kind}" if kind else "a fault"
-        most = f"less than {calm_s:g}, the longest time without faults after {faults}"
-        raise PlanError(f"{path}.recovered_within_s", f"expected {most} (got {within_s:g})")
+    faults = {kind: build_fault(kind) for kind in sorted(plan.nemesis.mix)}
+    system = build_system(plan)
+    drawn = resolved(plan, materialised(plan, system, faults))
+    left, gone = Untestable.of(drawn, system, faults).left_out(frozenset(plan.nemesis.mix))
+    return msgspec.structs.replace(plan, promise=left), gone
 
 
 def _check_provider_options(plan: Plan) -> None:
@@ -567,16 +520,22 @@ def drawn_schedule(plan: Plan) -> tuple[PlannedFault, ...]:
 
 def schedule_of(plan: Plan) -> tuple[PlannedFault, ...]:
     """Return the schedule that a run of ``plan`` would have. Raises ``PlanError``."""
+    return materialised(plan, build_system(plan), faults_of(plan))
+
+
+def faults_of(plan: Plan) -> dict[str, Fault]:
+    """Return the kinds of faults that ``plan`` names, by name."""
     kinds = {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
-    faults = {kind: build_fault(kind) for kind in sorted(kinds)}
-    return materialised(plan, build_system(plan), faults)
+    return {kind: build_fault(kind) for kind in sorted(kinds)}
 
 
 def can_run(plan: Plan) -> bool:
     """Tell whether its workload accepts its options, and the nodes that its faults name exist."""
     try:
-        build_workload(plan, build_system(plan))
-        refuse_untestable(resolved(plan, schedule_of(plan)))
+        system, faults = build_system(plan), faults_of(plan)
+        build_workload(plan, system)
+        drawn = resolved(plan, materialised(plan, system, faults))
+        refuse_untestable(drawn, system, faults)
     except UsageError:
         return False
     return True

@@ -98,6 +98,7 @@ from harness.protocols.cluster import (
     RunsCommands,
     System,
     TellsVersions,
+    TellsVoters,
     WalksAround,
 )
 from harness.protocols.cluster_membership import ChangesMembers
@@ -249,6 +250,7 @@ __all__ = [
     "TellsMoments",
     "TellsStates",
     "TellsVersions",
+    "TellsVoters",
     "TopologyChange",
     "TopologyKind",
     "Tx",

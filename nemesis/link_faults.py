@@ -49,7 +49,12 @@ class LinkFault:
         if len(nodes) < self.nodes_min:
             at_least = f"needs at least {self.nodes_min} nodes (got {len(nodes)})"
             raise PlanError(path, f"fault {name!r} {at_least}")
-        targets.checked(target, self.kind.strength, nodes, partitions, path)
+        parsed = targets.checked(target, self.kind.strength, nodes, partitions, path)
+        # Of the largest cluster that there may be; a role is one node's at least.
+        hit = targets.certain(parsed, nodes) or nodes[:1]
+        if not self.cuts(hit, nodes, 0):
+            count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+            raise PlanError(path, f"fault {name!r} of {target!r} has no link to cut among {count}")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

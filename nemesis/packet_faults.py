@@ -7,6 +7,7 @@ from typing import Protocol
 import attrs
 
 from harness.clock import MS_PER_S
+from harness.errors import PlanError
 from harness.protocols.cluster import Link, LinkQuality, LinkShape, Roles
 from harness.protocols.fault_kinds import DELAY, LOSS, FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
@@ -42,6 +43,8 @@ class ShapingFault:
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a text that is no target here, and a strength in another unit or out of range."""
         targets.checked(target, self.kind.strength, nodes, partitions, path)
+        if len(nodes) < 2:
+            raise PlanError(path, f"fault {self.kind.name!r} has no link to slow down among 1 node")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

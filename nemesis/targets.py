@@ -258,6 +258,26 @@ def is_majority(target: Target, nodes: int) -> bool:
     return always or max(1, len(target.nodes)) > nodes // 2
 
 
+def certain(target: Target, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The nodes that ``target`` takes whatever roles they have; none where that is not known."""
+    return nodes if target.form is Form.ALL else target.nodes
+
+
+def most(target: Target, nodes: int, voters: int) -> int:
+    """How many nodes ``target`` takes at most, of so many and of so many voters of a partition."""
+    match target.form:
+        case Form.NAMED:
+            return len(target.nodes)
+        case Form.FIRST_HALF:
+            return nodes // 2
+        case Form.METASTORAGE_LEADER | Form.MANAGEMENT_LEADER:
+            return 1
+        case Form.VOTERS_MAJORITY | Form.VOTERS_MINORITY | Form.VOTERS_ALL | Form.VOTERS_BUT_ONE:
+            return _how_many(target.form, voters)
+        case form:
+            return _how_many(form, nodes)
+
+
 def strength_of(target: Target, has: Strength | None) -> float:
     """The strength that ``target`` asks for, else the usual one of a kind that ``has`` one."""
     if target.strength is not None:

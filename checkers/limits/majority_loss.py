@@ -28,17 +28,14 @@ from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from harness.protocols.conflicts import conflicts
-from harness.protocols.fault_kinds import PROCEDURES, Effect, FaultKind, by_name
+from harness.protocols.fault_kinds import FaultKind, by_name
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.models import REFUSAL, SERVICE
+from harness.protocols.recovery import NOTICED_NS
 from harness.text import seconds
-
-NOTICED_NS = 3 * NS_PER_S
-"""How long a store may take to notice a loss, before its refusals are timed."""
 
 LOOK_BACK_NS = 30 * NS_PER_S  # for the last state that a replica told before a fault
 REQUESTS = "limits.requests"
-_DOWN = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 _AIMED = re.compile(r"(majority|all) of partition (\d{1,9})", re.ASCII)
 
 _METASTORAGE = None  # the partition of a group that is none's
@@ -111,7 +108,8 @@ class MajorityLoss:
 def majority_losses(tables: Tables, setting: Setting, got: Served) -> tuple[MajorityLoss, ...]:
     """Return the losses of the drive, in the order of their begin."""
     kinds, found = by_name(setting.fault_kinds), list[MajorityLoss]()
-    down = [fault for fault in got.faults if _takes_down(kinds.get(fault.kind))]
+    of_down = {name for name, kind in kinds.items() if kind.takes_down}
+    down = [fault for fault in got.faults if fault.kind in of_down]
     for fault in down:
         at_ns = fault.effective_ns
         if at_ns is None or not got.drive.start_ns <= at_ns < got.drive.end_ns:
@@ -151,11 +149,6 @@ def majority_losses(tables: Tables, setting: Setting, got: Served) -> tuple[Majo
                 )
             )
     return tuple(loss for loss in found if loss.end_ns > loss.start_ns)
-
-
-def _takes_down(kind: FaultKind | None) -> bool:
-    # The targets of a procedure go one after the other.
-    return kind is not None and kind.name not in PROCEDURES and bool(kind.effects & _DOWN)
 
 
 def _in_force(fault: FaultSpan, at_ns: int) -> bool:

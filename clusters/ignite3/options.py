@@ -128,12 +128,17 @@ def quorums(replicas: int) -> tuple[int, int]:
     return least, max(least, (replicas + 1) // 2)
 
 
-def blocking(options: Options) -> int:
-    """How many voters of a partition have to be out for the others to be no majority. The release
-    makes voters of twice the quorum less one, and learners of the other replicas.
+def voters_of(options: Options) -> int:
+    """How many voters a partition has. The release makes voters of twice the quorum less one, and
+    learners of the other replicas.
     """
     usual = min(options.replicas, 2) if options.replicas <= 4 else 3
-    voters = min(2 * (options.quorum or usual) - 1, options.replicas)
+    return min(2 * (options.quorum or usual) - 1, options.replicas)
+
+
+def blocking(options: Options) -> int:
+    """How many voters of a partition have to be out for the others to be no majority."""
+    voters = voters_of(options)
     return voters - voters // 2
 
 

@@ -35,6 +35,7 @@ from clusters.ignite3.options import (
     quorums,
     serves_again_s,
     statements,
+    voters_of,
 )
 from clusters.ignite3.readmission import REST, Admission
 from clusters.ignite3.role_holders import roles_of
@@ -157,6 +158,11 @@ class IgniteSystem:
     def partitions(self) -> int:
         """How many partitions there are."""
         return self._options.partitions
+
+    @property
+    def voters(self) -> int:
+        """How many voters each partition has."""
+        return voters_of(self._options)
 
     def partition_of(self, key: int) -> int:
         """The partition of ``key``, by the hash of the release."""

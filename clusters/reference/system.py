@@ -333,6 +333,11 @@ class ReferenceSystem:
         return self._options.partitions if self._zones is None else self._zones.partitions
 
     @property
+    def voters(self) -> int | None:
+        """The replicas of a partition; ``None`` where statements of the plan make zones."""
+        return None if self._options.ddl else self._options.replicas
+
+    @property
     def declaration(self) -> Declaration:
         """Strictly serializable transactions, interactive or in one request, and snapshots of a
         stated age.

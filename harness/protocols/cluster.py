@@ -379,6 +379,15 @@ class NeedsMade(Protocol):
 
 
 @runtime_checkable
+class TellsVoters(Protocol):
+    """A ``System`` that can tell before a run how many voters its partitions have."""
+
+    @property
+    def voters(self) -> int | None:
+        """The number of voters of every partition, ``None`` where they differ or change."""
+
+
+@runtime_checkable
 class PlantsBugs(Protocol):
     """A ``System`` that has planted bugs, which its option ``bugs`` switches on by name."""
 

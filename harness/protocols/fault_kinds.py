@@ -75,6 +75,7 @@ _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
 # These leave a target answering; under any other the rest may take it for gone.
 _LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK, Effect.CHANGES_PLACEMENT})
 _SILENCING = frozenset({Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
+_DOWN = _SILENCING | {Effect.ENDS_PROGRAM}
 
 
 class Strength(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +141,13 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     def silences_machine(self) -> bool:
         """Whether links of a target can't be probed."""
         return Effect.SILENCES_MACHINE in self.effects
+
+    @property
+    def takes_down(self) -> bool:
+        """Whether no program of its targets answers while it is in force, of all of them together:
+        those of a procedure go one after the other.
+        """
+        return self.name not in PROCEDURES and not self.effects.isdisjoint(_DOWN)
 
     @property
     def may_end(self) -> bool:

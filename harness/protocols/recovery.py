@@ -21,6 +21,7 @@ SHARE = 0.9
 BEFORE_NS = 10 * NS_PER_S
 MIN_CALM_NS = NS_PER_S  # of the time before a fault: a shorter one tells no rate
 MIN_BEFORE = 20  # acknowledgements before a fault: fewer tell no rate
+NOTICED_NS = 3 * NS_PER_S  # a store may take so long to notice a loss of nodes
 COUNTED, MIN_COUNT_NS, MAX_COUNT_NS = 200, NS_PER_S, 5 * NS_PER_S
 
 

@@ -147,8 +147,16 @@ def test_options_of_a_provider_are_refused_before_a_run_begins(
             "promise.wipe: expected a kind of the schedule's faults (kill)",
         ),
         (["promise.longest_gap_s=30"], "expected less than drive.duration_s, 30"),
-        (["promise.recovered_within_s=22"], "expected less than 21, the longest time without"),
-        (["promise.kill.recovered_within_s=22"], "after a fault of kind kill (got 22)"),
+        (["promise.recovered_within_s=22"], "the longest time without faults after a fault is 21"),
+        (["promise.recovered_within_s=20.5"], "expected at most 20: the longest time without"),
+        (["promise.kill.recovered_within_s=22"], "after a fault of kind kill is 21"),
+        (
+            ["promise.recovered_within_s=17", "drive.rate_per_s=20"],
+            "expected at most 16: the longest time without faults after a fault is 21, and 5 of it",
+        ),
+        (["promise.refused_within_s=1"], "at most 1 of 3 voters are down together"),
+        (["promise.kill.refused_within_s=1"], "expected faults of kind kill that take a partition"),
+        (["promise.serves_within_s=1"], "expected refused_within_s, alone or beside it"),
     ],
     ids=str,
 )
@@ -161,6 +169,83 @@ def test_limits_that_no_run_could_break_or_test_are_refused(
     assert execute(["plan", *SIM, *schedule, *sets]) == 254
 
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sets", "words"),
+    [
+        (["5:partition:majority of partition 0:9"], [], "that take a partition the majority"),
+        (
+            ["5:kill:majority of partition 0:4"],
+            [],
+            "expected less than 1: the longest loss lasts 4 s, which is timed from 3 s after the",
+        ),
+        (["5:rolling-restart:all:9"], [], "that take a partition the majority"),
+        (["5:kill:one:9", "15:kill:one:9"], [], "at most 1 of 3 voters are down together"),
+    ],
+    ids=str,
+)
+def test_a_limit_of_lost_majorities_is_refused_where_no_fault_takes_one_for_so_long(
+    schedule: list[str], sets: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word for each in schedule for word in ("--schedule", each)]
+    given += [word for each in (*sets, "promise.refused_within_s=2") for word in ("--set", each)]
+
+    assert execute(["plan", *SIM, *given, "--duration", "30"]) == 254
+
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ["5:kill:majority of partition 0:9"],
+        ["5:kill:n1,n2:9"],
+        ["5:pause:all:9"],
+        ["5:kill:n1:9", "7:kill:n2:9"],
+    ],
+    ids=str,
+)
+def test_a_limit_of_lost_majorities_is_planned_where_a_fault_takes_one(
+    schedule: list[str],
+) -> None:
+    given = [word for each in schedule for word in ("--schedule", each)]
+
+    assert execute(["plan", *SIM, *given, "--set", "promise.refused_within_s=1"]) == 0
+
+
+@pytest.mark.parametrize("schedule", ["0:kill:n1:4", "0.5:kill:n1:4"])
+def test_a_recovery_is_refused_where_no_time_before_a_fault_tells_the_rate(
+    schedule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = ("--set", "promise.recovered_within_s=5")
+
+    assert execute(["plan", *SIM, "--schedule", schedule, *limit]) == 254
+
+    assert "1 s without faults before one, which tell the rate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes"),
+    [
+        ("partition:one", 1),
+        ("partition:n1", 1),
+        ("one-way:one", 1),
+        ("one-way:all", 3),
+        ("one-way-in:n1,n2,n3", 3),
+        ("bridge:one", 2),
+        ("delay:one", 1),
+        ("loss:n1", 1),
+    ],
+)
+def test_a_fault_of_links_is_refused_where_there_is_no_link(
+    fault: str, nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--schedule", f"5:{fault}:4", "--nodes", str(nodes))
+
+    assert execute(["plan", "--provider", "sim", "--executor", "local", *given]) == 254
+
+    assert "has no link to" in capsys.readouterr().err
 
 
 def test_a_plan_is_read_from_a_pipe_that_its_caller_opened() -> None:

@@ -10,13 +10,13 @@ from cli import drill, repeat
 from cli.main import execute
 from cli.quantities import words
 from cli.repeat import Bounds, over, rate, seed_of, series_code
-from cli.wiring import refuse_untestable, schedule_of, without_untestable
+from cli.wiring import resolve, schedule_of, without_untestable
 from harness.campaigns.cell import CellResult
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import read_manifest
-from harness.plan.plan import Plan, load, resolved
+from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory
 from harness.run.stop import Stop
 from results.store.store import RunStore
@@ -53,8 +53,8 @@ ONE_FAULT += ["--set", "nemesis.hold_s=0.6", "--set", "nemesis.quiet_s=0.4"]
 def drawing(kind: str, count: int) -> list[Plan]:
     """Plans of the first seeds whose one fault is of ``kind``, with limits for kills."""
     limits = {"promise.kill.longest_gap_s": 1.5, "promise.kill.recovered_within_s": 0.1}
-    mix = {"nemesis.mix": ["kill", "partition"], "nemesis.first_s": 0.2, "nemesis.hold_s": 0.6}
-    mix |= {"nemesis.quiet_s": 0.4, "drive.duration_s": 2, "cluster.provider": "sim"}
+    mix = {"nemesis.mix": ["kill", "partition"], "nemesis.first_s": 1, "nemesis.hold_s": 0.4}
+    mix |= {"nemesis.quiet_s": 1.2, "drive.duration_s": 2.6, "cluster.provider": "sim"}
     plans = (load(None, {**limits, **mix, "seed": seed}) for seed in range(50))
     found = [plan for plan in plans if {f.kind for f in schedule_of(plan)} == {kind}]
     return found[:count]
@@ -68,7 +68,7 @@ def test_limits_that_a_seed_does_not_test_are_left_out_of_its_run_alone() -> Non
     assert gone == ("promise.kill",)
     assert left.promise.sections == {}
     with pytest.raises(PlanError, match=r"promise\.kill"):
-        refuse_untestable(resolved(cutting, schedule_of(cutting)))
+        resolve(cutting)
 
 
 def test_a_limit_for_a_kind_that_no_seed_draws_is_refused() -> None:
@@ -77,7 +77,7 @@ def test_a_limit_for_a_kind_that_no_seed_draws_is_refused() -> None:
     left, gone = without_untestable(plan)
     assert gone == ()
     with pytest.raises(PlanError, match=r"promise\.pause"):
-        refuse_untestable(resolved(left, schedule_of(left)))
+        resolve(left)
 
 
 def test_a_series_goes_on_where_a_seed_draws_no_fault_of_a_limits_kind(

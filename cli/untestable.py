@@ -1,0 +1,217 @@
+"""Limits of a plan that no run of it could test, or break, told before anything starts.
+
+Only what is certain beforehand counts: a fault that waits for its moment may come at any time, and
+a heal may take longer than planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
+
+import attrs
+import msgspec
+
+from harness.clock import NS_PER_S
+from harness.errors import PlanError
+from harness.plan.plan import Plan, PromisePlan, ServiceLimits
+from harness.protocols.cluster import System, TellsVoters
+from harness.protocols.fault_kinds import FaultKind
+from harness.protocols.faults import Fault, PlannedFault
+from harness.protocols.recovery import MIN_CALM_NS, MIN_COUNT_NS, NOTICED_NS, counting_ns
+
+OF_MAJORITY = ("refused_within_s", "serves_within_s")
+
+
+@attrs.frozen(kw_only=True)
+class Untestable:
+    """The limits of a resolved ``plan``, held against its schedule. ``kinds`` are those of its
+    faults; ``voters`` how many each partition has, where the system tells it.
+    """
+
+    plan: Plan
+    kinds: Mapping[str, FaultKind]
+    mode: str
+    may_lose: bool
+    voters: int | None
+
+    @classmethod
+    def of(cls, plan: Plan, system: System, faults: Mapping[str, Fault]) -> Self:
+        """Those of ``plan`` on ``system``, with the kinds of faults that it names."""
+        declared = system.declaration
+        return cls(
+            plan=plan,
+            kinds={kind: fault.kind for kind, fault in faults.items()},
+            mode=declared.mode,
+            may_lose=declared.may_lose,
+            voters=system.voters if isinstance(system, TellsVoters) else None,
+        )
+
+    def refuse(self) -> None:
+        """Raise ``PlanError`` for the first such limit."""
+        for error in (*self._always(), *self._in_schedule()):
+            raise error
+
+    def left_out(self, mix: frozenset[str]) -> tuple[PromisePlan, tuple[str, ...]]:
+        """Return the limits without those that this schedule leaves untested, of the many that are
+        drawn from ``mix``, and their paths. Raises ``PlanError`` for one that none could test.
+        """
+        for error in self._always():
+            raise error
+        paths = dict.fromkeys(error.path for error in self._in_schedule())
+        gone = tuple(path for path in paths if self._may_be_drawn(path.split(".")[1:], mix))
+        return without(self.plan.promise, gone), gone
+
+    def _may_be_drawn(self, names: list[str], mix: frozenset[str]) -> bool:
+        """Tell whether ``mix`` has what the limit, or the table of a kind, needs; else it stays,
+        for the error that tells so.
+        """
+        if names[-1] in OF_MAJORITY:
+            return any(self.kinds[kind].takes_down for kind in mix)
+        return len(names) > 1 or names[0] not in self.plan.promise.during or names[0] in mix
+
+    def _always(self) -> Iterator[PlanError]:
+        """What no schedule could mend."""
+        drive_s = self.plan.drive.duration_s
+        given = {key for of in self.plan.promise.sections.values() for key in of.given}
+        other = dict(zip(OF_MAJORITY, reversed(OF_MAJORITY), strict=True))
+        for path, limits in self.plan.promise.sections.items():
+            gap_s = limits.longest_gap_s
+            if gap_s is not None and gap_s >= drive_s:
+                most = f"less than drive.duration_s, {drive_s:g}: no gap is as long as the drive"
+                yield PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
+            # Both stand in a plan that is for either mode.
+            key = OF_MAJORITY[0] if self.may_lose else OF_MAJORITY[1]
+            if key in limits.given and other[key] not in given:
+                does = "serves" if self.may_lose else "refuses requests"
+                yield PlanError(
+                    f"{path}.{key}",
+                    f"expected {other[key]}, alone or beside it: without its majority a partition "
+                    f"{does} in mode {self.mode}",
+                )
+
+    def _in_schedule(self) -> Iterator[PlanError]:
+        """What another schedule could mend."""
+        planned = sorted({fault.kind for fault in self.plan.nemesis.schedule})
+        for kind in self.plan.promise.during:
+            if kind not in planned:
+                has = ", ".join(planned) or "no fault"
+                text = f"expected a kind of the schedule's faults ({has}), or the limits left out"
+                yield PlanError(f"promise.{kind}", text)
+        for path, limits in self.plan.promise.sections.items():
+            kind = path.partition(".")[2]
+            if kind and kind not in planned:
+                continue
+            yield from self._without_calm(path, kind, limits)
+            yield from self._without_loss(path, kind, limits)
+
+    def _without_calm(self, path: str, kind: str, limits: ServiceLimits) -> Iterator[PlanError]:
+        """A time to recover that no fault of the schedule leaves, and the count of a rate."""
+        schedule, within_s = self.plan.nemesis.schedule, limits.recovered_within_s
+        # A fault that waits for its moment may come at any time: its own calm is not known.
+        if within_s is None or any(fault.on is not None for fault in schedule):
+            return
+        of_kind = [fault for fault in schedule if kind in ("", fault.kind)]
+        if not of_kind:
+            yield PlanError(f"{path}.recovered_within_s", "expected a fault to recover from")
+            return
+        rate_per_s = self.plan.drive.rate_per_s
+        count_s = (
+            MIN_COUNT_NS if rate_per_s is None else counting_ns(rate_per_s / NS_PER_S)
+        ) / NS_PER_S
+        calm_s = max(_calm_s(fault, self.plan) for fault in of_kind)
+        if within_s + count_s > calm_s:
+            faults = f"a fault of kind {kind}" if kind else "a fault"
+            most = f"at most {max(0.0, calm_s - count_s):g}: the longest time without faults after"
+            text = f"{most} {faults} is {calm_s:g}, and {count_s:g} of it count the rate"
+            yield PlanError(f"{path}.recovered_within_s", f"expected {text} (got {within_s:g})")
+        elif not _has_calm_before(of_kind, schedule):
+            least = f"{MIN_CALM_NS / NS_PER_S:g} s without faults before one, which tell the rate"
+            yield PlanError(f"{path}.recovered_within_s", f"expected a schedule with {least}")
+
+    def _without_loss(self, path: str, kind: str, limits: ServiceLimits) -> Iterator[PlanError]:
+        """A limit of the time without a majority that no fault of the schedule takes, or not for
+        so long.
+        """
+        key = OF_MAJORITY[1] if self.may_lose else OF_MAJORITY[0]
+        within_s = limits.given.get(key)
+        if within_s is None:
+            return
+        down = [f for f in self.plan.nemesis.schedule if self.kinds[f.kind].takes_down]
+        of_kind = [fault for fault in down if kind in ("", fault.kind)]
+        taken = _most_at_once(down, self.plan.cluster.nodes, self.voters)
+        needed = 1 if self.voters is None else self.voters - self.voters // 2
+        if not of_kind or taken < needed:
+            of = f" of kind {kind}" if kind else ""
+            has = f": at most {taken} of {self.voters} voters are down together" if taken else ""
+            text = f"expected faults{of} that take a partition the majority of its voters{has}"
+            yield PlanError(f"{path}.{key}", text)
+            return
+        noticed_s = 0.0 if self.may_lose else NOTICED_NS / NS_PER_S
+        longest_s = max(fault.hold_s for fault in of_kind)
+        if within_s + noticed_s >= longest_s:
+            since = f", which is timed from {noticed_s:g} s after the loss on" if noticed_s else ""
+            most = f"less than {longest_s - noticed_s:g}: the longest loss lasts {longest_s:g} s"
+            yield PlanError(f"{path}.{key}", f"expected {most}{since} (got {within_s:g})")
+
+
+def without(promise: PromisePlan, paths: Sequence[str]) -> PromisePlan:
+    """``promise`` without the limits, and the tables of a kind, that ``paths`` name."""
+    for path in paths:
+        names = path.split(".")[1:]
+        if len(names) == 1 and names[0] in promise.during:
+            during = {kind: of for kind, of in promise.during.items() if kind != names[0]}
+            promise = msgspec.structs.replace(promise, during=during)
+        elif len(names) == 1:
+            promise = msgspec.structs.replace(promise, **{names[0]: None})
+        else:
+            of = msgspec.structs.replace(promise.during[names[0]], **{names[1]: None})
+            promise = msgspec.structs.replace(promise, during={**promise.during, names[0]: of})
+    return promise
+
+
+def _end_s(fault: PlannedFault) -> float:
+    return fault.at_s + fault.hold_s
+
+
+def _calm_s(fault: PlannedFault, plan: Plan) -> float:
+    """How long no other fault is in force after ``fault``; 0 where one is at its end."""
+    end_s, next_s = _end_s(fault), plan.drive.duration_s
+    for other in plan.nemesis.schedule:
+        if other is not fault and other.at_s <= end_s < _end_s(other):
+            return 0.0
+        if other.at_s >= end_s and other is not fault:
+            next_s = min(next_s, other.at_s)
+    return next_s - end_s
+
+
+def _has_calm_before(of_kind: list[PlannedFault], schedule: tuple[PlannedFault, ...]) -> bool:
+    """Whether there is a time without faults, long enough to tell a rate, before the last of
+    ``of_kind``.
+    """
+    last_s = max(fault.at_s for fault in of_kind)
+    clear_s, calm_s = 0.0, MIN_CALM_NS / NS_PER_S
+    for fault in sorted(schedule, key=lambda each: each.at_s):
+        if fault.at_s > last_s:
+            return False
+        if fault.at_s - clear_s >= calm_s:
+            return True
+        clear_s = max(clear_s, _end_s(fault))
+    return False
+
+
+def _most_at_once(down: list[PlannedFault], nodes: int, voters: int | None) -> int:
+    """How many nodes the faults ``down`` may take together, at most."""
+    from nemesis import targets
+
+    counts = {
+        id(fault): targets.most(targets.parse(fault.target), nodes, voters or nodes)
+        for fault in down
+    }
+    if any(fault.on is not None for fault in down):
+        return min(nodes, sum(counts.values()))
+    at_once = (
+        sum(counts[id(other)] for other in down if other.at_s <= fault.at_s < _end_s(other))
+        for fault in down
+    )
+    return min(nodes, max(at_once, default=0))
