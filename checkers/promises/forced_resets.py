@@ -130,12 +130,13 @@ def steps_of_resets(
 
 
 def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:
-    """Yield one sentence for each reset before its time. Not where clocks were changed, nor after
-    the whole cluster has started again: what leaves then had been gone before.
+    """Yield one sentence for each reset before its time. Not where clocks were changed, nor where
+    the whole cluster has started again: what leaves then had been gone before, and what was not
+    told before has the time at which a node applied it once more.
     """
-    if any(Effect.CHANGES_CLOCK in d.effects for d in calm.disturbances):
+    restarted = any(row["kind"] == TopologyKind.RESTART for row in topology)
+    if restarted or any(Effect.CHANGES_CLOCK in d.effects for d in calm.disturbances):
         return
-    begun = [row["revision"] for row in topology if row["kind"] == TopologyKind.RESTART]
     waits = _reset_waits(topology)
     left = list(_departures(topology))
     for taken in resets.values():
@@ -143,7 +144,7 @@ def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:
         automatic = taken.name == "reset" and not taken.told.asked and not taken.told.restores
         known = [wait for revision, wait in waits.get(step.zone, ()) if revision <= step.revision]
         before = [each for each in left if each[0] < step.revision]
-        if not (automatic and known and before) or any(r <= step.revision for r in begun):
+        if not (automatic and known and before):
             continue
         _, at_ns, nodes = before[-1]
         ahead_s = known[-1] - (step.at_ns - at_ns) / NS_PER_S

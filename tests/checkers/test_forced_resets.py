@@ -80,10 +80,11 @@ def test_a_reset_comes_once_its_timer_is_due_that_the_last_leave_has_started() -
     [
         (reset(12.2, asked=True), (), ()),
         (reset(12.2), (topology(8, 8.0, "restart", zone=None),), ()),
+        (reset(12.2), (topology(40, 13.0, "restart", zone=None),), ()),
         (reset(12.2), (), (fault(5, 6, "clock-jump", "nb"),)),
         (reset(12.2), (topology(24, 11.5, "zone", replicas=3, reset_s=0.0),), ()),
     ],
-    ids=["asked for", "the cluster was down", "a clock was changed", "another wait"],
+    ids=["asked for", "was down", "is down later", "a clock was changed", "another wait"],
 )
 def test_no_reset_is_early_whose_time_is_not_that_of_the_timer(
     told: Reset, more: tuple[Row, ...], faults: tuple[Row, ...]
