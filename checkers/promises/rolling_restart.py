@@ -205,7 +205,7 @@ class RollingRestarts:
 def _restarts(
     tables: Tables, setting: Setting, got: Served, among: FaultTimes
 ) -> Iterator[Restart]:
-    told = StepEvents.in_table(tables["events"])
+    steps = StepEvents.in_table(tables["events"]).by_procedure(got.faults, FOREVER_NS)
     for place, fault in enumerate(got.faults):
         number, planned = fault.fault, None
         if fault.kind != ROLLING_RESTART.name or fault.healed_ns is None:
@@ -226,7 +226,7 @@ def _restarts(
             start_ns=start_ns,
             end_ns=end_ns,
             calm_ns=_calm_since(got, among, start_ns),
-            steps=told.steps(fault.nodes, start_ns, end_ns),
+            steps=steps.get(number, ()),
             nodes=len(fault.nodes),
             among=among,
             place=place,

@@ -21,9 +21,12 @@ import msgspec
 from msgspec import Meta
 
 from harness.history.records import EventKind
+from harness.protocols.fault_kinds import PROCEDURES
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from harness.protocols.fault_spans import FaultSpan
 
 STEPS = (EventKind.STEP_BEGUN, EventKind.STEP_DOWN, EventKind.STEP_UP, EventKind.STEP_OVER)
 MAX_NAMES = 64
@@ -163,25 +166,49 @@ class StepEvents:
                 found.setdefault(str(row["node"]), []).append(told)
         return cls(by_node={node: sorted(its) for node, its in found.items()})
 
-    def steps(self, nodes: Iterable[str], start_ns: int, end_ns: int) -> tuple[NodeStep, ...]:
-        """Return the steps of a procedure that took ``nodes`` from ``start_ns`` to ``end_ns``, in
-        their order. Of two procedures that overlap none shares a node with the other.
+    def by_procedure(
+        self, spans: Iterable[FaultSpan], last_ns: int
+    ) -> Mapping[int, tuple[NodeStep, ...]]:
+        """Return the steps of each procedure among ``spans``, in the order of their begin, by the
+        number of its fault; a procedure that was never healed lasts until ``last_ns``.
+
+        Of two that overlap none shares a node with the other: an event is of the procedure that
+        took its node last, so that each is looked at once, also where a forged run has thousands.
         """
-        told = []
-        for node in frozenset(nodes):
-            its = self.by_node.get(node, ())
-            low = bisect.bisect_left(its, start_ns, key=lambda each: each[0])
-            high = bisect.bisect_right(its, end_ns, key=lambda each: each[0])
-            told += [(*each, node) for each in its[low:high]]
-        found = list[dict[str, Any]]()
-        last: dict[str, dict[str, Any]] = {}  # by node its newest step
-        for at_ns, _, kind, node in sorted(told):
-            if kind == EventKind.STEP_BEGUN:
-                last[node] = {"node": node}
-                found.append(last[node])
-            if node in last:
-                last[node][_STAGE[kind]] = at_ns
-        return tuple(NodeStep(**step) for step in found)
+        procedures = [span for span in spans if span.kind in PROCEDURES]
+        taken: dict[str, list[tuple[int, int, int]]] = {}  # by node: begin, end, fault
+        for span in procedures:
+            for node in frozenset(span.nodes) & self.by_node.keys():
+                turn = span.begin_ns, span.end_ns(last_ns), span.fault
+                taken.setdefault(node, []).append(turn)
+        told: dict[int, list[tuple[int, int, str, str]]] = {}
+        for node, turns in taken.items():
+            for (start_ns, end_ns, fault), follower in zip(turns, [*turns[1:], None], strict=True):
+                until_ns = end_ns if follower is None else min(end_ns, follower[0] - 1)
+                its = self._between(node, start_ns, until_ns)
+                told.setdefault(fault, []).extend((*each, node) for each in its)
+        return {fault: _steps_of(sorted(its)) for fault, its in told.items() if its}
+
+    def _between(self, node: str, start_ns: int, end_ns: int) -> Sequence[tuple[int, int, str]]:
+        its = self.by_node[node]
+        low = bisect.bisect_left(its, start_ns, key=_at_ns)
+        return its[low : max(low, bisect.bisect_right(its, end_ns, key=_at_ns))]
+
+
+def _at_ns(told: tuple[int, int, str]) -> int:
+    return told[0]
+
+
+def _steps_of(told: Iterable[tuple[int, int, str, str]]) -> tuple[NodeStep, ...]:
+    found = list[dict[str, Any]]()
+    last: dict[str, dict[str, Any]] = {}  # by node its newest step
+    for at_ns, _, kind, node in told:
+        if kind == EventKind.STEP_BEGUN:
+            last[node] = {"node": node}
+            found.append(last[node])
+        if node in last:
+            last[node][_STAGE[kind]] = at_ns
+    return tuple(NodeStep(**step) for step in found)
 
 
 _STAGE: Mapping[str, str] = {

@@ -8,7 +8,7 @@ length.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Generic, TypeVar
 
@@ -26,6 +26,8 @@ LEAST_SHARE = 0.09  # of the width, for the shortest stretch
 TICKS_PX = 110.0  # between ticks, about
 _STEPS = (1.0, 2.0, 5.0)
 PLACE = "index"
+BARS_MAX = 150  # of one colour in one lane, each drawn for itself
+DOTS_ACROSS = 3_000  # that a plot has at most over its width
 N = TypeVar("N", int, float)
 COARSE = 10  # units that a span must hold at least, or the next finer unit is taken
 
@@ -145,6 +147,16 @@ def merged(stretches: Iterable[tuple[N, N]], closer_than: N) -> list[tuple[N, N]
         else:
             found.append((start, end))
     return found
+
+
+def bars(stretches: Collection[tuple[float, float]], span: float) -> list[tuple[float, float]]:
+    """Return ``stretches`` of a drawing of ``span`` as (begin, length). Of many those that overlap,
+    or are too near to each other for the eye, become one: what is drawn over itself thousands of
+    times costs as often, and shows no more.
+    """
+    many = len(stretches) > BARS_MAX
+    shown = merged(stretches, span / DOTS_ACROSS) if many else stretches
+    return [(start, end - start) for start, end in shown]
 
 
 def in_lanes(stretches: Iterable[tuple[float, float]], most: int) -> list[int]:

@@ -16,7 +16,7 @@ from harness.history.records import OpType
 from harness.text import inert
 from results.drawing import partitions, placement_lanes, resources, role_lanes, series
 from results.drawing.assignments_over_time import Placement
-from results.drawing.axis import SECONDS, Scale, in_lanes
+from results.drawing.axis import SECONDS, Scale, bars, in_lanes
 from results.drawing.node_roles import RolesOverTime
 from results.drawing.series import Outcomes
 from results.drawing.svg import inline
@@ -184,7 +184,7 @@ def draw(scene: Scene) -> Picture:
         latency, rate, *others = others
         lowest = others[-1] if others else rate
         for axes in (latency, rate):
-            _shade(axes, scene.faults)
+            _shade(axes, scene.faults, end - start)
         _draw_strip(strip, scene, lanes, end - start)
         notes = _draw_latency(latency, scene, start, end)
         _draw_rate(rate, scene, start, end)
@@ -201,7 +201,7 @@ def draw(scene: Scene) -> Picture:
             named.append("assignments and data nodes")
         if scene.resources:
             for axes in others:
-                _shade(axes, scene.faults)
+                _shade(axes, scene.faults, end - start)
             notes += resources.draw(others, scene.resources)
             named.append("the nodes' resources")
         lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
@@ -248,71 +248,79 @@ def _colours(faults: Sequence[FaultWindow]) -> dict[str, str]:
     return {kind: FAULT_COLOURS[i % len(FAULT_COLOURS)] for i, kind in enumerate(kinds)}
 
 
-def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
-    """Draw one collection for each kind: a night has thousands of faults."""
-    for kind, colour in _colours(faults).items():
-        axes.broken_barh(
-            [(f.start_s, f.end_s - f.start_s) for f in faults if f.kind == kind],
-            (0.0, 1.0),
-            transform=axes.get_xaxis_transform(),
-            color=colour,
-            alpha=0.13,
-            linewidth=0,
-            zorder=0,
-            rasterized=len(faults) > FAULTS_VECTOR_MAX,
-        )
-        downs = [(s.start_s, s.up_s - s.start_s) for f in faults if f.kind == kind for s in f.steps]
-        if downs:
-            # Over the shade of the whole procedure, so that each node's turn is a band of its own.
-            axes.broken_barh(
-                downs,
-                (0.0, 1.0),
-                transform=axes.get_xaxis_transform(),
-                color=colour,
-                alpha=0.2,
-                linewidth=0,
-                zorder=0,
-                rasterized=len(downs) > FAULTS_VECTOR_MAX,
-            )
-
-
-def _unsure(
-    faults: Sequence[FaultWindow], lanes: Sequence[int]
-) -> dict[int, list[tuple[float, float]]]:
-    """Return by lane the stretches in which nothing was proven yet: begin and length."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for fault, lane in zip(faults, lanes, strict=True):
-        spans = [(start_s, end_s - start_s) for start_s, end_s in fault.unsure]
-        if spans:
-            found.setdefault(lane, []).extend(spans)
+def _by_colour(faults: Sequence[FaultWindow]) -> dict[str, list[FaultWindow]]:
+    """Return the faults by the colour of their kind: a stranger's run may name thousands."""
+    colours, found = _colours(faults), dict[str, list[FaultWindow]]()
+    for fault in faults:
+        found.setdefault(colours[fault.kind], []).append(fault)
     return found
 
 
+def _shade(axes: Axes, faults: Sequence[FaultWindow], span_s: float) -> None:
+    """Draw one collection for each colour: a night has thousands of faults."""
+    for colour, these in _by_colour(faults).items():
+        whole = [(fault.start_s, fault.end_s) for fault in these]
+        # Over the shade of the whole procedure, so that each node's turn is a band of its own.
+        downs = [(step.start_s, step.up_s) for fault in these for step in fault.steps]
+        for stretches, alpha in ((whole, 0.13), (downs, 0.2)):
+            if not stretches:
+                continue
+            axes.broken_barh(
+                bars(stretches, span_s),
+                (0.0, 1.0),
+                transform=axes.get_xaxis_transform(),
+                color=colour,
+                alpha=alpha,
+                linewidth=0,
+                zorder=0,
+                rasterized=max(len(faults), len(stretches)) > FAULTS_VECTOR_MAX,
+            )
+
+
+@attrs.define
+class _Labels:
+    """The texts in the strip of faults: none is written over another."""
+
+    axes: Axes
+    span_s: float
+    _taken_s: dict[float, float] = attrs.field(factory=dict)  # by their height, until when
+
+    def write(self, said: str, start_s: float, end_s: float, y: float, **style: Any) -> bool:  # noqa: ANN401
+        """Write ``said`` in the middle of that time if there is room; return whether there was."""
+        width_s = self.span_s * max(1, len(said)) / CHARS_ACROSS
+        left_s = (start_s + end_s - width_s) / 2
+        if width_s > end_s - start_s or left_s < self._taken_s.get(y, left_s):
+            return False
+        self._taken_s[y] = left_s + width_s
+        style |= {"ha": "center", "va": "center_baseline", "clip_on": True}
+        self.axes.text((start_s + end_s) / 2, y, said, **style)
+        return True
+
+
 def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
-    colours = _colours(scene.faults)
-    bars: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    colours, labels = _colours(scene.faults), _Labels(axes, span_s)
+    in_force: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    unsure: dict[int, list[tuple[float, float]]] = {}
     for fault, lane in zip(scene.faults, lanes, strict=True):
         # A short fault of a long run would be less than a pixel.
-        width_s = max(fault.end_s - fault.start_s, span_s / 400)
-        bars.setdefault((fault.kind, lane), []).append((fault.start_s, width_s))
-        label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
-        room = int(CHARS_ACROSS * width_s / span_s)
-        shown = label if len(label) <= room else f"{fault.number}"
-        if len(shown) <= room:
-            axes.text(
-                fault.start_s + width_s / 2, -lane, shown, color="white",
-                fontsize=8, ha="center", va="center_baseline", clip_on=True,
-            )  # fmt: skip
+        end_s = max(fault.end_s, fault.start_s + span_s / 400)
+        in_force.setdefault((colours[fault.kind], lane), []).append((fault.start_s, end_s))
+        unsure.setdefault(lane, []).extend(fault.unsure)
+        for said in (f"{fault.number} {inert(fault.label, LABEL_CHARS)}", f"{fault.number}"):
+            if labels.write(said, fault.start_s, end_s, -lane, color="white", fontsize=8):
+                break
     many = len(scene.faults) > FAULTS_VECTOR_MAX
-    for (kind, lane), spans in bars.items():
+    for (colour, lane), stretches in in_force.items():
         height = (-lane - 0.42, 0.84)
-        axes.broken_barh(spans, height, color=colours[kind], linewidth=0, rasterized=many)
-    for lane, spans in _unsure(scene.faults, lanes).items():
-        axes.broken_barh(
-            spans, (-lane - 0.42, 0.84), facecolor="none", edgecolor=PALE, alpha=0.6,
-            hatch="//////", linewidth=0, rasterized=many,
-        )  # fmt: skip
-    _draw_steps(axes, scene, lanes, span_s)
+        shown = bars(stretches, span_s)
+        axes.broken_barh(shown, height, color=colour, linewidth=0, rasterized=many)
+    for lane, stretches in unsure.items():
+        if stretches:
+            axes.broken_barh(
+                bars(stretches, span_s), (-lane - 0.42, 0.84), facecolor="none", edgecolor=PALE,
+                alpha=0.6, hatch="//////", linewidth=0, rasterized=many,
+            )  # fmt: skip
+    _draw_steps(axes, scene.faults, lanes, labels)
     axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
     axes.set_ylabel("faults", rotation=0, ha="right", va="center")
     axes.set_yticks([])
@@ -342,28 +350,29 @@ def _draw_breaches(axes: Axes, breaches: Sequence[Breach], span_s: float) -> Non
         axes.spines[side].set_visible(False)
 
 
-def _draw_steps(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
+def _draw_steps(
+    axes: Axes, faults: Sequence[FaultWindow], lanes: Sequence[int], labels: _Labels
+) -> None:
     """Draw the steps of procedures in the lower part of their bars: pale while a node is down, half
     so while it is waited for; its name where there is room.
     """
-    for fault, lane in zip(scene.faults, lanes, strict=True):
+    in_lane: dict[int, list[StepWindow]] = {}
+    for fault, lane in zip(faults, lanes, strict=True):
+        in_lane.setdefault(lane, []).extend(fault.steps)
+    for lane, steps in in_lane.items():
         low, height = -lane - 0.42, 0.2
-        down = [(s.start_s, s.up_s - s.start_s) for s in fault.steps]
-        after = [(s.up_s, s.end_s - s.up_s) for s in fault.steps]
-        many = len(fault.steps) > FAULTS_VECTOR_MAX
-        for spans, alpha in ((down, 0.9), (after, 0.4)):
-            if spans:
+        down = [(step.start_s, step.up_s) for step in steps]
+        after = [(step.up_s, step.end_s) for step in steps]
+        many = len(steps) > FAULTS_VECTOR_MAX
+        for stretches, alpha in ((down, 0.9), (after, 0.4)):
+            if stretches:
+                shown = bars(stretches, labels.span_s)
                 axes.broken_barh(
-                    spans, (low, height), color=PALE, alpha=alpha, linewidth=0, rasterized=many
+                    shown, (low, height), color=PALE, alpha=alpha, linewidth=0, rasterized=many
                 )
-        for step in fault.steps:
-            room = int(CHARS_ACROSS * (step.end_s - step.start_s) / span_s)
-            if len(step.node) <= room:
-                axes.text(
-                    (step.start_s + step.end_s) / 2, low + height / 2,
-                    inert(step.node, LABEL_CHARS), color=INK,
-                    fontsize=5, ha="center", va="center_baseline", clip_on=True,
-                )  # fmt: skip
+        for step in sorted(steps, key=lambda step: step.start_s + step.end_s):
+            named = inert(step.node, LABEL_CHARS)
+            labels.write(named, step.start_s, step.end_s, low + height / 2, color=INK, fontsize=5)
 
 
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.text import inert
+from results.drawing.axis import bars
 from results.drawing.node_roles import DOWN, OTHER, PAUSED, NodeRoles, RolesOverTime
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def draw(axes: Axes, roles: RolesOverTime, start_s: float, end_s: float) -> tupl
     many = sum(len(lane.stretches) for lane in shown) > STRETCHES_MAX
     left_out = 0
     for place, lane in enumerate(shown):
-        left_out += _draw_lane(axes, lane, -place, max(1, most), end_s, rasterized=many)
+        scale = max(1, most), start_s, end_s
+        left_out += _draw_lane(axes, lane, -place, *scale, rasterized=many)
     axes.set_ylim(-len(shown) + 0.4, 0.7)
     axes.set_yticks([-place for place in range(len(shown))])
     axes.set_yticklabels([inert(lane.node, LABEL_CHARS) for lane in shown], color=INK)
@@ -54,7 +56,14 @@ def draw(axes: Axes, roles: RolesOverTime, start_s: float, end_s: float) -> tupl
 
 
 def _draw_lane(
-    axes: Axes, lane: NodeRoles, centre: float, most: int, end_s: float, *, rasterized: bool
+    axes: Axes,
+    lane: NodeRoles,
+    centre: float,
+    most: int,
+    start_s: float,
+    end_s: float,
+    *,
+    rasterized: bool,
 ) -> int:
     """Draw one node; return the number of changes of its roles that are too many to draw."""
     floor = centre - 0.43
@@ -73,15 +82,16 @@ def _draw_lane(
         axes.step(at, line, where="post", color=HELD, linewidth=1.0, rasterized=dense)
     for state in (DOWN, PAUSED, OTHER):
         here = [s for s in lane.stretches if s.state == state]
+        sure = [(s.start_s, s.end_s) for s in here if not s.unsure]
         axes.broken_barh(
-            [(s.start_s, s.end_s - s.start_s) for s in here if not s.unsure],
-            (floor, 0.86), color=COLOURS[state], alpha=ALPHAS[state],
+            bars(sure, end_s - start_s), (floor, 0.86), color=COLOURS[state], alpha=ALPHAS[state],
             linewidth=0, rasterized=rasterized, zorder=LAYERS[state],
         )  # fmt: skip
-        if unsure := [(s.start_s, s.end_s - s.start_s) for s in here if s.unsure]:
+        if unsure := [(s.start_s, s.end_s) for s in here if s.unsure]:
             axes.broken_barh(
-                unsure, (floor, 0.86), facecolor="none", edgecolor=COLOURS[state],
-                hatch="//////", linewidth=0, rasterized=rasterized, zorder=LAYERS[state],
+                bars(unsure, end_s - start_s), (floor, 0.86), facecolor="none",
+                edgecolor=COLOURS[state], hatch="//////", linewidth=0, rasterized=rasterized,
+                zorder=LAYERS[state],
             )  # fmt: skip
     leads = lane.leads[:STEPS_MAX]
     axes.hlines(

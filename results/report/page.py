@@ -442,13 +442,12 @@ def _steps(run_data: RunData) -> dict[int, tuple[plots.StepWindow, ...]]:
     """Return the steps of procedures by the number of their fault. A stage that was not reached
     ends with the fault.
     """
-    found, told = {}, StepEvents.in_table(run_data.events)
-    for span in fault_spans(run_data.faults):
-        end_ns = span.end_ns(run_data.last_ns)
-        steps = told.steps(span.nodes, span.begin_ns, end_ns)
-        if steps:
-            found[span.fault] = tuple(_step_window(step, end_ns) for step in steps)
-    return found
+    spans, told = fault_spans(run_data.faults), StepEvents.in_table(run_data.events)
+    ends = {span.fault: span.end_ns(run_data.last_ns) for span in spans}
+    return {
+        fault: tuple(_step_window(step, ends[fault]) for step in steps)
+        for fault, steps in told.by_procedure(spans, run_data.last_ns).items()
+    }
 
 
 def _step_window(step: NodeStep, end_ns: int) -> plots.StepWindow:

@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
@@ -13,6 +14,8 @@ from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 from harness.errors import PlanError
 from harness.history.records import EventKind, FaultState, StoreEvent
 from harness.protocols.cluster import Cluster, Roles
+from harness.protocols.fault_kinds import ROLLING_RESTART
+from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.faults import Fault, PlannedFault, configured
 from harness.protocols.procedures import NodeStep, StepEvents
 from nemesis.procedures import full_restart, rolling_restart, successive_loss
@@ -279,7 +282,42 @@ def test_steps_are_told_by_the_events_of_their_nodes() -> None:
         )
     ]
 
-    assert StepEvents.of(rows).steps(("n1", "n2"), 1, 20) == (
-        NodeStep(node="n2", begun_ns=5, down_ns=6, up_ns=8, over_ns=9),
-        NodeStep(node="n1", begun_ns=10),
+    steps = StepEvents.of(rows)
+    found = steps.by_procedure([procedure(3, 1, 20, "n1", "n2")], last_ns=100)
+    assert found == {
+        3: (
+            NodeStep(node="n2", begun_ns=5, down_ns=6, up_ns=8, over_ns=9),
+            NodeStep(node="n1", begun_ns=10),
+        )
+    }
+    unhealed = steps.by_procedure([procedure(0, 10, None, "n1")], last_ns=100)
+    assert unhealed == {0: (NodeStep(node="n1", begun_ns=10, down_ns=50),)}
+
+
+def test_a_step_belongs_to_the_procedure_that_took_its_node_last_and_to_no_other_fault() -> None:
+    rows = [
+        {"kind": EventKind.STEP_BEGUN, "node": node, "at_ns": at}
+        for at, node in ((5, "n1"), (12, "n2"), (15, "n1"), (40, "n1"))
+    ]
+    cut = attrs.evolve(procedure(2, 1, 100, "n1", "n2"), kind="partition")
+    spans = [cut, procedure(0, 2, 30, "n1", "n2"), procedure(1, 10, 20, "n1")]
+
+    assert StepEvents.of(rows).by_procedure(spans, last_ns=100) == {
+        0: (NodeStep(node="n1", begun_ns=5), NodeStep(node="n2", begun_ns=12)),
+        1: (NodeStep(node="n1", begun_ns=15),),
+    }
+
+
+def procedure(fault: int, begin_ns: int, healed_ns: int | None, *nodes: str) -> FaultSpan:
+    return FaultSpan(
+        fault=fault,
+        kind=ROLLING_RESTART.name,
+        target="all",
+        nodes=nodes,
+        roles=(),
+        state="healed" if healed_ns else "injected",
+        begin_ns=begin_ns,
+        effective_ns=begin_ns,
+        healing_ns=healed_ns,
+        healed_ns=healed_ns,
     )

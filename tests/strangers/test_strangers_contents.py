@@ -166,7 +166,7 @@ def many_rows(name: str, rows: int) -> Attack:
     return spoil
 
 
-def many_events(rows: int, *kinds: str, partitions: int = 64) -> Attack:
+def many_events(rows: int, *kinds: str, partitions: int = 64, from_ns: int = 0) -> Attack:
     """So many events that differ, of these kinds in turn: as honest ones would be."""
 
     def spoil(run: RunDirectory) -> None:
@@ -174,7 +174,7 @@ def many_events(rows: int, *kinds: str, partitions: int = 64) -> Attack:
         given = {
             "kind": pa.array(kinds).take(pa.array(place % len(kinds))),
             "node": pa.array(["n1", "n2"]).take(pa.array(place // 64 % 2)),
-            "at_ns": place // 100,
+            "at_ns": from_ns + place // 100,
             "wall_ns": place,
             "partition": place % partitions,
             "term": place // 64,
