@@ -15,10 +15,7 @@ can't be decided within bounds (``placement``), such reads are left out and the 
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import attrs
 import numpy as np
@@ -27,18 +24,13 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, OK, Ints
 from checkers.engine.transactions import staleness_ns
-from checkers.lists.generation_search import TRIED_MAX, place_reads
+from checkers.lists.generation_search import WORK_A_ROW, WORK_SPARE, Work
+from checkers.lists.key_generations import Cut, KeyGenerations, ListAppend, ListRead, Row
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of
 from checkers.lists.versions import NEVER
 from harness.errors import MalformedHistory
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.generations import GenerationTree, trees_of
-from harness.protocols.models import (
-    MIXED_GENERATIONS,
-    RESTORED_IN_PART,
-    RESTORED_OVER_WRITES,
-    RETURNED_WRITE,
-)
 
 SURROGATE_BITS = 48
 
@@ -76,7 +68,6 @@ RESET_FINDINGS = pa.schema(
     ]
 )
 UNDECIDED = pa.schema([("partition", pa.int32()), ("key", pa.int64())])
-Row = dict[str, Any]
 
 
 def surrogate(key: int, place: int) -> int:
@@ -104,356 +95,6 @@ def cuts_keys(setting: Setting) -> bool:
 
 
 @attrs.frozen(kw_only=True)
-class ListRead:
-    """The longest read of a key by one transaction, with the ``rows`` of all of them. ``current``:
-    it promises to see what was acknowledged before it began; else it may be of the past.
-    """
-
-    rows: tuple[int, ...]
-    txn: int
-    start_ns: int
-    finish_ns: int
-    elements: tuple[int, ...]
-    committed: bool
-    current: bool
-    first: int
-    last: int
-
-
-@attrs.frozen(kw_only=True)
-class ListAppend:
-    """An append; ``finish_ns`` is ``NEVER`` unless it was acknowledged. ``first`` and ``last`` are
-    the generations in which it may have taken effect.
-    """
-
-    row: int
-    txn: int
-    element: int
-    start_ns: int
-    finish_ns: int
-    acked: bool
-    failed: bool
-    first: int
-    last: int
-
-    def possible(self, place: int) -> bool:
-        """Tell whether it may have taken effect in the generation ``place``."""
-        return self.first <= place <= self.last
-
-
-class KeyGenerations:
-    """The operations on one key of a partition that was reset, each in one generation."""
-
-    def __init__(
-        self, tree: GenerationTree, reads: Sequence[ListRead], appends: Sequence[ListAppend]
-    ) -> None:
-        self.tree = tree
-        self.reads = list(reads)
-        self.appends = {append.element: append for append in appends}
-        self._paths = [tree.path(place) for place in range(len(tree))]
-        self.undecided = False
-        self._unfit: ListRead | None = None
-        self.places = self._assign()
-        self.longest = self._longest(self.places)
-
-    def _assign(self) -> tuple[int, ...]:
-        """Return the generation of each read: by its time, and by its list where that leaves a
-        choice. Where no choice could be made the reads that have one are left out.
-        """
-        committed = [read for read in self.reads if read.committed]
-        free = [read for read in committed if read.first != read.last]
-        if not free:
-            return tuple(read.last for read in self.reads)
-        certain = [append for append in self.appends.values() if not append.failed]
-        found = place_reads(committed, certain, len(self.tree))
-        if not found.decided:
-            return self._without(free)
-        if not found.fits:
-            fixed = [read for read in committed if read.first == read.last]
-            sure = [append for append in certain if append.first == append.last]
-            if place_reads(fixed, sure, len(self.tree)).fits:
-                self._unfit = max(free, key=lambda read: (len(read.elements), -read.txn))
-            return self._all(committed, found.places)
-        for element, (first, last) in found.spans.items():
-            self.appends[element] = attrs.evolve(self.appends[element], first=first, last=last)
-        for places in (found.places, *found.others):
-            every = self._all(committed, places)
-            if not self._misfits(every):
-                return every
-        return self._tried(free) or self._without(free)
-
-    def _without(self, free: Sequence[ListRead]) -> tuple[int, ...]:
-        self.undecided = True
-        self.reads = [read for read in self.reads if read not in free]
-        return tuple(read.last for read in self.reads)
-
-    def _all(self, committed: Sequence[ListRead], places: Sequence[int]) -> tuple[int, ...]:
-        """Return the places of all reads, of which those that did not commit tell nothing."""
-        of = dict(zip((read.txn for read in committed), places, strict=True))
-        return tuple(of.get(read.txn, read.last) for read in self.reads)
-
-    def _tried(self, free: Sequence[ListRead]) -> tuple[int, ...] | None:
-        """Return the places with the fewest contradictions, of all that there are; ``None`` where
-        they are too many.
-        """
-        spans = [range(read.last, read.first - 1, -1) for read in free]
-        if math.prod(map(len, spans)) > TRIED_MAX:
-            return None
-        txns = [read.txn for read in free]
-        tried = []
-        for chosen in itertools.product(*spans):
-            of = dict(zip(txns, chosen, strict=True))
-            tried.append(tuple(of.get(read.txn, read.last) for read in self.reads))
-        return min(tried, key=self._misfits)
-
-    def _longest(self, places: Sequence[int]) -> dict[int, ListRead]:
-        """Return the longest committed read of each generation, the earliest of equals."""
-        longest: dict[int, ListRead] = {}
-        for read, at in zip(self.reads, places, strict=True):
-            if read.committed and (
-                at not in longest or len(read.elements) > len(longest[at].elements)
-            ):
-                longest[at] = read
-        return longest
-
-    def _misfits(self, places: Sequence[int]) -> int:
-        """Count the contradictions that the reads show where they are of ``places``."""
-        pairs = zip(self.reads, places, strict=True)
-        placed = [(read, at) for read, at in pairs if read.committed]
-        longest = self._longest(places)
-        found = len(list(self._findings(longest, placed)))
-        current = [(read, at) for read, at in placed if read.current]
-        for (one, at), (other, later) in itertools.permutations(current, 2):
-            # A generation is over once another has been read, and no list of it ever shrinks.
-            found += at < later and other.finish_ns < one.start_ns
-            shorter = len(other.elements) < len(one.elements)
-            found += at == later and one.finish_ns < other.start_ns and shorter
-        for read, at in placed:
-            whole = longest[at].elements
-            found += read.elements != whole[: len(read.elements)]
-            if read.current:
-                due = [self.appends[e] for e in whole[len(read.elements) :] if e in self.appends]
-                due += [a for a in self.appends.values() if a.first == a.last == at]
-                found += any(
-                    a.acked and a.finish_ns < read.start_ns and a.element not in read.elements
-                    for a in due
-                )
-        return found
-
-    def findings(self) -> list[Row]:
-        """Return the rows of ``RESET_FINDINGS`` of this key, without key."""
-        found = list(self._findings(self.longest, self._placed()))
-        if not found and self._unfit is not None:
-            # What is of no generation for certain must not go unsaid.
-            read = self._unfit
-            row = {"element": None, "writer": read.txn, "reader": -1}
-            found = [{"anomaly": MIXED_GENERATIONS, "place": max(1, read.last), **row}]
-        return found
-
-    def _placed(self) -> list[tuple[ListRead, int]]:
-        pairs = zip(self.reads, self.places, strict=True)
-        return [(read, place) for read, place in pairs if read.committed]
-
-    def _findings(
-        self, longest: Mapping[int, ListRead], placed: Sequence[tuple[ListRead, int]]
-    ) -> Iterable[Row]:
-        for place, read in sorted(longest.items()):
-            if not place:
-                continue
-            before = longest.get(self.tree.parents[place])
-            held = before.elements if before else ()
-            common = _common(held, read.elements)
-            for element in read.elements[common:]:
-                append = self.appends.get(element)
-                if append is None or append.failed or append.possible(place):
-                    continue  # garbage and aborted reads are findings of their own
-                if len(held) > common:
-                    # The lists have parted: what follows must be new.
-                    yield _found(MIXED_GENERATIONS, place, append, read)
-                elif (witness := self._absent(append, place, placed)) is not None:
-                    yield _found(RETURNED_WRITE, place, append, witness)
-        yield from self._restored(placed)
-
-    def _absent(
-        self, append: ListAppend, place: int, placed: Sequence[tuple[ListRead, int]]
-    ) -> ListRead | None:
-        """Return a read that shows that the generation ``place`` can't have got ``append`` from the
-        ones whose log it continues; ``None`` where it can.
-        """
-        path = self._paths[place]
-        if not any(append.possible(each) for each in path):
-            return next((read for read, at in placed if append.element in read.elements), None)
-        for each in reversed(path[:-1]):
-            for read, at in placed:
-                due = not append.possible(each) or append.finish_ns < read.start_ns
-                lacks = due and append.element not in read.elements
-                if at == each and read.current and lacks:
-                    return read
-            if append.possible(each):
-                return None
-        return None
-
-    def _restored(self, placed: Sequence[tuple[ListRead, int]]) -> Iterable[Row]:
-        """A generation that takes up another one has all of it, and hides nothing that was
-        acknowledged since.
-        """
-        for place in range(1, len(self.tree)):
-            reset = self.tree.reset(place)
-            if reset is None or not reset.restores:
-                continue
-            for append in self.appends.values():
-                # In every generation in which it may have been acknowledged.
-                span = range(append.first, append.last + 1) if append.acked else ()
-                told = [self._against(append, at, place, placed) for at in span]
-                if told and all(told):
-                    yield from (row for row in told[:1] if row is not None)
-
-    def _against(
-        self,
-        append: ListAppend,
-        at: int,
-        place: int,
-        placed: Sequence[tuple[ListRead, int]],
-    ) -> Row | None:
-        """Return what the restored generation ``place`` breaks if ``append`` was of generation
-        ``at``; ``None`` where nothing.
-        """
-        parent = self.tree.parents[place]
-        if parent < at < place and at not in self._paths[place]:
-            return _found(RESTORED_OVER_WRITES, place, append, None)
-        for read, later in placed:
-            if not read.current or append.element in read.elements:
-                continue
-            if place not in self._paths[later]:
-                continue
-            # What the restored generation has got since, and passed on: a list that has grown by it
-            # has all that came before.
-            since = [
-                self.appends[e]
-                for e in read.elements
-                if e in self.appends
-                and self.appends[e].first >= place
-                and not (later != place and self.appends[e].possible(later))
-            ]
-            if at == parent and (later == place or since):
-                return _found(RESTORED_IN_PART, place, append, read)
-            stale = later == place and append.finish_ns < read.start_ns
-            if at == place and (stale or any(append.finish_ns < e.start_ns for e in since)):
-                return _found(RESTORED_OVER_WRITES, place, append, read)
-        return None
-
-    def cuts(self) -> list[Row]:
-        """Return the rows of ``CUTS`` of this key, without key."""
-        placed = self._placed()
-        found = []
-        for place in range(1, len(self.tree)):
-            reads = [read for read, at in placed if at == place and read.current]
-            parent = self.tree.parents[place]
-            held = self.longest[parent].elements if parent in self.longest else ()
-            for append in self.appends.values():
-                had = append.element in held or (append.acked and append.first == append.last)
-                had = had and append.first <= parent and append.first in self._paths[parent]
-                if append.failed or not had:
-                    continue
-                if any(self._shows(read, append, place) for read in reads):
-                    found.append(self._cut(append, place, True, placed))
-                elif append.element in held or append.first == parent:
-                    row = self._cut(append, place, False, placed)
-                    if any(self._misses(read, append, place, row["known_ns"]) for read in reads):
-                        found.append(row)
-        return found
-
-    def _shows(self, read: ListRead, append: ListAppend, place: int) -> bool:
-        """Tell whether ``read`` shows that the generation ``place`` has ``append``: by its time, or
-        by what else it shows, the read is of no generation before.
-        """
-        later = read.first >= place or any(
-            e in self.appends and self.appends[e].first >= place for e in read.elements
-        )
-        return later and append.element in read.elements
-
-    def _misses(self, read: ListRead, append: ListAppend, place: int, known_ns: int | None) -> bool:
-        """Tell whether ``read`` shows that ``place`` lacks what the generation before had."""
-        late = read.first >= place or (known_ns is not None and known_ns < read.start_ns)
-        return late and append.element not in read.elements
-
-    def _cut(
-        self,
-        append: ListAppend,
-        place: int,
-        kept: bool,
-        placed: Sequence[tuple[ListRead, int]],
-    ) -> Row:
-        seen = [
-            read.finish_ns
-            for read, at in placed
-            if at < place and read.current and append.element in read.elements
-        ]
-        known = [*seen, *([append.finish_ns] if append.acked else [])]
-        known_ns = min(known, default=None)
-        row: Row = {
-            "place": place,
-            "kept": kept,
-            "element": append.element,
-            "writer": append.txn,
-            "invoke_ns": append.start_ns,
-            "known_ns": known_ns,
-        }
-        if kept:
-            return row
-        # A branch that takes up what was cut off shows it rightly.
-        beyond = [at for at in range(place, len(self.tree)) if place not in self._paths[at]]
-        shown = [
-            read
-            for read, at in placed
-            if at not in beyond and read.current and append.element in read.elements
-        ]
-        missed = [
-            read
-            for read, at in placed
-            if at == place
-            and read.current
-            and known_ns is not None
-            and known_ns < read.start_ns
-            and self._misses(read, append, place, known_ns)
-        ]
-        if shown:
-            last = max(shown, key=lambda read: (read.start_ns, read.txn))
-            row |= {"shown_by": last.txn, "shown_ns": last.start_ns}
-        if missed:
-            first = min(missed, key=lambda read: (read.finish_ns, read.txn))
-            row |= {"missed_by": first.txn, "missed_ns": first.finish_ns}
-        return row
-
-    def members(self, place: int) -> list[ListAppend]:
-        """Return the appends that belong to the list of generation ``place``: those that a read of
-        it shows, with all of their transactions' to this key; those of transactions that read it
-        there; and those that certainly took effect in it.
-        """
-        shown: set[int] = set()
-        own: set[int] = set()
-        for read, at in zip(self.reads, self.places, strict=True):
-            if at == place:
-                shown.update(read.elements)
-                own.add(read.txn)
-        own |= {self.appends[e].txn for e in shown if e in self.appends}
-        elsewhere = {
-            read.txn for read, at in zip(self.reads, self.places, strict=True) if at != place
-        }
-        return [
-            append
-            for append in self.appends.values()
-            if append.element in shown
-            or append.txn in own
-            or (
-                append.first == append.last == place
-                and not append.failed
-                and append.txn not in elsewhere
-            )
-        ]
-
-
-@attrs.frozen(kw_only=True)
 class Generations:
     """The operations with a key for each generation, and the tables that the cutting gives."""
 
@@ -476,30 +117,87 @@ def by_generation(ops: ListOps, tables: Tables, setting: Setting) -> Generations
     if not cut:
         return Generations(ops=ops, tables=nothing)
     past_ns = staleness_ns(tables, setting)
-    made = _Made(ops)
-    cuts, findings, undecided = list[Row](), list[Row](), list[Row]()
+    spare = WORK_SPARE
+    made, rows = _Made(ops), _RowsOfKeys.of(ops)
+    cuts = list[tuple[int, int, Cut]]()
+    findings, undecided = list[Row](), list[Row]()
     for k in cut:
         tree = trees[int(partition[k])]
-        one = _key(ops, k, tree, past_ns)
+        reads, appends = rows.reads(k), rows.appends(k)
+        elements = int(ops.reads.length[reads].sum())
+        # Each key has what its own rows allow, and what the ones before it left of the rest.
+        work = Work(spare + WORK_A_ROW * (len(reads) + len(appends) + elements))
+        one = _key(ops, reads, appends, tree, past_ns, work)
+        spare = max(0, min(spare, work.left))
         where = {"partition": tree.partition, "key": int(ops.keys[k])}
-        cuts += [where | row for row in one.cuts()]
-        findings += [where | row for row in one.findings()]
+        cuts += [(tree.partition, int(ops.keys[k]), cut) for cut in one.cuts]
+        findings += [where | row for row in one.findings]
         undecided += [where] if one.undecided else []
         made.add(k, one)
     return Generations(
         ops=made.ops(cut),
         tables={
-            "resets.cuts": pa.Table.from_pylist(cuts, schema=CUTS),
+            "resets.cuts": _cuts_table(cuts),
             "resets.findings": pa.Table.from_pylist(findings, schema=RESET_FINDINGS),
             "resets.undecided": pa.Table.from_pylist(undecided, schema=UNDECIDED),
         },
     )
 
 
-def _key(ops: ListOps, k: int, tree: GenerationTree, past_ns: Ints) -> KeyGenerations:
+def _cuts_table(cuts: Sequence[tuple[int, int, Cut]]) -> pa.Table:
+    columns = {
+        field.name: pa.array([getattr(cut, field.name) for *_, cut in cuts], field.type)
+        for field in CUTS
+        if field.name not in ("partition", "key")
+    }
+    columns["partition"] = pa.array([partition for partition, *_ in cuts], pa.int32())
+    columns["key"] = pa.array([key for _, key, _ in cuts], pa.int64())
+    return pa.table([columns[name] for name in CUTS.names], schema=CUTS)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _RowsOfKeys:
+    """The rows of reads and appends in the order of their keys, each key's ascending."""
+
+    read_rows: Ints
+    read_k: Ints
+    append_rows: Ints
+    append_k: Ints
+
+    @classmethod
+    def of(cls, ops: ListOps) -> _RowsOfKeys:
+        reads, appends = (np.argsort(k, kind="stable") for k in (ops.reads.k, ops.appends.k))
+        return cls(
+            read_rows=reads,
+            read_k=ops.reads.k[reads],
+            append_rows=appends,
+            append_k=ops.appends.k[appends],
+        )
+
+    def reads(self, k: int) -> list[int]:
+        """Return the rows of the key's reads."""
+        low, high = np.searchsorted(self.read_k, [k, k + 1])
+        found: list[int] = self.read_rows[low:high].tolist()
+        return found
+
+    def appends(self, k: int) -> list[int]:
+        """Return the rows of its appends."""
+        low, high = np.searchsorted(self.append_k, [k, k + 1])
+        found: list[int] = self.append_rows[low:high].tolist()
+        return found
+
+
+def _key(
+    ops: ListOps,
+    read_rows: Iterable[int],
+    append_rows: Iterable[int],
+    tree: GenerationTree,
+    past_ns: Ints,
+    work: Work,
+) -> KeyGenerations:
     txns = ops.txns
     reads: dict[int, list[int]] = {}
-    for row in np.flatnonzero(ops.reads.k == k).tolist():
+    for row in read_rows:
         reads.setdefault(int(ops.reads.txn[row]), []).append(row)
     found = []
     for txn, rows in reads.items():
@@ -521,7 +219,7 @@ def _key(ops: ListOps, k: int, tree: GenerationTree, past_ns: Ints) -> KeyGenera
             )
         )
     appends = []
-    for row in np.flatnonzero(ops.appends.k == k).tolist():
+    for row in append_rows:
         txn = int(ops.appends.txn[row])
         acked = int(txns.type[txn]) == OK
         start = int(txns.start[txn])
@@ -540,7 +238,7 @@ def _key(ops: ListOps, k: int, tree: GenerationTree, past_ns: Ints) -> KeyGenera
                 last=last,
             )
         )
-    return KeyGenerations(tree, found, appends)
+    return KeyGenerations(tree, found, appends, work)
 
 
 class _Made:
@@ -554,20 +252,16 @@ class _Made:
 
     def add(self, k: int, one: KeyGenerations) -> None:
         """Take the generations of key ``k``; the first one keeps its place."""
-        for place in range(len(one.tree)):
-            rows = [
-                row
-                for read, at in zip(one.reads, one.places, strict=True)
-                if at == place
-                for row in read.rows
-            ]
-            members = one.members(place)
+        read: dict[int, list[int]] = {}
+        for each, at in zip(one.reads, one.places, strict=True):
+            read.setdefault(at, []).extend(each.rows)
+        for place in sorted(read.keys() | one.members.keys()):
             to = k
-            if place and (rows or members):
+            if place:
                 to = len(self._keys)
                 self._keys.append(surrogate(int(self._ops.keys[k]), place))
-            self._reads += [(row, to) for row in rows]
-            self._appends += [(append.row, to) for append in members]
+            self._reads += [(row, to) for row in read.get(place, ())]
+            self._appends += [(append.row, to) for append in one.members.get(place, ())]
 
     def ops(self, cut: Sequence[int]) -> ListOps:
         """Return the operations, those of the keys ``cut`` under their new ones."""
@@ -617,19 +311,3 @@ def partitions_of(ops: ListOps, tables: Tables) -> Ints:
     # Any operation on a key tells its partition: the hash does not change in a run.
     found[np.searchsorted(ops.keys, key)] = partition
     return found
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
-
-
-def _found(anomaly: str, place: int, append: ListAppend, reader: ListRead | None) -> Row:
-    return {
-        "anomaly": anomaly,
-        "place": place,
-        "element": append.element,
-        "writer": append.txn,
-        "reader": -1 if reader is None else reader.txn,
-    }

@@ -10,19 +10,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import attrs
 import numpy as np
 
-from checkers.engine.arrays import Bools
+from checkers.engine.arrays import Bools, Ints
 
 # What needs more is undecided: choices of lists that are tried, and operations, each pair of which
 # is looked at.
 TRIED_MAX = 4096
 OPERATIONS_MAX = 1000
+# Steps of Python: for a key's own operations and elements, and to spare for all keys.
+WORK_A_ROW, WORK_SPARE = 100, 1_000_000
+AT_ONCE = 20  # steps of numpy that take as long as one of Python
+CALLS = 300  # steps of Python that the calls of numpy take in one trial
 Elements = tuple[int, ...]
+Op = TypeVar("Op", bound="Placed")
 
 
 class Placed(Protocol):
@@ -56,6 +62,25 @@ class Append(Placed, Protocol):
     def acked(self) -> bool: ...
 
 
+class TooMuchWork(Exception):
+    """To compare lists around resets takes more steps than a history of that size may take."""
+
+
+@attrs.define
+class Work:
+    """The steps that are left for comparing. They are counted, not timed: what is decided must not
+    depend on the machine.
+    """
+
+    left: int = WORK_SPARE
+
+    def spend(self, steps: int) -> None:
+        """Count ``steps``. Raises ``TooMuchWork`` where fewer were left."""
+        self.left -= steps
+        if self.left < 0:
+            raise TooMuchWork
+
+
 @attrs.frozen(kw_only=True)
 class Placement:
     """The generation of each read and, where the search ``decided``, whether its lists and times
@@ -69,21 +94,60 @@ class Placement:
     spans: Mapping[int, tuple[int, int]] = attrs.field(factory=dict)
 
 
-def place_reads(reads: Sequence[Read], appends: Sequence[Append], generations: int) -> Placement:
+def place_reads(reads: Sequence[Read], appends: Sequence[Append], work: Work) -> Placement:
     """Place committed ``reads``. Of several ways to place all of them the latest generations are
-    preferred; ``others`` are further ways, not all.
+    preferred; ``others`` are further ways, not all. Raises ``TooMuchWork``.
     """
     told = _telling(reads)
     some = [reads[n] for n in told]
     if len(some) + len(appends) > OPERATIONS_MAX:
         return Placement(places=tuple(r.last for r in reads), fits=False, decided=False)
-    found = _placed(some, appends, generations)
+    few = _Few.of((*some, *appends))
+    work.spend(len(some) * len(few.earliest))
+    found = _placed([few.of_op(r) for r in some], [few.of_op(a) for a in appends], few, work)
 
     def every(way: Sequence[int]) -> tuple[int, ...]:
         of = dict(zip(told, way, strict=True))
         return tuple(of.get(n, read.last) for n, read in enumerate(reads))
 
     return attrs.evolve(found, places=every(found.places), others=tuple(map(every, found.others)))
+
+
+@attrs.frozen(kw_only=True)
+class _Few:
+    """The generations between which operations differ, numbered from 0. Between two in which one
+    begins or ends, all are alike for the operations that last through them: no more of these are
+    looked at than there are such operations. What is found there as early, or as late, as can be is
+    as early or as late among all of them.
+    """
+
+    earliest: Sequence[int]
+    latest: Sequence[int]
+    number: Mapping[int, int]
+
+    @classmethod
+    def of(cls, operations: Sequence[Placed]) -> _Few:
+        bounds = sorted({at for op in operations for at in (op.first, op.last)})
+        begun = Counter(op.first for op in operations)
+        ended = Counter(op.last for op in operations)
+        earliest, latest, number, through = list[int](), list[int](), dict[int, int](), 0
+        for at, after in itertools.zip_longest(bounds, bounds[1:]):
+            number[at] = len(earliest)
+            earliest.append(at)
+            latest.append(at)
+            through += begun[at] - ended[at]
+            if after is not None:
+                kept = min(after - at - 1, through)
+                earliest += range(at + 1, at + 1 + kept)
+                latest += range(after - kept, after)
+        return cls(earliest=earliest, latest=latest, number=number)
+
+    def of_op(self, op: Op) -> Op:
+        """Return ``op`` with its generations as they are numbered here."""
+        changed: Op = attrs.evolve(  # type: ignore[misc]
+            op, first=self.number[op.first], last=self.number[op.last]
+        )
+        return changed
 
 
 def _telling(reads: Sequence[Read]) -> list[int]:
@@ -105,23 +169,28 @@ def _telling(reads: Sequence[Read]) -> list[int]:
     return sorted(kept.union(*ends.values()))
 
 
-def _placed(reads: Sequence[Read], appends: Sequence[Append], generations: int) -> Placement:
-    problem = _Problem(reads, appends, generations)
-    choices = _lists(reads, generations)
+def _placed(reads: Sequence[Read], appends: Sequence[Append], few: _Few, work: Work) -> Placement:
+    undecided = Placement(
+        places=tuple(few.latest[r.last] for r in reads), fits=False, decided=False
+    )
+    problem = _Problem(reads, appends, len(few.earliest), work)
+    choices = _lists(reads, len(few.earliest))
     if math.prod(len(each) for each in choices) > TRIED_MAX:
-        return Placement(places=tuple(r.last for r in reads), fits=False, decided=False)
+        return undecided
     leaves = _leaves(reads)
     best: tuple[int, tuple[int, ...]] | None = None
     ways: list[tuple[int, ...]] = []
     spans: dict[int, tuple[int, int]] = {}
     for chosen in itertools.product(*choices):
+        work.spend(len(chosen))
         known = {each for each in chosen if each is not None}
         if best is not None and best[0] == 0 and not leaves <= known:
             continue
         allowed = problem.allowed(reads, chosen)
-        failed, low = problem.least(allowed)
+        failed, found = problem.least(allowed)
+        low = [few.earliest[at] for at in found]
         if not failed and leaves <= known:
-            high = problem.greatest(allowed)
+            high = [few.latest[at] for at in problem.greatest(allowed)]
             ways += [tuple(high[: len(reads)]), tuple(low[: len(reads)])]
             for at, append in enumerate(appends, len(reads)):
                 since, until = spans.get(append.element, (low[at], high[at]))
@@ -171,19 +240,25 @@ class _Problem:
     other is that of the one plus ``more`` at least.
     """
 
-    def __init__(self, reads: Sequence[Read], appends: Sequence[Append], generations: int) -> None:
-        edges = np.asarray(sorted(set(_edges(reads, appends))), dtype=np.int64).reshape(-1, 3)
-        self._one, self._other, self._more = edges.T
+    def __init__(
+        self, reads: Sequence[Read], appends: Sequence[Append], generations: int, work: Work
+    ) -> None:
+        count = len(reads) + len(appends)
+        work.spend((count * (count + generations)) // AT_ONCE)
+        self._one, self._other, self._more = _edges(reads, appends)
         self._first = np.asarray([op.first for op in (*reads, *appends)], dtype=np.int64)
         self._last = np.asarray([op.last for op in (*reads, *appends)], dtype=np.int64)
         self._reads, self._generations = len(reads), generations
+        self._work, self._table = work, count * generations
 
     def allowed(self, reads: Sequence[Read], chosen: Sequence[Elements | None]) -> Bools:
         """Return for each operation the generations that its list allows."""
+        self._work.spend(CALLS + self._table // AT_ONCE)
         at = np.arange(self._generations)
         found: Bools = (at >= self._first[:, None]) & (at <= self._last[:, None])
         for n, read in enumerate(reads):
             size = len(read.elements)
+            self._work.spend(read.last - read.first)
             for place in range(read.first, read.last + 1):
                 whole = chosen[place]
                 found[n, place] = whole is not None and whole[:size] == read.elements
@@ -198,6 +273,7 @@ class _Problem:
             after[:, at] = np.where(allowed[:, at], at, after[:, at + 1])
         nodes, now = np.arange(len(allowed)), after[:, 0].copy()
         while True:
+            self._work.spend(CALLS // 10 + len(self._one) // AT_ONCE)
             bound = now.copy()
             # What fits no generation bounds nothing.
             told = np.where(now[self._one] < most, now[self._one] + self._more, 0)
@@ -216,6 +292,7 @@ class _Problem:
         for at in range(self._generations):
             before[:, at] = np.where(allowed[:, at], at, before[:, max(at - 1, 0)])
         while True:
+            self._work.spend(CALLS // 10 + len(self._one) // AT_ONCE)
             bound = now.copy()
             np.minimum.at(bound, self._one, now[self._other] - self._more)
             lowered = before[nodes, bound]
@@ -224,29 +301,49 @@ class _Problem:
             now = lowered
 
 
-def _edges(reads: Sequence[Read], appends: Sequence[Append]) -> Iterator[tuple[int, int, int]]:
-    current = [(n, read) for n, read in enumerate(reads) if read.current]
-    own = list(enumerate(appends, len(reads)))
-    shown = [frozenset(read.elements) for read in reads]
-    lacks = {
-        n: {a.element for a in appends if a.acked and a.finish_ns < read.start_ns} - shown[n]
-        for n, read in current
-    }
-    for (m, one), (n, other) in itertools.permutations(current, 2):
-        if one.finish_ns < other.start_ns:
-            # No list of a generation ever shrinks, or gets what it once lacked.
-            shrunk = len(other.elements) < len(one.elements)
-            yield m, n, shrunk or not lacks[m].isdisjoint(shown[n])
-    for (n, read), (m, append) in itertools.product(current, own):
-        if append.acked and append.finish_ns < read.start_ns:
-            yield m, n, append.element not in shown[n]
-        if read.finish_ns < append.start_ns:
-            yield n, m, 0
-    for n, elements in enumerate(shown):
-        for m, append in own:
-            if append.element in elements:
-                yield m, n, 0
-    for (m, first), (n, later) in itertools.permutations(own, 2):
-        if first.acked and first.finish_ns < later.start_ns:
-            # A list without the first can't have the later one from the same generation.
-            yield m, n, any(later.element in e and first.element not in e for e in shown)
+def _edges(reads: Sequence[Read], appends: Sequence[Append]) -> tuple[Ints, Ints, Ints]:
+    known = {append.element: m for m, append in enumerate(appends)}
+    shown = np.zeros((len(reads), len(appends)), dtype=np.bool_)
+    for n, read in enumerate(reads):
+        shown[n, [known[e] for e in read.elements if e in known]] = True
+    begun, ended = (_times(reads, name) for name in ("start_ns", "finish_ns"))
+    written, acked_ns = (_times(appends, name) for name in ("start_ns", "finish_ns"))
+    size = np.asarray([len(read.elements) for read in reads], dtype=np.int64)
+    current = np.asarray([read.current for read in reads], dtype=np.bool_)
+    acked = np.asarray([append.acked for append in appends], dtype=np.bool_)
+    # The tables below have a row for what comes first, a column for what comes later.
+    late = acked[:, None] & (acked_ns[:, None] < begun) & current
+    lacks = late.T & ~shown
+    both = current[:, None] & current & (ended[:, None] < begun) & ~np.eye(len(reads), dtype=bool)
+    # No list of a generation ever shrinks, or gets what it once lacked.
+    less = (size[:, None] > size) | _any(lacks, shown.T)
+    apart = acked[:, None] & (acked_ns[:, None] < written) & ~np.eye(len(appends), dtype=bool)
+    # A list without the first can't have the later one from the same generation.
+    without = _any(~shown.T, shown)
+    of_append = len(reads)
+    parts = [
+        _rows(both, less, 0, 0),
+        _rows(late, ~shown.T, of_append, 0),
+        _rows(current[:, None] & (ended[:, None] < written), None, 0, of_append),
+        _rows(shown.T, None, of_append, 0),
+        _rows(apart, without, of_append, of_append),
+    ]
+    one, other, more = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return one, other, more
+
+
+def _times(operations: Sequence[Placed], name: str) -> Ints:
+    return np.asarray([getattr(op, name) for op in operations], dtype=np.int64)
+
+
+def _any(one: Bools, other: Bools) -> Bools:
+    """Return the product of two tables of truth: whether any column of ``one`` meets its row."""
+    found: Bools = one.astype(np.float32) @ other.astype(np.float32) > 0
+    return found
+
+
+def _rows(which: Bools, more: Bools | None, one: int, other: int) -> tuple[Ints, Ints, Ints]:
+    """Return the edges of a table: its rows count from ``one`` on, its columns from ``other``."""
+    row, column = np.nonzero(which)
+    least = np.zeros(len(row), np.int64) if more is None else more[row, column].astype(np.int64)
+    return row + one, column + other, least

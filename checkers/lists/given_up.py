@@ -8,7 +8,8 @@ that were reset (``CUT_OFF``); a write of theirs that was certainly in effect st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 
 import attrs
 import numpy as np
@@ -19,7 +20,7 @@ from checkers.engine.arrays import OK, Bools, Ints, spread
 from checkers.lists.by_generation import cuts_keys, partitions_of
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of, list_ops
 from checkers.lists.lost import LOST, missed_writes
-from checkers.promises.permitted_loss import Envelopes, Loss, Permission, losses_of
+from checkers.promises.permitted_loss import Envelopes, Loss, Permission, judged_resets, losses_of
 from checkers.promises.told_states import ToldStates
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.generations import trees_of
@@ -54,9 +55,11 @@ def cut_off(
     the states ``beside``.
     """
     states = ToldStates(beside.get("states", STATES.empty_table()))
+    trees = trees_of(setting.resets)
+    judged = judged_resets(trees, states)
     envelopes = {
-        partition: Envelopes.of(tree, states, setting.permits)
-        for partition, tree in trees_of(setting.resets).items()
+        partition: Envelopes.of(tree, states, setting.permits, judged.get(partition, 0))
+        for partition, tree in trees.items()
     }
     for loss in losses_of(lost, tables["transactions"]):
         own = None if loss.partition is None else envelopes.get(loss.partition)
@@ -76,62 +79,111 @@ def without_given_up(
     if not writes.num_rows:
         return ops, {"resets.elsewhere": ELSEWHERE.empty_table()}
     partition = partitions_of(ops, tables)
+    of_key = partition[ops.appends.k]
+    by_writer = np.argsort(ops.appends.txn, kind="stable")
+    writers = ops.appends.txn[by_writer]
+    known = _Keys(ops)
     gone = np.zeros(len(ops.appends.txn), dtype=np.bool_)
     told = []
     for loss, why in cut_off(writes, tables, setting, {}):
         if why is None:
             continue
-        of_it = np.flatnonzero(ops.appends.txn == loss.writer)
-        elsewhere = of_it[
-            (partition[ops.appends.k[of_it]] >= 0)
-            & (partition[ops.appends.k[of_it]] != loss.partition)
-        ]
+        low, high = np.searchsorted(writers, [loss.writer, loss.writer + 1])
+        of_it = by_writer[low:high]
+        elsewhere = of_it[(of_key[of_it] >= 0) & (of_key[of_it] != loss.partition)]
         for append in elsewhere.tolist():
-            gone[append] |= _unresolved(ops, append, why.envelope.reset.earliest_ns)
-            where = int(partition[ops.appends.k[append]])
-            shown = _shown(ops, append)
-            told.append({"writer": loss.writer, "partition": where, "shown": shown})
+            shown = known.shown(append)
+            gone[append] |= not shown and known.unresolved(append, why.envelope.reset.earliest_ns)
+            told.append({"writer": loss.writer, "partition": int(of_key[append]), "shown": shown})
     found = {"resets.elsewhere": pa.Table.from_pylist(told, schema=ELSEWHERE)}
     return (_without(ops, gone) if gone.any() else ops), found
 
 
-def _shown(ops: ListOps, append: int) -> bool:
-    reads, writer = ops.reads, ops.appends.txn[append]
-    rows = np.flatnonzero((reads.k == ops.appends.k[append]) & (reads.txn != writer))
-    place, within = spread(reads.length[rows])
-    elements = ops.elements[reads.start[rows[place]] + within]
-    return bool(np.any(elements == ops.appends.element[append]))
-
-
-def _unresolved(ops: ListOps, append: int, earliest_ns: int) -> bool:
-    """Tell whether nothing shows that the partition knew the outcome of ``append`` before the reset
-    that took it: no read shows the append, no append that it shows followed, and no read had missed
-    it by then.
+@attrs.frozen(kw_only=True, eq=False)
+class _Key:
+    """What the reads of one key show: each element that was appended, by how many transactions it
+    was read, and by which, if by one alone; ``missed``: the current reads, ``followed``: the
+    acknowledged appends that a read shows, as times that ``_Since`` asks.
     """
-    appends, reads, txns = ops.appends, ops.reads, ops.txns
-    writer, k = appends.txn[append], appends.k[append]
-    rows = np.flatnonzero((reads.k == k) & (reads.txn != writer))
-    place, within = spread(reads.length[rows])
-    elements = ops.elements[reads.start[rows[place]] + within]
-    if _shown(ops, append):
-        return False
-    known_ns = txns.finish[writer]
-    current = (txns.type[reads.txn[rows]] == OK) & txns.real_time[reads.txn[rows]]
-    by = reads.txn[rows[current]]
-    missed = (txns.start[by] > known_ns) & (txns.finish[by] < earliest_ns)
-    shown = ops.writer(np.full(len(elements), k), elements)
-    later = appends.txn[shown[shown >= 0]]
-    followed = (txns.type[later] == OK) & (txns.start[later] > known_ns)
-    followed &= txns.finish[later] < earliest_ns
-    return not (np.any(missed) or np.any(followed))
+
+    readers: Mapping[int, tuple[int, int]]
+    missed: _Since
+    followed: _Since
+
+
+@attrs.frozen(eq=False)
+class _Since:
+    """Transactions by their begin, and the earliest end of all from there on."""
+
+    begun: Ints
+    least: Ints
+
+    @classmethod
+    def of(cls, begun: Ints, ended: Ints) -> _Since:
+        order = np.argsort(begun, kind="stable")
+        return cls(begun[order], np.minimum.accumulate(ended[order][::-1])[::-1])
+
+    def any(self, after_ns: int, before_ns: int) -> bool:
+        """Tell whether one began after the one moment and ended before the other."""
+        place = int(np.searchsorted(self.begun, after_ns, side="right"))
+        return place < len(self.least) and bool(self.least[place] < before_ns)
+
+
+class _Keys:
+    """What is known of the appends to each key, looked up once a key."""
+
+    def __init__(self, ops: ListOps) -> None:
+        self._ops = ops
+        self._order = np.argsort(ops.reads.k, kind="stable")
+        self._k = ops.reads.k[self._order]
+        self._of = functools.cache(self._key)
+
+    def shown(self, append: int) -> bool:
+        """Tell whether a read of another transaction shows ``append``."""
+        appends = self._ops.appends
+        its = self._of(int(appends.k[append])).readers.get(int(appends.element[append]))
+        return its is not None and (its[0], its[1]) != (int(appends.txn[append]),) * 2
+
+    def unresolved(self, append: int, earliest_ns: int) -> bool:
+        """Tell of an append that no read shows whether nothing else shows that its partition knew
+        its outcome before the reset that took it: no append that is shown followed it, and no read
+        had missed it by then.
+        """
+        key = self._of(int(self._ops.appends.k[append]))
+        # What began after it was acknowledged is no read of its own transaction.
+        known_ns = int(self._ops.txns.finish[self._ops.appends.txn[append]])
+        return not (
+            key.missed.any(known_ns, earliest_ns) or key.followed.any(known_ns, earliest_ns)
+        )
+
+    def _key(self, k: int) -> _Key:
+        ops, txns = self._ops, self._ops.txns
+        rows = self._order[slice(*np.searchsorted(self._k, [k, k + 1]))]
+        reader = ops.reads.txn[rows]
+        place, within = spread(ops.reads.length[rows])
+        elements, by = ops.elements[ops.reads.start[rows[place]] + within], reader[place]
+        order = np.lexsort((by, elements))
+        shown, first = np.unique(elements[order], return_index=True)
+        last = np.append(first[1:], len(elements))[: len(first)] - 1
+        ends = zip(by[order][first].tolist(), by[order][last].tolist(), strict=True)
+        found = ops.writer(np.full(len(shown), k), shown)
+        later = ops.appends.txn[found[found >= 0]]
+        later = later[txns.type[later] == OK]
+        current = reader[(txns.type[reader] == OK) & txns.real_time[reader]]
+        return _Key(
+            readers=dict(zip(shown.tolist(), ends, strict=True)),
+            missed=_Since.of(txns.start[current], txns.finish[current]),
+            followed=_Since.of(txns.start[later], txns.finish[later]),
+        )
 
 
 def _without(ops: ListOps, gone: Bools) -> ListOps:
     appends, reads = ops.appends, ops.reads
     rows = np.flatnonzero(~gone)
-    own = np.zeros(len(reads.txn), dtype=np.bool_)
-    for append in np.flatnonzero(gone).tolist():
-        own |= (reads.k == appends.k[append]) & (reads.txn == appends.txn[append])
+    # Pairs of a key and a transaction: both are numbers of what is in these tables.
+    count = 1 + max(appends.txn.max(initial=0), reads.txn.max(initial=0))
+    left_out = appends.k[gone] * count + appends.txn[gone]
+    own = np.isin(reads.k * count + reads.txn, left_out)
     codes, order = append_codes_of(appends.k[rows], appends.element[rows])
     return attrs.evolve(
         ops,

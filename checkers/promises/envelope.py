@@ -25,20 +25,22 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 import msgspec
+import numpy as np
 import pyarrow as pa
 
+from checkers.engine.arrays import ints
 from checkers.engine.spans import Spans
 from checkers.explain.attribution import explain_operations
 from checkers.explain.nearest_fault import KnownFaults
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
 from checkers.lists.given_up import CUT_OFF
-from checkers.promises.permitted_loss import Envelope
+from checkers.promises.permitted_loss import Envelope, judged_resets
 from checkers.promises.told_states import ToldStates
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
@@ -69,10 +71,6 @@ from harness.text import seconds
 SETTLED_NS = 5 * NS_PER_S
 """How long a node must have been there before it counts as live for certain: what was just healed
 or started may still be missing in the topology from which a store decides."""
-# Resets beyond these are told and not judged: a table of a few bytes may tell of any number.
-RESETS_JUDGED = 10_000
-WORK_MAX = 60_000_000  # states before, for all resets together
-LEAST_JUDGED = 100
 _LIFE = (
     EventKind.NODE_STARTED,
     EventKind.NODE_EXITED,
@@ -81,6 +79,7 @@ _LIFE = (
 )
 
 Row = Mapping[str, Any]
+Tell = Callable[[], Finding]
 
 
 @attrs.frozen
@@ -96,51 +95,61 @@ class Resets:
         """
         trees = trees_of(setting.resets)
         states = ToldStates(tables.get("states", STATES.empty_table()))
-        cuts = tables.get("resets.cuts", CUTS.empty_table())
         away = TimesOut.of(tables["faults"], tables["events"], setting)
-        every = [
+        count = judged_resets(trees, states)
+        judged = [
             Envelope(tree=tree, place=place, states=states)
-            for tree in trees.values()
-            for place in range(1, len(tree))
+            for partition, tree in trees.items()
+            for place in range(1, 1 + count.get(partition, 0))
         ]
-        judged = every[: _judged(every, states)]
-        found: dict[str, list[Finding]] = {}
-        for name, finding in (
+        every = len(setting.resets)
+        told = cuts_that_tell(tables.get("resets.cuts", CUTS.empty_table()))
+        found: dict[str, _Counted] = {}
+        for name, tell in (
             *_forbidden(judged, away, setting),
             *_over_survivors(judged),
             *_contradictions(
                 trees, tables.get("resets.findings", RESET_FINDINGS.empty_table()), lookup
             ),
-            *_no_prefix(trees, cuts, lookup),
-            *_served_after(trees, cuts, lookup),
-            *_torn_inside(trees, cuts, lookup),
+            *_no_prefix(trees, told, lookup),
+            *_served_after(trees, told, lookup),
+            *_torn_inside(trees, told, lookup),
         ):
-            found.setdefault(name, []).append(finding)
+            found.setdefault(name, _Counted()).add(tell)
         undecided = tables.get("resets.undecided", UNDECIDED.empty_table())
         reasons = [_UNDECIDED.format(undecided.num_rows)] if undecided.num_rows else []
-        if len(judged) < len(every):
-            reasons.append(_UNJUDGED.format(len(every) - len(judged), len(every)))
+        if len(judged) < every:
+            reasons.append(_UNJUDGED.format(every - len(judged), every))
         known = KnownFaults.of(tables["faults"])
-        told = {str(p): len(tree.resets) for p, tree in trees.items()}
+        resets = {str(p): len(tree.resets) for p, tree in trees.items()}
         return Part(
             anomalies={
                 name: Anomaly(
-                    count=len(these),
-                    examples=tuple(_attributed(each, known) for each in these[:EXAMPLES_MAX]),
+                    count=these.count,
+                    examples=tuple(_attributed(each, known) for each in these.examples),
                 )
                 for name, these in found.items()
             },
             outcome=Outcome.UNKNOWN if reasons else Outcome.VALID,
             reasons=tuple(reasons),
-            statistics={"resets": {"mode": setting.declaration.mode, "by_partition": told}},
+            statistics={"resets": {"mode": setting.declaration.mode, "by_partition": resets}},
         )
 
 
-def _judged(every: Sequence[Envelope], states: ToldStates) -> int:
-    """Return how many of the resets are judged: as many as can be in a bounded time."""
-    work = accumulate(states.rows_before(each.reset) + 1 for each in every)
-    within = bisect.bisect_right(list(work), WORK_MAX)
-    return max(LEAST_JUDGED, min(RESETS_JUDGED, within))
+@attrs.define
+class _Counted:
+    """Findings of one name: how many, and the first of them. Only these are made: each asks for the
+    operations of its transactions.
+    """
+
+    count: int = 0
+    examples: list[Finding] = attrs.field(factory=list)
+
+    def add(self, tell: Tell) -> None:
+        """Count another one."""
+        self.count += 1
+        if len(self.examples) < EXAMPLES_MAX:
+            self.examples.append(tell())
 
 
 _UNDECIDED = (
@@ -160,13 +169,14 @@ def _attributed(finding: Finding, known: KnownFaults) -> Finding:
 
 def _forbidden(
     envelopes: Iterable[Envelope], away: TimesOut, setting: Setting
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, Tell]]:
     for envelope in envelopes:
         reset = envelope.reset
         if setting.declaration.mode == STRONG_CONSISTENCY and not reset.asked:
             yield (
                 RESET_IN_SC,
-                _of_reset(
+                partial(
+                    _of_reset,
                     reset,
                     f"reset in SC: {_told(reset)}: a partition of this mode waits for its "
                     "majority, and goes on from no minority",
@@ -176,11 +186,13 @@ def _forbidden(
         if why is not None and not reset.restores:
             yield (
                 RESET_WITH_MAJORITY,
-                _of_reset(reset, f"reset with a live majority: {_told(reset)}, though {why}"),
+                partial(
+                    _of_reset, reset, f"reset with a live majority: {_told(reset)}, though {why}"
+                ),
             )
 
 
-def _over_survivors(envelopes: Iterable[Envelope]) -> Iterator[tuple[str, Finding]]:
+def _over_survivors(envelopes: Iterable[Envelope]) -> Iterator[tuple[str, Tell]]:
     for envelope in envelopes:
         reset = envelope.reset
         if reset.base_index is None or reset.restores:
@@ -191,7 +203,8 @@ def _over_survivors(envelopes: Iterable[Envelope]) -> Iterator[tuple[str, Findin
             if index and (index > reset.base_index or 0 < base_term < term):
                 yield (
                     RESET_OVER_SURVIVOR,
-                    _of_reset(
+                    partial(
+                        _of_reset,
                         reset,
                         f"reset over a survivor: {_told(reset)} goes on from entry "
                         f"{reset.base_index} of term {base_term}, though {node}, which "
@@ -353,7 +366,7 @@ _UNFIT = (
 
 def _contradictions(
     trees: Mapping[int, GenerationTree], rows: pa.Table, lookup: Lookup
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, Tell]]:
     order = [(name, "ascending") for name in rows.column_names]
     for row in rows.sort_by(order).to_pylist():
         reset = trees[row["partition"]].resets[row["place"] - 1]
@@ -361,19 +374,19 @@ def _contradictions(
         sentence = _UNFIT if row["element"] is None else _SENTENCES[row["anomaly"]]
         text = sentence.format(**row | {"generation": reset.generation, "reader": reader})
         txns = (row["writer"], *((row["reader"],) if row["reader"] >= 0 else ()))
-        yield row["anomaly"], _of_writes(reset, text, txns, row, lookup)
+        yield row["anomaly"], partial(_of_writes, reset, text, txns, row, lookup)
 
 
 def _no_prefix(
-    trees: Mapping[int, GenerationTree], cuts: pa.Table, lookup: Lookup
-) -> Iterator[tuple[str, Finding]]:
+    trees: Mapping[int, GenerationTree], cuts: Sequence[Row], lookup: Lookup
+) -> Iterator[tuple[str, Tell]]:
     """not-a-prefix: the reset kept a write that began after one that it lost was in the log."""
     kept: dict[tuple[int, int], Row] = {}
-    for row in _sorted(cuts):
+    for row in cuts:
         where = row["partition"], row["place"]
         if row["kept"] and (where not in kept or row["invoke_ns"] > kept[where]["invoke_ns"]):
             kept[where] = row
-    for row in _sorted(cuts):
+    for row in cuts:
         later = kept.get((row["partition"], row["place"]))
         if row["kept"] or later is None or row["known_ns"] is None:
             continue
@@ -386,18 +399,24 @@ def _no_prefix(
             )
             yield (
                 NOT_A_PREFIX,
-                _of_writes(
-                    reset, text, (row["writer"], later["writer"]), row, lookup, later["key"]
+                partial(
+                    _of_writes,
+                    reset,
+                    text,
+                    (row["writer"], later["writer"]),
+                    row,
+                    lookup,
+                    later["key"],
                 ),
             )
 
 
 def _served_after(
-    trees: Mapping[int, GenerationTree], cuts: pa.Table, lookup: Lookup
-) -> Iterator[tuple[str, Finding]]:
+    trees: Mapping[int, GenerationTree], cuts: Sequence[Row], lookup: Lookup
+) -> Iterator[tuple[str, Tell]]:
     """mixed-generations: what a reset had lost, as one read shows, was served once more."""
     first: dict[tuple[int, int], Row] = {}
-    rows = [row for row in _sorted(cuts) if not row["kept"]]
+    rows = [row for row in cuts if not row["kept"]]
     for row in rows:
         where = row["partition"], row["place"]
         if row["missed_ns"] is not None and (
@@ -416,20 +435,28 @@ def _served_after(
         )
         yield (
             MIXED_GENERATIONS,
-            _of_writes(reset, text, (gone["missed_by"], row["shown_by"]), row, lookup, gone["key"]),
+            partial(
+                _of_writes,
+                reset,
+                text,
+                (gone["missed_by"], row["shown_by"]),
+                row,
+                lookup,
+                gone["key"],
+            ),
         )
 
 
 def _torn_inside(
-    trees: Mapping[int, GenerationTree], cuts: pa.Table, lookup: Lookup
-) -> Iterator[tuple[str, Finding]]:
+    trees: Mapping[int, GenerationTree], cuts: Sequence[Row], lookup: Lookup
+) -> Iterator[tuple[str, Tell]]:
     """torn-in-partition: of one transaction's writes to one partition a reset kept a part."""
     kept = {
         (row["partition"], row["place"], row["writer"]): row
-        for row in reversed(_sorted(cuts))
+        for row in reversed(cuts)
         if row["kept"]
     }
-    for row in _sorted(cuts):
+    for row in cuts:
         half = kept.get((row["partition"], row["place"], row["writer"]))
         if row["kept"] or half is None:
             continue
@@ -438,13 +465,32 @@ def _torn_inside(
             f"torn in a partition: {_told(reset)} lost {row['element']} of key {row['key']} and "
             f"kept {half['element']} of key {half['key']}, both of T{row['writer']}"
         )
-        yield TORN_IN_PARTITION, _of_writes(reset, text, (row["writer"],), row, lookup, half["key"])
+        writer = (row["writer"],)
+        yield TORN_IN_PARTITION, partial(_of_writes, reset, text, writer, row, lookup, half["key"])
 
 
-def _sorted(cuts: pa.Table) -> list[dict[str, Any]]:
-    names = ("partition", "place", "key", "element")
-    rows: list[dict[str, Any]] = cuts.sort_by([(n, "ascending") for n in names]).to_pylist()
-    return rows
+def cuts_that_tell(cuts: pa.Table) -> list[Row]:
+    """Return, in order, the rows of ``CUTS`` that may accuse: what was lost, and of what was kept
+    beside it by the same reset the last to begin, and what has a writer in common with it. All else
+    was kept rightly, and may be as much as was ever read.
+    """
+    order = ("partition", "place", "key", "element")
+    rows = cuts.sort_by([(name, "ascending") for name in order])
+    kept = rows["kept"].to_numpy()
+    if kept.all():
+        return []
+    where = ints(rows, "partition") << 32 | ints(rows, "place")
+    begun, writer = ints(rows, "invoke_ns"), ints(rows, "writer")
+    beside = np.flatnonzero(kept & np.isin(where, where[~kept]))
+    # Of each reset the first in order of those that began last.
+    last = beside[np.lexsort((beside, -begun[beside], where[beside]))]
+    last = last[np.unique(where[last], return_index=True)[1]]
+    lost = set(zip(where[~kept].tolist(), writer[~kept].tolist(), strict=True))
+    pairs = zip(beside.tolist(), where[beside].tolist(), writer[beside].tolist(), strict=True)
+    halves = [place for place, *pair in pairs if tuple(pair) in lost]
+    told = np.unique(np.concatenate([np.flatnonzero(~kept), last, np.asarray(halves, np.int64)]))
+    found: list[Row] = rows.take(pa.array(told)).to_pylist()
+    return found
 
 
 def _told(reset: Reset) -> str:

@@ -183,7 +183,9 @@ def _by_permission(permissions: Sequence[Permission | None]) -> dict[str, int]:
         "given_up_with_an_outcome": sum(
             each is not None and each.through is not None for each in permissions
         ),
-        "of_these_survivors_unjudged": sum(each.held is Held.UNJUDGED for each in inside),
+        "of_these_survivors_unjudged": sum(
+            each.held in (Held.UNJUDGED, Held.TOO_MANY) for each in inside
+        ),
     }
 
 

@@ -48,13 +48,13 @@ class ToldBefore:
         rows: list[dict[str, Any]] = last.to_pylist()
         return tuple(sorted(rows, key=lambda row: row["node"]))
 
-    def log_end_since(self, at_ns: int) -> int | None:
-        """Return where the log of an acting primary ended that was asked at ``at_ns`` or later, the
-        least of them; ``None`` where none was asked.
+    def last_ended_within(self, index: int) -> int | None:
+        """Return the last moment at which an acting primary was asked such that the log of one that
+        was asked then or later ended at ``index`` or before; ``None`` where there is none.
         """
         asked, least = self._acting
-        place = int(np.searchsorted(asked, at_ns))
-        return int(least[place]) if place < len(least) else None
+        place = int(np.searchsorted(least, index, side="right"))
+        return int(asked[place - 1]) if place else None
 
     @functools.cached_property
     def _acting(self) -> tuple[Ints, Ints]:

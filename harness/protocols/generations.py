@@ -202,6 +202,43 @@ class GenerationTree:
         # The first on the way is where the write was, not what came after it.
         return _but_first(found) if found and found[-1].start <= until else []
 
+    @functools.cached_property
+    def restoring(self) -> tuple[int, ...]:
+        """The places of generations that take up what an earlier reset had cut off."""
+        return tuple(place for place, reset in enumerate(self.resets, 1) if reset.restores)
+
+    def ancestor(self, place: int, most: int) -> int:
+        """Return the last generation whose log the one at ``place`` continues, itself included, of
+        those at ``most`` or before; -1 where there is none.
+        """
+        if not self.branches:
+            return min(place, most)
+        while place > most:
+            jump = self._jumps[place]
+            place = jump if jump > most else self.parents[place]
+        return place
+
+    def continues(self, place: int, other: int) -> bool:
+        """Tell whether the generation at ``place`` continues the log of the ``other`` one, or is
+        it.
+        """
+        return self.ancestor(place, other) == other
+
+    @functools.cached_property
+    def _jumps(self) -> tuple[int, ...]:
+        """From each generation one further up, so far that any is found in a logarithm of steps
+        (Myers, "An applicative random-access stack").
+        """
+        depth, jumps = [0], [-1]
+        for parent in self.parents[1:]:
+            over, far = jumps[parent], jumps[jumps[parent]] if jumps[parent] >= 0 else -1
+            even = over >= 0 and depth[parent] - depth[over] == depth[over] - (
+                depth[far] if far >= 0 else -1
+            )
+            jumps.append(far if even else parent)
+            depth.append(depth[parent] + 1)
+        return tuple(jumps)
+
     def path(self, place: int) -> tuple[int, ...]:
         """Return the generations whose log the one at ``place`` continues, from the first one on,
         itself included.

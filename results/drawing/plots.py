@@ -285,16 +285,18 @@ class _Labels:
     span_s: float
     _taken_s: dict[float, float] = attrs.field(factory=dict)  # by their height, until when
 
-    def write(self, said: str, start_s: float, end_s: float, y: float, **style: Any) -> bool:  # noqa: ANN401
-        """Write ``said`` in the middle of that time if there is room; return whether there was."""
-        width_s = self.span_s * max(1, len(said)) / CHARS_ACROSS
-        left_s = (start_s + end_s - width_s) / 2
-        if width_s > end_s - start_s or left_s < self._taken_s.get(y, left_s):
-            return False
-        self._taken_s[y] = left_s + width_s
+    def room(self, start_s: float, end_s: float, y: float) -> int:
+        """Return how many characters have room in the middle of that time."""
+        half_s = (end_s - start_s) / 2
+        free_s = min(half_s, start_s + half_s - self._taken_s.get(y, start_s))
+        return int(CHARS_ACROSS * 2 * free_s / self.span_s)
+
+    def write(self, said: str, start_s: float, end_s: float, y: float, **style: Any) -> None:  # noqa: ANN401
+        """Write ``said`` in the middle of that time."""
+        middle_s = (start_s + end_s) / 2
+        self._taken_s[y] = middle_s + self.span_s * max(1, len(said)) / CHARS_ACROSS / 2
         style |= {"ha": "center", "va": "center_baseline", "clip_on": True}
-        self.axes.text((start_s + end_s) / 2, y, said, **style)
-        return True
+        self.axes.text(middle_s, y, said, **style)
 
 
 def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
@@ -306,9 +308,11 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
         end_s = max(fault.end_s, fault.start_s + span_s / 400)
         in_force.setdefault((colours[fault.kind], lane), []).append((fault.start_s, end_s))
         unsure.setdefault(lane, []).extend(fault.unsure)
-        for said in (f"{fault.number} {inert(fault.label, LABEL_CHARS)}", f"{fault.number}"):
-            if labels.write(said, fault.start_s, end_s, -lane, color="white", fontsize=8):
-                break
+        if room := labels.room(fault.start_s, end_s, -lane):
+            label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
+            said = label if len(label) <= room else f"{fault.number}"
+            if len(said) <= room:
+                labels.write(said, fault.start_s, end_s, -lane, color="white", fontsize=8)
     many = len(scene.faults) > FAULTS_VECTOR_MAX
     for (colour, lane), stretches in in_force.items():
         height = (-lane - 0.42, 0.84)
@@ -371,8 +375,9 @@ def _draw_steps(
                     shown, (low, height), color=PALE, alpha=alpha, linewidth=0, rasterized=many
                 )
         for step in sorted(steps, key=lambda step: step.start_s + step.end_s):
-            named = inert(step.node, LABEL_CHARS)
-            labels.write(named, step.start_s, step.end_s, low + height / 2, color=INK, fontsize=5)
+            times = step.start_s, step.end_s, low + height / 2
+            if (room := labels.room(*times)) and len(step.node) <= room:
+                labels.write(inert(step.node, LABEL_CHARS), *times, color=INK, fontsize=5)
 
 
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:

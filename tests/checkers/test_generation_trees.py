@@ -58,6 +58,34 @@ def test_the_ways_are_what_each_path_shows_behind_the_write() -> None:
     assert branched > 100
 
 
+def test_the_ancestors_are_those_of_the_path() -> None:
+    for rng, tree in trees(400):
+        for place in range(len(tree)):
+            path, most = tree.path(place), rng.randrange(-1, len(tree))
+            assert tree.ancestor(place, most) == max((p for p in path if p <= most), default=-1)
+            for other in range(len(tree)):
+                assert tree.continues(place, other) == (other in path)
+
+
+def test_an_ancestor_far_up_a_tree_of_branches_is_found_in_few_steps() -> None:
+    # Every second generation is left again: no two follow each other.
+    left = (
+        Reset(
+            partition=1, generation=n, previous=n - 1 - n % 2, earliest_ns=n, latest_ns=n, node="n1"
+        )
+        for n in range(1, 20_000)
+    )
+    tree = tree_of(1, left)
+
+    steps, jumps, place = 0, tree._jumps, len(tree) - 1
+    while place > 1000:
+        jump = jumps[place]
+        place = jump if jump > 1000 else tree.parents[place]
+        steps += 1
+    assert steps < 60
+    assert tree.ancestor(len(tree) - 1, 1000) == place
+
+
 def test_an_operation_spans_the_generations_that_may_have_served_it() -> None:
     for _, tree in trees(100):
         for start in range(-1, 45):

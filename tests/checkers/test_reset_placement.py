@@ -11,7 +11,7 @@ from checker_histories import Txn, a, ok, r
 from reset_histories import HA, MS, ResetEvent, ResetHistory, verdict_of
 
 from checkers.lists import generation_search
-from checkers.lists.generation_search import place_reads
+from checkers.lists.generation_search import Work, place_reads
 from harness.protocols.promise import Promise
 from harness.protocols.verdict import Verdict
 
@@ -89,12 +89,12 @@ class Op:
 def test_an_append_is_of_the_generations_that_the_reads_around_it_leave() -> None:
     early = Op(start_ns=0, finish_ns=5, first=0, last=1, element=1)
     missing = Op(start_ns=10, finish_ns=15, first=0, last=1)
-    found = place_reads([missing], [early], 2)
+    found = place_reads([missing], [early], Work())
 
     assert (found.fits, found.places, found.spans) == (True, (1,), {1: (0, 0)})
 
     again = Op(start_ns=20, finish_ns=25, first=0, last=1, elements=(1,))
-    assert not place_reads([missing, again], [early], 2).fits
+    assert not place_reads([missing, again], [early], Work()).fits
 
 
 def snapshot(start: int, *elements: int) -> Txn:

@@ -25,6 +25,7 @@ from typing import Any
 import attrs
 import command_server
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -181,6 +182,29 @@ def rewrite(path: Path, change: object) -> None:
     """Pass the Parquet table of ``path`` through ``change``."""
     table = pq.read_table(path)
     pq.write_table(change(table), path, compression="zstd")  # type: ignore[operator]
+
+
+def equal_values(field: pa.Field, count: int) -> pa.Array:
+    """So many nulls, or of a field that may have none zeros, empty texts or empty lists."""
+    if field.nullable:
+        return pa.nulls(count, field.type)
+    if pa.types.is_list(field.type):
+        return pa.array([[]] * count, field.type)
+    value = 0 if pa.types.is_integer(field.type) else ""
+    return pa.array([value]).cast(field.type).take(pa.array(np.zeros(count, np.int64)))
+
+
+def rows_of(columns: pa.Schema, rows: int, **given: object) -> pa.Table:
+    """So many rows of ``columns``: of those not ``given`` nulls, or what stands for nothing."""
+    return pa.table(
+        [
+            pa.array(given[field.name], field.type)
+            if field.name in given
+            else equal_values(field, rows)
+            for field in columns
+        ],
+        schema=columns,
+    )
 
 
 def column(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:

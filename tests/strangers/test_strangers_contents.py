@@ -5,19 +5,26 @@ match, or made to steer a terminal.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from crowded_runs import (
+    CROWDED,
+    JUDGED,
+    REFUSED,
+    UNKNOWN,
+    VALID,
+    VIOLATION,
+    Attack,
+    many_rows,
+    unsealed,
+)
 from stranger_kit import (
     CPU_LIMIT_S,
     ESCAPES,
@@ -41,22 +48,16 @@ from stranger_kit import (
 )
 
 from clusters.providers.process import procfs
-from harness.history import record_frames, schema
-from harness.history.chunks import ChunkWriter
+from harness.history import record_frames
 from harness.history.manifest import read_manifest
-from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
-from harness.history.seal import seal
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import LogSum, RunDirectory
-from harness.run.state_log import STATES, STATES_FILE
 
 OTHER = "20261122-060000-neighbour-0002"
 DEEP = 200_000
 DIGITS = "9" * 5_000
 WHOLE = os.environ.get("FIREDRILL_STRANGERS") == "all"
 VERDICT = {"outcome": "valid", "model": "strict-serializable"}
-Attack = Callable[[RunDirectory], None]
-VALID, VIOLATION, UNKNOWN, REFUSED, JUDGED = (0,), (1,), (2,), (254,), (0, 1, 2)
 
 
 def verdict(**fields: object) -> Attack:
@@ -140,170 +141,6 @@ def steps(field: str, *values: object) -> Attack:
     return table("history/micro_ops-0000.parquet", lambda t: column(t, field, values))
 
 
-def equal_values(field: pa.Field, count: int) -> pa.Array:
-    """So many nulls, or of a field that may have none zeros, empty texts or empty lists."""
-    if field.nullable:
-        return pa.nulls(count, field.type)
-    if pa.types.is_list(field.type):
-        return pa.array([[]] * count, field.type)
-    value = 0 if pa.types.is_integer(field.type) else ""
-    return pa.array([value]).cast(field.type).take(pa.array(np.zeros(count, np.int64)))
-
-
-def many_rows(name: str, rows: int) -> Attack:
-    """A table of equal rows: a few bytes each million."""
-
-    def spoil(run: RunDirectory) -> None:
-        path = run.root / name
-        like = pq.read_schema(path)
-        count = min(rows, 1_000_000)
-        one = pa.table([equal_values(field, count) for field in like], schema=like)
-        with pq.ParquetWriter(path, like, compression="zstd") as writer:
-            for _ in range(rows // count):
-                writer.write_table(one)
-        forge(run)
-
-    return spoil
-
-
-def many_events(rows: int, *kinds: str, partitions: int = 64, from_ns: int = 0) -> Attack:
-    """So many events that differ, of these kinds in turn: as honest ones would be."""
-
-    def spoil(run: RunDirectory) -> None:
-        place = np.arange(rows)
-        given = {
-            "kind": pa.array(kinds).take(pa.array(place % len(kinds))),
-            "node": pa.array(["n1", "n2"]).take(pa.array(place // 64 % 2)),
-            "at_ns": from_ns + place // 100,
-            "wall_ns": place,
-            "partition": place % partitions,
-            "term": place // 64,
-            "generation": place // 64,
-            "text": pa.array(place).cast(pa.string()),
-        }
-        pq.write_table(rows_of(schema.EVENTS, rows, **given), run.events, compression="zstd")
-        forge(run)
-
-    return spoil
-
-
-def rows_of(columns: pa.Schema, rows: int, **given: object) -> pa.Table:
-    """So many rows of ``columns``: of those not ``given`` nulls, or what stands for nothing."""
-    return pa.table(
-        [
-            pa.array(given[field.name], field.type)
-            if field.name in given
-            else equal_values(field, rows)
-            for field in columns
-        ],
-        schema=columns,
-    )
-
-
-def summed_beside(run: RunDirectory, name: str) -> None:
-    """Let the manifest name file ``name``, too."""
-    forge(run, checksums=read_manifest(run).checksums | {name: ""})
-    sums = {
-        each: hashlib.sha256((run.root / each).read_bytes()).hexdigest()
-        for each in read_manifest(run).checksums
-        if (run.root / each).is_file()
-    }
-    sizes = {each: (run.root / each).stat().st_size for each in sums}
-    forge(run, checksums=sums, sizes=sizes)
-
-
-def many_states(rows: int, **given: object) -> Attack:
-    """So many states of the replicas of 64 partitions, in a hundred generations."""
-
-    def spoil(run: RunDirectory) -> None:
-        place = np.arange(rows)
-        told = {
-            "asked_ns": place,
-            "answered_ns": place + 1,
-            "final": np.zeros(rows, np.bool_),
-            "node": pa.array(["n1", "n2", "n3"]).take(pa.array(place % 3)),
-            "boot": pa.array(place // 1000).cast(pa.string()),
-            "partition": place % 64,
-            "generation": place // max(1, rows // 100),
-        }
-        empty = {"life": "", "group": ""}
-        zeros = {
-            field.name: np.zeros(rows, np.int64).astype(field.type.to_pandas_dtype())
-            for field in STATES
-            if pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)
-        }
-        texts = {name: pa.array([value] * rows) for name, value in empty.items()}
-        states = rows_of(STATES, rows, **zeros | texts | told | given)
-        pq.write_table(states, run.root / STATES_FILE, compression="zstd")
-        summed_beside(run, STATES_FILE)
-
-    return spoil
-
-
-def many_faults(rows: int, kind: str, *, lasting_ns: int = 5) -> Attack:
-    """So many faults of a kind on one node, begun one after the other."""
-
-    def spoil(run: RunDirectory) -> None:
-        at_ns = np.arange(rows) * 1000
-        steps = ("planned", "injecting", "injected", "effective", "healing", "healed")
-        times = {f"{step}_ns": at_ns + place for place, step in enumerate(steps)}
-        times["healed_ns"] = at_ns + lasting_ns
-        told = {"kind": kind, "target": "n1", "state": "healed"}
-        texts = {name: pa.array([value] * rows) for name, value in told.items()}
-        faults = rows_of(
-            schema.FAULTS, rows, fault=np.arange(rows), nodes=[["n1"]] * rows, **times | texts
-        )
-        pq.write_table(faults, run.faults, compression="zstd")
-        forge(run)
-
-    return spoil
-
-
-def every(*attacks: Attack) -> Attack:
-    """All of them, one after the other."""
-
-    def spoil(run: RunDirectory) -> None:
-        for attack in attacks:
-            attack(run)
-
-    return spoil
-
-
-def lost_writes(count: int) -> Attack:
-    """A history of so many acknowledged writes, of which the last reads show none."""
-    keys = 200
-
-    def spoil(chunks: Path) -> None:
-        run = RunDirectory(chunks.parent)
-        shutil.rmtree(chunks)
-        writer = ChunkWriter(chunks, reserve_bytes=0, run_id=read_manifest(run).run_id)
-        writer.append(PhaseMark(name="drive", at_ns=0))
-        for n in range(count + keys):
-            reads = n >= count
-            asked = MicroOp("r", n - count, None) if reads else MicroOp("append", n % keys, n + 1)
-            done = MicroOp("r", n - count, ()) if reads else asked
-            begun = Invoke(
-                index=2 * n,
-                process=n,
-                kind="read-write",
-                node="n1",
-                at_ns=100 * n + 100,
-                intended_ns=0,
-                wall_ns=0,
-                ops=(asked,),
-            )
-            writer.append(begun)
-            ended = {"process": n, "at_ns": 100 * n + 150, "type": OpType.OK, "ops": (done,)}
-            writer.append(Complete(index=2 * n + 1, invoke=2 * n, **ended))
-        for place, name in enumerate(("heal", "final-reads", "seal")):
-            writer.append(PhaseMark(name=name, at_ns=100 * (count + keys + 1) + place))
-        writer.close()
-        seal(run, partition_of=None, splits=1)
-        forge(run)
-
-    return unsealed(spoil)
-
-
 def processes(**fields: object) -> Attack:
     owned = {
         "run_id": NAME,
@@ -315,20 +152,6 @@ def processes(**fields: object) -> Attack:
 
 def process(pid: object, start_ticks: object = 0) -> Attack:
     return processes(processes={"n1": {"pid": pid, "start_ticks": start_ticks}})
-
-
-def unsealed(spoil: Callable[[Path], None]) -> Attack:
-    """A run that nobody sealed, whose chunks are spoilt."""
-
-    def do(run: RunDirectory) -> None:
-        again = sound_run(run.root.with_name("again"), sealed=False)
-        for path in sorted(run.root.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        run.root.rmdir()
-        again.root.rename(run.root)
-        spoil(run.chunks)
-
-    return do
 
 
 def chunk(content: bytes) -> Attack:
@@ -632,43 +455,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
         )[1],
         REFUSED,
     ),
-    "99,000 equal faults": (many_rows("faults.parquet", 99_000), REFUSED),
-    "500,000 leases": (many_events(500_000, "lease-granted", "leader-elected"), VALID),
-    "more events than any run has": (many_events(750_001, "lease-granted"), REFUSED),
-    "50,000 resets": (many_events(50_000, "partition-reset"), VIOLATION),
-    "50,000 resets of as many partitions": (
-        many_events(50_000, "partition-reset", partitions=50_000),
-        VIOLATION,
-    ),
-    "100,000 exits and starts": (many_events(100_000, "node-exited", "node-started"), VIOLATION),
-    "9,000 resets and 300,000 states": (
-        every(many_events(9_000, "partition-reset"), many_states(300_000)),
-        VIOLATION,
-    ),
-    "states of which none says when": (
-        many_states(1_000, asked_ns=pa.nulls(1_000, pa.int64())),
-        REFUSED,
-    ),
-    "50,000 exits under 300 faults": (
-        every(many_events(50_000, "node-exited"), many_faults(300, "disk-full")),
-        VIOLATION,
-    ),
-    "20,000 lost writes under 100 faults": (
-        every(lost_writes(20_000), many_faults(100, "kill", lasting_ns=10**9)),
-        VIOLATION,
-    ),
-    "100 restarts at once, and 10,000 resets": (
-        every(
-            many_events(10_000, "partition-reset"),
-            many_faults(100, "rolling-restart", lasting_ns=10**9),
-        ),
-        VIOLATION,
-    ),
-    "3,000 lost writes between 5,000 resets and as many starts": (
-        every(lost_writes(3_000), many_events(10_000, "node-started", "partition-reset")),
-        VIOLATION,
-    ),
-    "more exits than any run has": (many_events(50_001, "node-exited"), REFUSED),
+    **CROWDED,
     "150 million equal events": (many_rows("events.parquet", 150_000_000), REFUSED),
     "150 million equal steps": (many_rows("history/micro_ops-0000.parquet", 150_000_000), REFUSED),
     "a table of 3 GB": (sparse("events.parquet", 3 << 30), REFUSED),
