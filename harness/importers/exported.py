@@ -88,7 +88,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
     An invocation has ``node`` and ``kind``, and what differs from the usual of ``attempt``,
     ``intended``, ``wall``; ``partitions`` has the partition of each step's key. The rest belongs to
-    completions. Times are nanoseconds on the run's axis.
+    completions. Times are nanoseconds on the run's axis. ``run_index`` is the index in the run,
+    where ``index``, which counts the records of the file, is another one.
     """
 
     type: str
@@ -97,6 +98,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     value: Any
     index: Int64
     time: Int64
+    run_index: Int64 | None = None
     node: str = ""
     kind: str = ""
     attempt: int = 0
@@ -107,6 +109,11 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     phase: Phase | None = None
     server_txn: str | None = None
     commit_ts: Int64 | None = None
+
+    @property
+    def index_of_run(self) -> int:
+        """The index that the run gave it; files of older versions do not tell it."""
+        return self.index if self.run_index is None else self.run_index
 
 
 class NodeLogsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -284,8 +291,9 @@ class _Restored:
         checksums = sink.publish()
         self._sink = None
         explaining: dict[str, str] = {}
+        had = {*manifest.checksums, *(manifest.explaining or ())}
         for name, (file, _) in SIDE_TABLES.items():
-            if made[name].num_rows:
+            if made[name].num_rows or file in had:
                 missing = "the run is not imported"
                 sums = explaining if file in EXPLAINING else checksums
                 sums |= write_side_table(self._run.root, file, made[name], missing)
@@ -373,11 +381,11 @@ class _Restored:
         if self._tables is None:
             raise ValueError("expected the manifest of the run before its operations")
         self._last_ns = max(self._last_ns, record.time)
-        ops = tuple(_ops(record.f, record.value))
+        ops, index = tuple(_ops(record.f, record.value)), record.index_of_run
         if record.type != "invoke":
             self._tables.add(
                 Complete(
-                    index=record.index,
+                    index=index,
                     invoke=self._open.pop(record.process, -1),
                     process=record.process,
                     type=OpType(record.type),
@@ -390,13 +398,13 @@ class _Restored:
                 )
             )
             return
-        self._open[record.process] = record.index
+        self._open[record.process] = index
         if record.partitions is not None:
             keys = (op.key for op in ops)
             self._partitions.update(zip(keys, record.partitions, strict=True))
         self._tables.add(
             Invoke(
-                index=record.index,
+                index=index,
                 process=record.process,
                 kind=record.kind,
                 node=record.node,

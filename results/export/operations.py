@@ -41,6 +41,7 @@ from results.export.notation import Name
 Op = dict[str, Any]
 _Placed = tuple[int, Op]  # by its time, or that of the operation before it in its own order
 
+RUN_INDEX = "run-index"
 PIECE_TXNS = 8192  # held as objects at once, beside those that are open
 _REGISTER_OF = {step: f for f, step in OF_REGISTER.items()}
 # The time of a row, by table; the rows of any other stand at the end.
@@ -75,6 +76,8 @@ def operations(history: History, plan_text: str, beside: Mapping[str, pa.Table])
         # is in its row.
         shown_ns = op["time"] if isinstance(op["process"], int) else last_ns
         placed = {"index": index, **op, "time": shown_ns}
+        if placed.get(RUN_INDEX) == index:
+            del placed[RUN_INDEX]
         digest.add(placed)
         yield placed
     # As the importer expects it, with names where a record has names.
@@ -154,10 +157,12 @@ def _clients(history: History) -> Iterator[_Placed]:
         if place < count:
             row = next(begun)
             opened[place] = row
-            yield row["invoke_ns"], _invocation(row, registers)
+            told = {RUN_INDEX: row["invoke_index"], **_invocation(row, registers)}
+            yield row["invoke_ns"], told
         else:
             row = opened.pop(place - count)
-            yield row["complete_ns"], _completion(row, registers)
+            told = {RUN_INDEX: row["complete_index"], **_completion(row, registers)}
+            yield row["complete_ns"], told
 
 
 def transactions(history: History) -> Iterator[Op]:
