@@ -23,6 +23,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -46,7 +47,7 @@ from checkers.engine.spark_session import session, session_directory
 from checkers.engine.stages import on_all
 from checkers.engine.stretches import Laid
 from checkers.engine.work import OfSplits, Work
-from harness.errors import InvariantError
+from harness.errors import HarnessError, InvariantError
 from harness.protocols.checker import Kernel, Setting
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ if TYPE_CHECKING:
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
 PROGRESS_EVERY_S = 2.0
+# A cluster may have others to serve first; one whose executors end as they start never comes to it.
+NO_EXECUTOR_TOLD_S = 20.0
+NO_EXECUTOR_LIMIT_S = 600.0
 
+_WHERE_TO_LOOK = "it may be busy, or executors end as they start (the workers' logs tell)"
 _LOST = re.compile(r"Lost (executor \S+ on [^\s:]+)")
 
 # Kernel and output by name, why the kernel broke, and rows as an IPC stream.
@@ -100,9 +105,36 @@ def _on_machine(spark: SparkContext, work: Work, count: int) -> KernelOutput:
     return _collected(spark, numbers.flatMap(partial(_packed, work)))
 
 
-def _collected(spark: SparkContext, envelopes: RDD[Envelope]) -> KernelOutput:
-    with _told(spark):
+def _collected(
+    spark: SparkContext, envelopes: RDD[Envelope], executors: _Executors | None = None
+) -> KernelOutput:
+    with _told(spark, executors):
         return merge(_unpacked(envelopes.collect()))
+
+
+class _Executors:
+    """The executors of a cluster for a job: that there is none for long is told, then given up."""
+
+    def __init__(self, spark: SparkContext) -> None:
+        self._spark, self._note = spark, NOTE.get()
+        self._seen_s, self._told = time.monotonic(), False
+        self.given_up = ""  # why
+
+    def look(self) -> None:
+        """Look whether there is one now; cancel the jobs under way once there was none for too
+        long.
+        """
+        registered = int(self._spark._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver
+        now_s = time.monotonic()
+        if registered > 0:
+            self._seen_s, self._told = now_s, False
+        elif now_s - self._seen_s >= NO_EXECUTOR_LIMIT_S:
+            text = f"no executor of {self._spark.master} was there for {NO_EXECUTOR_LIMIT_S:.0f} s"
+            self.given_up = f"{text}: {_WHERE_TO_LOOK}"
+            self._spark.cancelAllJobs()
+        elif now_s - self._seen_s >= NO_EXECUTOR_TOLD_S and not self._told:
+            self._told = True
+            self._note(f"Spark waits for an executor of {self._spark.master}: {_WHERE_TO_LOOK}")
 
 
 class _Cluster:
@@ -133,14 +165,21 @@ class _Cluster:
                 raise InvariantError("stretches before the splits that they are made of")
             routed = self._made.flatMap(partial(_routed, work.stretches, work.laid.stretch))
             by_stretch = routed.partitionBy(count, _itself)
-            return _collected(
-                self._spark, by_stretch.mapPartitionsWithIndex(partial(_judged, work))
-            )
+            return self._collected(by_stretch.mapPartitionsWithIndex(partial(_judged, work)))
         numbers = self._spark.parallelize(range(count), count)
         if not isinstance(work, OfSplits) or not work.taking:
-            return _collected(self._spark, numbers.flatMap(partial(_packed_there, work)))
+            return self._collected(numbers.flatMap(partial(_packed_there, work)))
         self._made = numbers.flatMap(partial(_apart, work)).persist(StorageLevel.DISK_ONLY)
-        return _collected(self._spark, self._made.flatMap(_told_to_driver))
+        return self._collected(self._made.flatMap(_told_to_driver))
+
+    def _collected(self, envelopes: RDD[Envelope]) -> KernelOutput:
+        executors = _Executors(self._spark)
+        try:
+            return _collected(self._spark, envelopes, executors)
+        except Exception as error:
+            if executors.given_up:
+                raise HarnessError(executors.given_up) from error
+            raise
 
     def forget(self) -> None:
         """Let go of what was laid down."""
@@ -227,8 +266,8 @@ def _fetched(source: Source) -> Source:
 
 
 @contextmanager
-def _told(spark: SparkContext) -> Iterator[None]:
-    """Within the block report how many of the tasks under way are done."""
+def _told(spark: SparkContext, executors: _Executors | None) -> Iterator[None]:
+    """Within the block report how many of the tasks under way are done, and watch ``executors``."""
     report, over = PROGRESS.get(), threading.Event()
     tracker = spark.statusTracker()
 
@@ -236,6 +275,8 @@ def _told(spark: SparkContext) -> Iterator[None]:
         while not over.wait(PROGRESS_EVERY_S):
             # Spark may end meanwhile, for any reason: that is the block's to tell.
             with suppress(Exception):
+                if executors is not None:
+                    executors.look()
                 stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
                 for stage in (stage for stage in stages if stage is not None):
                     report(f"Spark: {stage.numCompletedTasks} of {stage.numTasks} splits done")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -58,6 +59,30 @@ def bare_python() -> Path | None:
             if subprocess.run(asked, capture_output=True, cwd="/", env={}).returncode:
                 return python
     return None
+
+
+def with_every_module(java: Path, directory: Path) -> Path:
+    """A home of ``java`` for workers, whose executors ask for a module that only MLlib uses: a
+    runtime from a wheel lacks it, and starts without.
+    """
+    module = "jdk.incubator.vector"
+    listed = subprocess.run(
+        [java / "bin" / "java", "--list-modules"], capture_output=True, text=True
+    )
+    if module in listed.stdout:
+        return java
+    wrapper = directory / "java-home" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    lines = (
+        "#!/bin/bash",
+        'for given; do shift; [ "$given" = --add-modules='
+        + module
+        + ' ] || set -- "$@" "$given"; done',
+        f'exec {shlex.quote(str(java / "bin" / "java"))} "$@"',
+    )
+    wrapper.write_text("\n".join(lines) + "\n")
+    wrapper.chmod(0o755)
+    return wrapper.parent.parent
 
 
 def can_hide() -> bool:
@@ -117,7 +142,7 @@ def _started(
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SCALA_VERSION": "2.13",  # what its shell scripts would set
         "TMPDIR": str(own),
-        "JAVA_HOME": str(java),
+        "JAVA_HOME": str(with_every_module(java, directory)),
     }
     with (directory / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, stderr=log, stdout=log, cwd=own, env=environment)
