@@ -5,6 +5,7 @@ Both go to stderr; stdout carries the results. Nothing here is part of the histo
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -55,11 +56,32 @@ class Display(Progress, Protocol):
         """Leave the screen as it was."""
 
 
-def choose(stream: TextIO, drive_s: float, now: Now = time.monotonic) -> Display:
-    """Return the live panel where ``stream`` is a terminal with a viewer, else plain lines."""
+class LoopTime:
+    """The time of a simulation's loop as it was last seen from there; other threads ask for it,
+    too, and the machine's clock says nothing of it.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s = 0.0
+
+    def see(self) -> None:
+        """Note the time, on the loop."""
+        with contextlib.suppress(RuntimeError):  # before the loop, and after it
+            self._seen_s = asyncio.get_running_loop().time()
+
+    def __call__(self) -> float:
+        return self._seen_s
+
+
+def choose(
+    stream: TextIO, drive_s: float, now: Now = time.monotonic, *, axis: LoopTime | None = None
+) -> Display:
+    """Return the live panel where ``stream`` is a terminal with a viewer, else plain lines;
+    ``axis`` is the time of a simulation.
+    """
     if stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb":
-        return LiveDisplay(Console(file=cast(TextIO, _Lasting(stream))), drive_s, now)
-    return PlainDisplay(stream, drive_s, now)
+        return LiveDisplay(Console(file=cast(TextIO, _Lasting(stream))), drive_s, now, axis)
+    return PlainDisplay(stream, drive_s, now, axis)
 
 
 class Rate:
@@ -80,12 +102,13 @@ class Rate:
 
 class Tally:
     """The state that both displays show: the phase, counts by type and error, the
-    faults in force.
+    faults in force. What is left of the drive, and rates, are of the time ``axis`` of a simulation
+    where there is one.
     """
 
-    def __init__(self, drive_s: float, now: Now) -> None:
-        self._drive_s, self._now = drive_s, now
-        self.started_s = self.entered_s = now()
+    def __init__(self, drive_s: float, now: Now, axis: LoopTime | None = None) -> None:
+        self._drive_s, self._now, self._axis = drive_s, now, axis
+        self.started_s, self._entered_s = now(), self.axis_s
         self.phase = "start"
         self.counts = dict.fromkeys(OpType, 0)
         self.conflicts = 0
@@ -95,14 +118,16 @@ class Tally:
 
     def enter(self, phase: str) -> None:
         """Begin a new phase now."""
-        self.phase, self.entered_s = phase, self._now()
+        self._see()
+        self.phase, self._entered_s = phase, self.axis_s
         self._rate = Rate(RATE_WINDOW_S)
-        self._rate.of(self.entered_s, self.counts[OpType.OK])
+        self._rate.of(self._entered_s, self.counts[OpType.OK])
 
     def count(self, kind: OpType, error: str | None, *, conflict: bool = False) -> None:
         """Count one completion, a conflict neither by its type nor by its code; an error code past
         the limit of distinct ones counts as ``other``.
         """
+        self._see()
         if conflict:
             self.conflicts += 1
             return
@@ -118,11 +143,25 @@ class Tally:
         return self._now() - self.started_s
 
     @property
+    def axis_s(self) -> float:
+        """Return the time on the axis of the drive."""
+        return self._now() if self._axis is None else self._axis()
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of that time."""
+        return "s" if self._axis is None else "simulated s"
+
+    def _see(self) -> None:
+        if self._axis is not None:
+            self._axis.see()
+
+    @property
     def left_s(self) -> float | None:
         """Return the time until the drive phase ends; ``None`` in phases of unknown length."""
         if self.phase != DRIVE:
             return None
-        return max(0.0, self._drive_s - (self._now() - self.entered_s))
+        return max(0.0, self._drive_s - (self.axis_s - self._entered_s))
 
     def ended(self) -> Ends:
         """Return how the completed transactions ended."""
@@ -139,7 +178,7 @@ class Tally:
         """Return ok operations a second, since the last call that is at least a window old or since
         the phase began.
         """
-        return self._rate.of(self._now(), self.counts[OpType.OK])
+        return self._rate.of(self.axis_s, self.counts[OpType.OK])
 
     def faults(self) -> str:
         """Return the faults in force."""
@@ -149,9 +188,15 @@ class Tally:
 class PlainDisplay:
     """One line a phase and one every few seconds: for logs."""
 
-    def __init__(self, stream: TextIO, drive_s: float, now: Now = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        drive_s: float,
+        now: Now = time.monotonic,
+        axis: LoopTime | None = None,
+    ) -> None:
         self._stream, self._now = stream, now
-        self._tally = Tally(drive_s, now)
+        self._tally = Tally(drive_s, now, axis)
         self._summed_s = now()
         self._lock = threading.RLock()  # a signal handler may speak while we do
         self._closed = threading.Event()
@@ -179,7 +224,8 @@ class PlainDisplay:
         self._summed_s = self._now()
         left_s = self._tally.left_s
         self._say(
-            f"{inert(name, FIELD_CHARS)}{'' if left_s is None else f' for {round(left_s, 1):g} s'}"
+            inert(name, FIELD_CHARS)
+            + ("" if left_s is None else f" for {round(left_s, 1):g} {self._tally.unit}")
         )
 
     def completed(self, type: OpType, error: str | None, *, conflict: bool = False) -> None:
@@ -213,7 +259,7 @@ class PlainDisplay:
         return "; ".join(
             part
             for part in (
-                f"{tally.phase}: {tally.rate_per_s():.0f} ok/s",
+                f"{tally.phase}: {tally.rate_per_s():.0f} ok/{tally.unit}",
                 counts,
                 f"errors: {errors}" if errors else "",
                 f"faults: {faults}" if faults else "",
@@ -258,8 +304,14 @@ class _Lasting:
 class LiveDisplay:
     """A panel that is redrawn in place, and removed at the end."""
 
-    def __init__(self, console: Console, drive_s: float, now: Now = time.monotonic) -> None:
-        self._tally = Tally(drive_s, now)
+    def __init__(
+        self,
+        console: Console,
+        drive_s: float,
+        now: Now = time.monotonic,
+        axis: LoopTime | None = None,
+    ) -> None:
+        self._tally = Tally(drive_s, now, axis)
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._live = Live(
             console=console,
@@ -307,14 +359,14 @@ class LiveDisplay:
         tally = self._tally
         left_s = tally.left_s
         time_text = f"{tally.elapsed_s:.0f} s" + (
-            "" if left_s is None else f", {left_s:.0f} s left"
+            "" if left_s is None else f", {left_s:.0f} {tally.unit} left"
         )
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", justify="right")
         grid.add_column()
         grid.add_row("phase", Text(inert(tally.phase, FIELD_CHARS), style="bold"))
         grid.add_row("time", time_text)
-        grid.add_row("rate", f"{tally.rate_per_s():,.0f} ok/s")
+        grid.add_row("rate", f"{tally.rate_per_s():,.0f} ok/{tally.unit}")
         ended = tally.ended()
         for name, count in ended.counts.items():
             grid.add_row(name, Text(f"{count:,}", style=STYLES[name]))

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 import attrs
 
 from cli import streams
-from cli.display import choose
+from cli.display import LoopTime, choose
+from cli.environment import SIMULATED
 from cli.judging import judge
 from cli.live_status import StatusFile
 from cli.quantities import words
@@ -122,8 +123,9 @@ class _Drill:
         """Run everything up to the sealed history; with ``keep`` up to the verdict."""
         from cli.wiring import run_plan
 
+        axis = LoopTime() if plan.cluster.provider == SIMULATED else None
         with (
-            choose(sys.stderr, plan.drive.duration_s) as display,
+            choose(sys.stderr, plan.drive.duration_s, axis=axis) as display,
             StatusFile(display.tally) as self.status,
         ):
             hint = (

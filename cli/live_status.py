@@ -26,7 +26,8 @@ ERRORS_TOLD = 5
 class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is going on. ``left_s`` is the rest of the drive phase, ``counts`` the completed
     transactions by how they ended (``Ends.counts``), ``errors`` the commonest codes, ``faults``
-    those in force.
+    those in force. ``unit`` is that of ``left_s`` and of rates: a simulation has a time of its own,
+    while ``elapsed_s`` is always the machine's.
     """
 
     phase: str
@@ -36,6 +37,7 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     errors: dict[str, int]
     faults: tuple[str, ...]
+    unit: str = "s"
 
 
 class StatusFile:
@@ -77,10 +79,11 @@ class StatusFile:
             phase=tally.phase,
             elapsed_s=tally.elapsed_s,
             left_s=tally.left_s,
-            rate_per_s=self._rate.of(tally.elapsed_s, ended.ok),
+            rate_per_s=self._rate.of(tally.axis_s, ended.ok),
             counts=ended.counts,
             errors=ended.commonest(ERRORS_TOLD),
             faults=tally.active,
+            unit=tally.unit,
         )
         # Not synced: what a reader sees a second late is no evidence.
         unfinished = begin(run.root / FILE)

@@ -40,12 +40,13 @@ def status(session: Session, run: str, store: RunStore, as_json: bool) -> int:
 
 def lines(live: LiveStatus) -> list[str]:
     """Return the lines about a run that is going on."""
-    left = "" if live.left_s is None else f", {live.left_s:.0f} s left"
+    unit = inert(live.unit)
+    left = "" if live.left_s is None else f", {live.left_s:.0f} {unit} left"
     counts = ", ".join(f"{count:,} {inert(kind)}" for kind, count in live.counts.items())
     errors = ", ".join(f"{inert(code)} {count:,}" for code, count in live.errors.items())
     return [
         f"phase   {inert(live.phase)}{left} ({live.elapsed_s:.0f} s since it began)",
-        f"rate    {live.rate_per_s:,.0f} ok/s",
+        f"rate    {live.rate_per_s:,.0f} ok/{unit}",
         f"counts  {counts}",
         f"errors  {errors or 'none'}",
         f"faults  {inert(', '.join(live.faults)) or 'none'}",

@@ -50,8 +50,10 @@ class MissingCapability(UsageError):
 
     def __init__(self, needed_by: str, capability: str, remedy: str = "") -> None:
         tail = f"; {remedy}" if remedy else ""
-        super().__init__(f"{needed_by} needs {capability!r}, which is not available here{tail}")
-        self.capability = capability
+        # As its value: an enumeration's own form is code.
+        self.capability = str(capability)
+        needs = f"{needed_by} needs {self.capability!r}, which is not available here"
+        super().__init__(f"{needs}{tail}")
 
 
 class MalformedHistory(UsageError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
+import types
 
 import pytest
 from rich.console import Console
 
-from cli.display import LiveDisplay, PlainDisplay, Tally, choose
+from cli.display import LiveDisplay, LoopTime, PlainDisplay, Tally, choose
 from harness.history.records import OpType
 
 
@@ -52,6 +54,29 @@ def test_a_log_gets_one_line_a_phase_and_one_every_five_seconds() -> None:
         "[  10.0 s] drive: 20 ok/s; 220 ok, 22 refused by conflict, 11 fail, 0 info; "
         "errors: NO-LEADER 11",
     ]
+
+
+def test_a_simulation_is_told_in_its_own_time() -> None:
+    """A second of the machine is ten of the loop's here; half of the drive is over."""
+    clock, stream, axis = Clock(), io.StringIO(), LoopTime()
+    display = PlainDisplay(stream, 30.0, clock, axis)
+    loop = types.SimpleNamespace(time=lambda: (clock.now_s - 100.0) * 10)
+
+    async def driven() -> None:
+        asyncio.get_running_loop().time = loop.time  # type: ignore[method-assign]
+        display.phase("drive")
+        for tenth in range(16):
+            clock.now_s = 100.0 + tenth / 10
+            for _ in range(20):
+                display.completed(OpType.OK, None)
+
+    asyncio.run(driven())
+
+    tally = display.tally
+    assert (tally.left_s, tally.unit) == (15.0, "simulated s")
+    assert tally.rate_per_s() == pytest.approx(20.0, rel=0.1)
+    assert tally.elapsed_s == pytest.approx(1.5)
+    assert "drive for 30 simulated s" in stream.getvalue()
 
 
 def test_the_length_of_a_phase_is_told_to_a_tenth_although_time_passes_before_it_is_read() -> None:

@@ -248,6 +248,14 @@ def test_a_fault_of_links_is_refused_where_there_is_no_link(
     assert "has no link to" in capsys.readouterr().err
 
 
+def test_a_missing_capability_is_named_by_its_word(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--system", "ignite3", "--provider", "process", "--schedule", "5:leave:n1:4")
+
+    assert execute(["plan", *given]) == 254
+
+    assert "fault 'leave' needs 'members', which is not available" in capsys.readouterr().err
+
+
 def test_a_plan_is_read_from_a_pipe_that_its_caller_opened() -> None:
     firedrill = Path(sys.executable).with_name("firedrill")
     done = subprocess.run(
