@@ -80,7 +80,7 @@ def compare(
     """
     from results.compare.comparison import compare as compared
     from results.compare.comparison_page import encoded, page_path, write_page
-    from results.compare.comparison_tables import MEANINGS, lines
+    from results.compare.comparison_tables import lines, meaning
     from results.compare.effect_thresholds import Rules, with_effects
     from results.compare.run_selection import side_of, two_nights
 
@@ -108,5 +108,5 @@ def compare(
         outcome = worst([outcome, Outcome.HARNESS_ERROR])
     if not as_json:
         word = click.style(found.outcome.value.upper(), fg=COLORS[found.outcome], bold=True)
-        click.echo(f"{word}: {MEANINGS[found.outcome]}: {inert(str(path), PATH_CHARS)}")
+        click.echo(f"{word}: {meaning(found)}: {inert(str(path), PATH_CHARS)}")
     return outcome.exit_code

@@ -24,6 +24,7 @@ from harness.protocols.roles import classes, parsed
 from harness.run.directory import DIAGRAM, Manifest, RunDirectory
 from harness.run.progress import Silent
 from harness.run.stop import Stop
+from harness.text import in_seconds, seconds
 from results.drawing.spacetime import CHOICES
 from results.store.store import RunStore
 
@@ -214,7 +215,7 @@ def clipped(
     span_s = max(at_ns for _, at_ns in manifest.phases) / NS_PER_S
     for start_s, end_s in windows:
         if start_s >= span_s:
-            expected = f"expected a window within the run, 0:{span_s:.3f}"
+            expected = f"expected a window within the run, 0:{in_seconds(span_s * NS_PER_S)}"
             raise PlanError("--window", f"{expected} (got {start_s:g}:{end_s:g})", "flags")
     return tuple((start_s, min(end_s, span_s)) for start_s, end_s in windows)
 
@@ -225,5 +226,8 @@ def _draw(run: RunDirectory, view: View) -> None:
     if left_out:
         say(f"{path.name}: {left_out} more messages and disk operations had no room in it")
     click.echo(f"trace: {run.root / TRACE}")
-    shown = ", ".join(f"{start_s:.3f} to {end_s:.3f} s" for start_s, end_s in stretches)
+    shown = ", ".join(
+        f"{in_seconds(start_s * NS_PER_S)} to {seconds(end_s * NS_PER_S)}"
+        for start_s, end_s in stretches
+    )
     click.echo(f"drawn: {shown}: {path}")

@@ -24,7 +24,6 @@ import pyarrow as pa
 from checkers.engine.arrays import Ints
 from checkers.engine.spans import FOREVER_NS, NONE, FirstInForce
 from checkers.explain.nearest_fault import KnownFaults
-from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
 from harness.protocols.fault_spans import FaultSpan
@@ -60,8 +59,7 @@ class ForcedReset:
         who, at_ns = self.reset["node"], self.reset["at_ns"]
         text = f"{self.reset['text']} by {who} at {seconds(at_ns)}"
         if self.start is not None:
-            after_s = (at_ns - self.start["at_ns"]) / NS_PER_S
-            text += f", {after_s:.1f} s after its start"
+            text += f", {seconds(at_ns - self.start['at_ns'])} after its start"
         if self.fault is not None:
             text += f" to heal fault {self.fault.fault} ({self.fault.kind})"
         return ResetCause(
@@ -88,8 +86,8 @@ class Cause:
         told = by_fault or Explanation(text=f"acknowledged at {seconds(ack_ns)}")
         text = told.text
         if under is not None:
-            after_s = (ack_ns - under.at_ns) / NS_PER_S
-            text += f"{'; acknowledged' if by_fault else ','} {after_s:.1f} s after {under.text}"
+            after = seconds(ack_ns - under.at_ns)
+            text += f"{'; acknowledged' if by_fault else ','} {after} after {under.text}"
         text += f"; then {taken.text}"
         return msgspec.structs.replace(told, text=text, reset=taken, under_reset=under)
 

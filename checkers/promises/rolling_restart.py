@@ -391,8 +391,9 @@ def _breaches(restart: Restart, measured: Mapping[str, Any], got: Served) -> Ite
             case "silence_s":
                 partition, from_s = measured["silent_partition"], measured["silent_from_s"]
                 text = (
-                    f"partition {partition} acknowledged nothing for {measured[key]:.3f} s from "
-                    f"{from_s:.3f} s on, though clients asked"
+                    f"partition {partition} acknowledged nothing for "
+                    f"{seconds(measured[key] * NS_PER_S)} from {seconds(from_s * NS_PER_S)} on, "
+                    "though clients asked"
                 )
                 figures["partition"] = partition
                 yield Breach(name=RESTART_SILENCE, text=text, figures=figures)

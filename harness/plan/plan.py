@@ -230,13 +230,15 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
         _LimitS | None,
         Meta(
             description="So long after each fault is healed 90 % of the rate before it is served "
-            "again, and each partition acknowledges."
+            "again, and from then on, and each partition acknowledges. It needs a calm behind a "
+            "fault of so long and what 200 transactions take, 1 to 5 s."
         ),
     ] = None
     indefinite_share: Annotated[
         Annotated[float, Meta(ge=0, lt=1)] | None,
         Meta(
-            description="Of all transactions at most this share has an outcome that is not known."
+            description="Of all transactions at most this share has an outcome that is not known; "
+            "those that gave way to another (conflicts) do not count."
         ),
     ] = None
     refused_within_s: Annotated[

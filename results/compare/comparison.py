@@ -32,7 +32,10 @@ BUILDS_MAX = 8
 SHOWN = 3  # names of cells in one sentence
 EFFECT_FELL = 0.1  # of a share of faults that took effect: less matters to no reader
 GONE_SHARE = 0.5  # of the base's faults of a kind, for none at all to be no chance
-TOO_FEW = "too few runs: no change of any figure, however large, could be told"
+TOO_FEW = (
+    "too few runs: no change of any figure, however large, could be told from chance "
+    "(ten seeds a cell tell more: run --repeat 10)"
+)
 UNKNOWN_SHARE = 0.02  # of runs that show nothing, as a campaign forgives them
 
 
@@ -160,6 +163,8 @@ def compare(
         faults=tuple(faults),
         hosts=tuple(hosts),
     )
+    if _too_few(hosts, figures, rules) and not rules.findings_suffice:
+        found = msgspec.structs.replace(found, notes=(*found.notes, _told_of_few(found)))
     reasons = _reasons(found, both, rules)
     outcome = worst([Outcome.VALID, *(outcome for outcome, _ in reasons)])
     ordered = sorted(reasons, key=lambda each: list(Outcome).index(each[0]))
@@ -203,6 +208,25 @@ def _reasons(found: Comparison, both: set[str], rules: Rules) -> list[tuple[Outc
         if each.new * each.of_base > each.base * each.of_new
     ]
     return reasons
+
+
+def _told_of_few(found: Comparison) -> str:
+    """What runs that are too few for a test of figures tell all the same."""
+    counts = {
+        "new": len(found.findings_new),
+        "gone": len(found.findings_gone),
+        "known": len(found.findings_known),
+    }
+    findings = ", ".join(f"{count or 'none'} {word}" for word, count in counts.items())
+    sides = (
+        (sum(each.new for each in found.faults), sum(each.of_new for each in found.faults)),
+        (sum(each.base for each in found.faults), sum(each.of_base for each in found.faults)),
+    )
+    (new, of_new), (base, of_base) = sides
+    return (
+        f"told all the same: findings ({findings}) and faults ({new} of {of_new} took effect, "
+        f"{base} of {of_base} in the base); figures stand as they were measured"
+    )
 
 
 def _too_few(hosts: Sequence[HostPair], figures: Sequence[FigureChange], rules: Rules) -> bool:
@@ -387,7 +411,7 @@ def _notes(
     if unmeasured:
         yield f"{unmeasured} runs have no figures: they count for findings alone"
     if _too_few(hosts, figures, rules) and rules.findings_suffice:
-        yield f"{TOO_FEW}: findings and faults alone were compared (ten seeds a cell tell more)"
+        yield f"{TOO_FEW}: findings and faults alone were compared"
     counted = [each for each in figures if not each.untested]
     weak = [each for each in counted if each.least * len(counted) > rules.level]
     if weak and not resolvable(figures, rules.level):

@@ -11,7 +11,7 @@ import msgspec
 from harness.history.files import disk_failure, is_regular, write_atomically
 from harness.text import inert_json
 from results.compare.comparison import Comparison
-from results.compare.comparison_tables import MEANINGS, tables
+from results.compare.comparison_tables import meaning, tables
 from results.compare.run_selection import Side
 from results.report.html import MARKS, rendered
 from results.store.store import RunStore, slug
@@ -41,7 +41,7 @@ def write_page(found: Comparison, new: Side, base: Side, path: Path) -> Path:
         new=new.text,
         base=base.text,
         mark=MARKS[found.outcome],
-        meaning=MEANINGS[found.outcome],
+        meaning=meaning(found),
         grids=tables(found, every=True),
         links=_links(found, (new, base), path),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from harness.exit_codes import Outcome
 from harness.text import duration
 from results.compare.comparison import (
+    TOO_FEW,
     Comparison,
     FaultChange,
     FindingChange,
@@ -23,8 +24,15 @@ MEANINGS = {
     Outcome.REGRESSION: "every promise that the base kept was kept, but it got worse",
     Outcome.VALID: "nothing is new and nothing is worse than the base",
 }
+_NOTHING_NEW = "no finding is new; whether a figure is worse, these runs can't tell"
 ROWS_MAX = 400  # of a table on the page; the JSON has all
 CELL_WIDTH = 60  # of a terminal's column; the page has all
+
+
+def meaning(found: Comparison) -> str:
+    """The outcome of ``found`` in a sentence."""
+    # All that is left open are figures: what was compared for certain is worth its words.
+    return _NOTHING_NEW if found.reasons == (TOO_FEW,) else MEANINGS[found.outcome]
 
 
 def tables(found: Comparison, *, every: bool) -> tuple[Grid, ...]:

@@ -6,7 +6,10 @@ import shlex
 
 import attrs
 
+from harness.errors import MalformedHistory, PlanError
 from harness.exit_codes import Outcome
+from harness.plan import planfile
+from harness.plan.plan import PromisePlan, promise_of
 from harness.run.directory import RunDirectory
 from results.store.run_entry import cell_key, entry_of
 from results.store.store import RunStore, is_run_id
@@ -59,7 +62,8 @@ def next_commands(
 
 def run_before(run: RunDirectory) -> RunDirectory | None:
     """Return the newest run of the same store that is older than ``run``, was judged, and can be
-    compared with it: both are of one cell. ``None`` where none of the last ``LOOKED_BACK`` is.
+    compared with it: both are of one cell, and were held against the same limits, since a limit
+    that one of them did not have would be news. ``None`` where none of the last ``LOOKED_BACK`` is.
     """
     if not is_run_id(run.root.name):
         return None
@@ -67,9 +71,17 @@ def run_before(run: RunDirectory) -> RunDirectory | None:
     older = [each for each in store.runs() if each.root.name < run.root.name][-LOOKED_BACK:]
     if not older:
         return None
-    cell = cell_key(entry_of(run, sized=False))
+    cell, limits = cell_key(entry_of(run, sized=False)), _limits(run)
     for each in reversed(older):
         entry = entry_of(each, sized=False)
-        if entry.outcome is not None and cell_key(entry) == cell:
+        if entry.outcome is not None and cell_key(entry) == cell and _limits(each) == limits:
             return each
     return None
+
+
+def _limits(run: RunDirectory) -> PromisePlan | None:
+    """The limits of a run's plan; ``None`` where no plan can be read."""
+    try:
+        return promise_of(planfile.read_table(run.plan))
+    except (MalformedHistory, PlanError):
+        return None

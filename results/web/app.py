@@ -238,13 +238,13 @@ class Pages:
             answer = await self.shelf.answer(key, current.mark, make)
         content: dict[str, Any] = dict.fromkeys(("found", "mark", "grids", "meaning"))
         if answer is not None and answer.value is not None:
-            from results.compare.comparison_tables import MEANINGS, tables
+            from results.compare.comparison_tables import meaning, tables
 
             found = cast("Comparison", answer.value)
             content = {
                 "found": found,
                 "mark": MARKS[found.outcome],
-                "meaning": MEANINGS[found.outcome],
+                "meaning": meaning(found),
                 "grids": tables(found, every=True),
             }
         return self._page(

@@ -50,8 +50,8 @@ def test_a_lost_write_names_the_reset_and_the_restart_that_led_to_it(tmp_path: P
     assert found.reset.node == "n1"
     assert found.reset.fault == 0
     assert found.text.endswith(
-        "; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.0 s after its start to heal "
-        "fault 0 (kill)"
+        "; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.015 s after its start to "
+        "heal fault 0 (kill)"
     )
     table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
     assert table.column("reset_ns").to_pylist() == [60 * MS]
@@ -194,9 +194,9 @@ def test_a_loss_names_the_reset_under_which_its_write_was_acknowledged_too(tmp_p
     found = lost_write(tmp_path / "run", first, began, FORMER, STARTED, RESET)
 
     assert found.text.endswith(
-        "; acknowledged 0.0 s after forced reset of partition 1 to n3 by n3 at 0.022 s, 0.0 s after"
-        " its start; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.0 s after its start"
-        " to heal fault 0 (kill)"
+        "; acknowledged 0.008 s after forced reset of partition 1 to n3 by n3 at 0.022 s, 0.003 s "
+        "after its start; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.015 s after "
+        "its start to heal fault 0 (kill)"
     )
     assert (found.under_reset.node, found.reset.node) == ("n3", "n1")
     assert found.under_reset.started_ns == 19 * MS
@@ -218,7 +218,7 @@ def test_without_a_fault_a_loss_is_still_explained_by_both_resets(tmp_path: Path
 
     found = analyze(run, executor="local").anomalies["lost-write"].examples[0].explained_by
 
-    assert found.text.startswith("acknowledged at 0.030 s, 0.0 s after forced reset")
+    assert found.text.startswith("acknowledged at 0.030 s, 0.008 s after forced reset")
 
 
 def test_a_numbered_reset_explains_as_well_and_once_though_every_survivor_tells_it(

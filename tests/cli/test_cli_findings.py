@@ -30,6 +30,7 @@ from harness.protocols.verdict import (
 )
 from harness.run.directory import RunDirectory
 from harness.text import inert_json
+from results.report.next_commands import run_before
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
@@ -129,6 +130,26 @@ def test_a_run_is_compared_with_the_newest_one_before_it_that_is_of_its_cell_and
     assert execute(shlex.split(line)[1:]) in (0, 2), "a command that was named is refused"
     first = told("sim-valid", tmp_path / "20261126-010000-drill-0004", capsys)
     assert not any("firedrill compare" in line for line in first), "there is no run before it"
+
+
+def test_a_run_before_that_had_other_limits_is_not_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit that it did not have would be a finding that is new."""
+    for name in (OLDEST, OLDER, NEWEST):
+        told("sim-valid", tmp_path / name, capsys)
+    for name in (OLDER, NEWEST):
+        plan = tmp_path / name / "plan.toml"
+        limit = 5 if name == NEWEST else 7
+        plan.write_text(f"{plan.read_text()}\n[promise]\nlongest_gap_s = {limit}.0\n")
+
+    before = [run_before(RunDirectory(tmp_path / name)) for name in (NEWEST, OLDER)]
+    plan.write_text(plan.read_text().replace("= 5.0", "= 7.0"))
+    again = run_before(RunDirectory(tmp_path / NEWEST))
+
+    assert before == [None, None]
+    assert again is not None
+    assert again.root.name == OLDER
 
 
 def test_of_a_series_only_a_run_that_failed_names_what_comes_next(

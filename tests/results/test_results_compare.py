@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
 from results.compare.comparison import Comparison, compare
+from results.compare.comparison_tables import meaning
 from results.compare.effect_thresholds import FIGURES, Rules, with_effects
 from results.compare.run_selection import two_nights
 from results.compare.significance import Group, holm, rank_sum, sign_flip
@@ -248,11 +249,30 @@ def test_runs_that_show_nothing_are_no_pass() -> None:
     assert compare(vain[:1] + side("a", SEEDS, {}), side("b", SEEDS, {})).outcome is Outcome.VALID
 
 
-def test_of_too_few_runs_nothing_is_told() -> None:
+def test_of_too_few_runs_no_figure_is_told() -> None:
     found = compare(side("a", range(3), {}), side("b", range(3), {}))
 
     assert found.outcome is Outcome.UNKNOWN
     assert found.reasons[0].startswith("too few runs")
+
+
+def test_two_single_runs_tell_findings_and_faults_and_leave_figures_open() -> None:
+    one, other = side("a", [1], {"ok_per_s": 0.5}), side("b", [1], {})
+    known = finding()
+
+    alike = compare(found_in(one, 1, known), found_in(other, 1, known))
+    worse = compare(found_in(one, 1, known), other)
+
+    (told,) = (note for note in alike.notes if note.startswith("told all the same"))
+    assert "findings (none new, none gone, 1 known) and faults (" in told
+    assert (alike.outcome, meaning(alike)) == (
+        Outcome.UNKNOWN,
+        "no finding is new; whether a figure is worse, these runs can't tell",
+    )
+    assert (worse.outcome, meaning(worse)) == (Outcome.VIOLATION, "a finding is new")
+    assert any("findings (1 new, none gone, none known)" in note for note in worse.notes)
+    enough = compare(side("a", SEEDS, {}), side("b", SEEDS, {}))
+    assert not any(note.startswith("told all the same") for note in enough.notes)
 
 
 def test_where_findings_suffice_too_few_runs_are_a_note() -> None:
