@@ -11,7 +11,7 @@ from checkers.engine.hadoop import is_remote
 from checkers.engine.spark_options import SparkOptions
 from cli.importing import is_history, opened
 from cli.judging import judge
-from cli.judging.limits import LimitsAsked
+from cli.judging.limits import LimitOptions
 from cli.run_pages import refresh_index
 from cli.session import (
     RunName,
@@ -86,7 +86,7 @@ def check(
     output: Path | None,
     no_report: bool,
     explain_cost: bool,
-    limits: LimitsAsked,
+    limits: LimitOptions,
     spark: SparkOptions | None,
 ) -> int:
     """Judge PATH and write its report: a run (a path, an identifier or its beginning, "latest", or

@@ -114,7 +114,7 @@ class _Drill:
 
     session: Session
     options: RunOptions
-    judged: judge.Judged | None = None
+    judged: judge.Judgement | None = None
     kept: bool = False
     begun: RunDirectory | None = None
     status: StatusFile | None = None
@@ -148,7 +148,7 @@ class _Drill:
 
     def judge(
         self, run: RunDirectory, interrupted: Callable[[], bool] = lambda: False
-    ) -> judge.Judged:
+    ) -> judge.Judgement:
         """Return the verdict, and draw the report if requested. Raises ``Interrupted`` at Ctrl-C,
         and soon after ``interrupted`` returns true.
         """

@@ -14,7 +14,7 @@ import attrs
 
 from checkers.engine.hadoop import is_remote
 from cli.archived import is_archive, run_of
-from cli.judging.analysis import Foreign
+from cli.judging.analysis import HistoryFile
 from cli.session import say
 from harness import plugins
 from harness.errors import HarnessError, UsageError
@@ -42,7 +42,7 @@ def opened(
     *,
     bank: BankRules | None = None,
     keep: bool,
-) -> Iterator[tuple[RunDirectory, Foreign | None]]:
+) -> Iterator[tuple[RunDirectory, HistoryFile | None]]:
     """Open the run directory that ``name`` means: a run of ``store``, or an empty one for a history
     that is to be imported from a file or, for ``-``, from stdin.
 
@@ -78,7 +78,7 @@ def opened(
     if workload is not None:
         # A mistyped name is refused before a long history is read.
         plugins.load("workloads", workload)
-    history = Foreign(path=str(path), workload=workload, bank=bank)
+    history = HistoryFile(path=str(path), workload=workload, bank=bank)
     if not keep:
         with scratch_directory("import") as scratch:
             yield RunDirectory(scratch.path / path.name), history

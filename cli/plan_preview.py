@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +25,7 @@ from harness.plan.plan import MAX_SEED, Plan, as_table, converted_options, load
 from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
+from harness.scratch import scratch_directory
 from harness.text import inert, inert_json
 from results.store.store import RunStore
 
@@ -106,13 +105,11 @@ def examined(plan: Plan, runs: Path) -> Examined:
 
 def _tried(ready: ResolvedPlan) -> tuple[FiredrillError, ...]:
     """What the machine lacks, by trying: in a directory that is gone afterwards."""
-    scratch = Path(tempfile.mkdtemp(prefix="firedrill-plan-"))
     try:
-        return _tried_in(ready, RunDirectory(scratch))
+        with scratch_directory("plan") as scratch:
+            return _tried_in(ready, RunDirectory(scratch.path))
     except FiredrillError as error:
         return (error,)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _tried_in(ready: ResolvedPlan, run: RunDirectory) -> tuple[FiredrillError, ...]:

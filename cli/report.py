@@ -6,7 +6,7 @@ import click
 
 from cli.archived import run_of
 from cli.judging import judge
-from cli.judging.limits import LimitsAsked
+from cli.judging.limits import LimitOptions
 from cli.session import RunName, Session, limits_options, runs_option
 from harness.text import inert
 from results.store.store import RunStore
@@ -17,7 +17,7 @@ from results.store.store import RunStore
 @runs_option
 @limits_options
 @click.pass_obj
-def report(session: Session, run: str, store: RunStore, limits: LimitsAsked) -> int:
+def report(session: Session, run: str, store: RunStore, limits: LimitOptions) -> int:
     """Write the report of RUN, or of its archive, again: from its verdict and its history."""
     session.run = directory = run_of(store, run)
     judge.draw(directory, limits)

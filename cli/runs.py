@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
 from harness.run.disk_budget import MIB, used_bytes
 from harness.text import inert, inert_json
-from results.store.archive import SUFFIX, archive, require_whole, restore
+from results.store.archive import SUFFIX, archive, left_out, require_whole, restore
 from results.store.index import Condition, Query, opened
 from results.store.retention import Rule, RunRecord, to_prune
 from results.store.run_tags import change_tags, read_tags
@@ -27,6 +28,7 @@ from results.store.store import RunStore
 
 FAILED = frozenset({Outcome.VIOLATION.value, Outcome.HARNESS_ERROR.value})
 COLUMNS = ("run", "outcome", "workload", "begun (UTC)", "nodes", "seed", "drive", "faults", "size")
+NAMED_MAX = 5  # of the files that no archive holds
 NUMBERS = ("nodes", "seed", "drive", "faults", "size")
 
 
@@ -105,11 +107,19 @@ def tag(store: RunStore, run: str, tags: tuple[str, ...], remove: tuple[str, ...
 @click.option("--remove", is_flag=True, help="Remove each run once it is archived.")
 @runs_option
 def archive_runs(store: RunStore, names: tuple[str, ...], directory: Path, remove: bool) -> int:
-    """Write each of RUNS as one file with the sums of all its parts."""
+    """Write each of RUNS as one file with the sums of all its parts.
+
+    Links and special files in a run are left out, and named; a run with any is not removed.
+    """
     found = [store.resolve(name) for name in names]
     for run in found:
         if held := held_by(run):
             raise UsageError(f"run {run.root.name} can't be archived: {held}")
+        if some := left_out(run):
+            told = f"{_named(some)}, which no archive holds"
+            if remove:
+                raise UsageError(f"run {run.root.name} can't be removed: it has {told}")
+            say(f"run {run.root.name}: left out: {told}")
     for run in found:
         target = archive(run, directory / f"{run.root.name}{SUFFIX}")
         if remove:
@@ -121,6 +131,13 @@ def archive_runs(store: RunStore, names: tuple[str, ...], directory: Path, remov
     if remove:
         refresh_index(store)
     return 0
+
+
+def _named(files: Sequence[str]) -> str:
+    """Name links and special files, of many the first."""
+    shown = ", ".join(inert(name) for name in files[:NAMED_MAX])
+    more = f" and {len(files) - NAMED_MAX} more" if len(files) > NAMED_MAX else ""
+    return f"links or special files: {shown}{more}"
 
 
 @runs.command(name="restore")

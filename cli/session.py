@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from checkers.engine.spark_options import LOCAL, SparkOptions
-from cli.judging.limits import LimitsAsked
+from cli.judging.limits import LimitOptions
 from cli.quantities import seconds
 from harness.errors import HarnessError, UsageError
 from harness.exit_codes import Outcome, worst
@@ -215,7 +215,7 @@ def limits_options(command: C) -> C:
         time_limit: float | None,
         **kwargs: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        limits = LimitsAsked(memory_mib=memory_mib, time_s=time_limit)
+        limits = LimitOptions(memory_mib=memory_mib, time_s=time_limit)
         return command(*args, limits=limits, **kwargs)
 
     return cast(C, limited)

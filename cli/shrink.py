@@ -48,8 +48,8 @@ TRIES = 3
     "--anomaly",
     "anomalies",
     multiple=True,
-    help="What it must still fail with; repeatable. Any that RUN failed with, but for the end of a "
-    "node or a standstill beside others.",
+    help="What it must still fail with; repeatable: any of these. Any that RUN failed with, "
+    "but for a node's end or a standstill beside others. One of them is in every step.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Simulated trials at once (as many as cores).")
 @click.option("--out", type=click.Path(path_type=Path), help=f"The plan file ({SHRUNK} in RUN).")
@@ -88,8 +88,10 @@ def shrink(
         store=store,
         path=path,
     )
-    for line in differences(found.plan, found.small, names):
+    for line in differences(found.plan, found.small, found.names):
         click.echo(line)
+    if gone := sorted(names - found.names):
+        click.echo(f"no longer with {', '.join(gone)}: --anomaly NAME keeps one of its own")
     click.echo(f"{found.trials} trials in {quantities.words(round(found.took_s))}; {found.counted}")
     click.echo(f"plan: {path}")
     return 0 if found.failed else Outcome.UNKNOWN.exit_code

@@ -36,15 +36,22 @@ def scratch_directory(purpose: str) -> Iterator[Scratch]:
     """Make a temporary directory named after ``purpose``; it is removed after the block. Raises
     ``HarnessError`` where none can be made.
     """
-    try:
-        made = _made(purpose)
-    except OSError as error:
-        raise HarnessError(f"no temporary directory can be made: {error.strerror}") from error
+    made = lasting_scratch(purpose)
     try:
         yield made
     finally:
         shutil.rmtree(made.path, ignore_errors=True)
         os.close(made.lock)
+
+
+def lasting_scratch(purpose: str) -> Scratch:
+    """Make a temporary directory that outlives any block: a supervisor removes it, or the sweep of
+    the next command once no process that has its lock lives. Raises ``HarnessError``.
+    """
+    try:
+        return _made(purpose)
+    except OSError as error:
+        raise HarnessError(f"no temporary directory can be made: {error.strerror}") from error
 
 
 def sweep() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import attrs
 
 from checkers.engine.java import without_foreign
 from harness.errors import HarnessError
+from harness.scratch import lasting_scratch
 from harness.supervisor import Supervised
 
 MEMORY = "2g"
@@ -186,7 +186,8 @@ def _replace_environment(values: Mapping[str, str]) -> None:
 
 
 def _start(java: Path, alone: bool) -> _Starting:
-    directory = Path(tempfile.mkdtemp(prefix="firedrill-jvm-"))
+    scratch = lasting_scratch("jvm")
+    directory = scratch.path
     with (directory / _ERRORS).open("wb") as errors:
         jvm = Supervised(
             _command(java, directory),
@@ -194,7 +195,10 @@ def _start(java: Path, alone: bool) -> _Starting:
             environment=_jvm_environment(directory, alone),
             cwd=directory,
             stderr=errors,
+            # Its supervisor removes the directory, and holds it until then.
+            pass_fds=(scratch.lock,),
         )
+    os.close(scratch.lock)
     return _Starting(jvm=jvm, directory=directory)
 
 

@@ -21,7 +21,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -49,6 +48,7 @@ from checkers.engine.stretches import Laid
 from checkers.engine.work import OfSplits, Work
 from harness.errors import HarnessError, InvariantError
 from harness.protocols.checker import Kernel, Setting
+from harness.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -83,11 +83,11 @@ def run_by_key(
     """
     options = options or SparkOptions()
     with (
-        tempfile.TemporaryDirectory(prefix="firedrill-spark-") as scratch,
-        source.on_disk(Path(scratch)) as on_disk,
-        session(options, Path(scratch)) as spark,
+        scratch_directory("spark") as scratch,
+        source.on_disk(scratch.path) as on_disk,
+        session(options, scratch.path) as spark,
     ):
-        laid = Laid(directory=Path(scratch))
+        laid = Laid(directory=scratch.path)
         if options.local:
             tasks = partial(_on_machine, spark)
             return on_all(kernels, source, setting, laid, tasks, on_disk.unread())
@@ -203,8 +203,8 @@ def _packed_there(work: Work, number: int) -> Iterator[Envelope]:
 
 def _apart(work: OfSplits, number: int) -> Iterator[Made]:
     """Do the work of a split's task, and tell apart what is laid down."""
-    with tempfile.TemporaryDirectory(prefix="firedrill-split-") as scratch:
-        laid = attrs.evolve(work.laid, directory=Path(scratch))
+    with scratch_directory("split") as scratch:
+        laid = attrs.evolve(work.laid, directory=scratch.path)
         own = attrs.evolve(work, source=_fetched(work.source), laid=laid)
         for envelope in _packed(own, number):
             yield envelope, None
@@ -228,10 +228,10 @@ def _judged(
     work: Work, number: int, pieces: Iterable[tuple[int, tuple[str, bytes]]]
 ) -> Iterator[Envelope]:
     """Do the work of a stretch's task, from the pieces that came to it."""
-    with tempfile.TemporaryDirectory(prefix="firedrill-stretch-") as scratch:
+    with scratch_directory("stretch") as scratch:
         for _, (name, content) in pieces:
-            Path(scratch, name).write_bytes(content)
-        laid = attrs.evolve(work.laid, directory=Path(scratch))
+            (scratch.path / name).write_bytes(content)
+        laid = attrs.evolve(work.laid, directory=scratch.path)
         own = attrs.evolve(work, source=_fetched(work.source), laid=laid)
         yield from _packed(own, number)
 

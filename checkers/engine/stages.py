@@ -5,12 +5,10 @@ executor in process.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -34,6 +32,7 @@ from harness.protocols.windows import (
     Window,
     Windows,
 )
+from harness.scratch import scratch_directory
 
 # Splits in memory at a time, and the least history that is worth the second one.
 THREADS = 2
@@ -269,8 +268,8 @@ def run_by_key(
     """Run the EARLY, KEY and STRETCH kernels over ``source``, a split or stretch in memory at a
     time.
     """
-    with tempfile.TemporaryDirectory(prefix="firedrill-analysis-") as scratch:
-        laid = Laid(directory=Path(scratch), stretch=stretch)
+    with scratch_directory("analysis") as scratch:
+        laid = Laid(directory=scratch.path, stretch=stretch)
         try:
             return on_all(kernels, source, setting, laid, _side_by_side)
         except OSError as error:

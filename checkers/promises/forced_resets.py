@@ -39,7 +39,7 @@ _ALL_OR_NOTHING = frozenset(
 
 
 @attrs.frozen(kw_only=True)
-class Told:
+class ResetRecord:
     """A forced reset of a partition as events told it: where it began, if it did, whether it takes
     up what an earlier one had cut off, and whether an operator has asked for it. No step of it was
     applied later than ``until_ns``. The generation goes on behind entry ``base_index``, where that
@@ -59,7 +59,7 @@ class Taken:
     """The step that a reset took, and the name of its transition."""
 
     name: str
-    told: Told
+    told: ResetRecord
     step: Step
 
 
@@ -67,13 +67,13 @@ Resets = Mapping[tuple[int, int], Taken]  # by partition and revision
 OF_RESETS = (EventKind.REBALANCE_STAGE, EventKind.RESTORED, EventKind.RESET_ASKED)
 
 
-def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, list[Told]]:
+def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, list[ResetRecord]]:
     """Return the resets of each partition, by generation. One that was asked for may never have
     begun: then the node that it was given to is not known.
     """
-    found: dict[int, dict[int, Told]] = defaultdict(dict)
+    found: dict[int, dict[int, ResetRecord]] = defaultdict(dict)
     for reset in resets:
-        found[reset.partition][reset.generation] = Told(
+        found[reset.partition][reset.generation] = ResetRecord(
             generation=reset.generation,
             node=reset.node,
             restores=reset.restores,
@@ -88,7 +88,7 @@ def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, lis
             latest_ns = row["at_ns"] + row["uncertainty_ns"]
             found[row["partition"]].setdefault(
                 row["generation"],
-                Told(
+                ResetRecord(
                     generation=row["generation"],
                     node=None,
                     restores=row["kind"] == EventKind.RESTORED,
@@ -100,7 +100,7 @@ def told_resets(resets: Sequence[Reset], events: Iterable[Row]) -> dict[int, lis
 
 
 def steps_of_resets(
-    steps: Mapping[int, list[Step]], variant: str, told: Mapping[int, list[Told]]
+    steps: Mapping[int, list[Step]], variant: str, told: Mapping[int, list[ResetRecord]]
 ) -> dict[tuple[int, int], Taken]:
     """Return the steps that told resets took, by partition and revision; each reset takes one, and
     they follow one another as their generations do.

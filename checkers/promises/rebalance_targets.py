@@ -41,7 +41,7 @@ def _weight(text: str) -> bytes:
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class RequestedAssignment:
     """What an event asks for: ``replicas`` of ``nodes`` for partition ``number`` of a table, chosen
     by ``function``.
     """
@@ -100,7 +100,7 @@ class Targets:
             if row["kind"] == TopologyKind.LOGICAL:
                 self._members.append((row["revision"], frozenset(row["nodes"] or ())))
 
-    def asked(self, table: str, number: int, zone: str, event: int) -> Asked | None:
+    def asked(self, table: str, number: int, zone: str, event: int) -> RequestedAssignment | None:
         """What the event of revision ``event`` asks for partition ``number`` of ``table``, if that
         lies in ``zone``; ``None`` where that was not told.
         """
@@ -109,7 +109,7 @@ class Targets:
         nodes = _newest(self._nodes[zone], event)
         if affinity is None or replicas is None or nodes is None:
             return None
-        return Asked(
+        return RequestedAssignment(
             function=affinity.function,
             number=number,
             nodes=nodes - frozenset(affinity.barred),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from checkers.engine.spark_options import SparkOptions
-from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
+from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, LimitOptions, Limits, limits_of
 from cli.quantities import words
 from harness.errors import (
     AnalysisLost,
@@ -53,7 +53,7 @@ FAMILIES: dict[str, type[FiredrillError]] = {
 }
 
 
-class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryFile(msgspec.Struct, frozen=True, kw_only=True):
     """A history file of another tool, to be imported before it is judged: see ``import_run``."""
 
     path: str
@@ -61,7 +61,7 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     bank: BankRules | None = None
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The judge's options. ``executor`` and ``search_limit`` ``None`` take the plan's, ``model``
     ``None`` the one that the run's system declares. ``explain_cost``: tell what each stage took.
     """
@@ -92,8 +92,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     reply: int
     memory_bytes: int
-    history: Foreign | None = None
-    judge: Asked | None
+    history: HistoryFile | None = None
+    judge: JudgeOptions | None
     report: bool
     kept: bool = True
     crashed: dict[str, str] = {}
@@ -121,7 +121,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str = ""
 
 
-class Found(msgspec.Struct, kw_only=True):
+class AnalysisResult(msgspec.Struct, kw_only=True):
     """The results of a child. ``death`` says how it ended before it was done, ``at`` in which
     kernel or checker.
     """
@@ -140,14 +140,14 @@ class Found(msgspec.Struct, kw_only=True):
 def analyzed(
     run: RunDirectory,
     say: Callable[[str], None],
-    judge: Asked | None,
+    judge: JudgeOptions | None,
     *,
     report: bool = True,
-    history: Foreign | None = None,
+    history: HistoryFile | None = None,
     kept: bool = True,
-    asked: LimitsAsked | None = None,
+    asked: LimitOptions | None = None,
     interrupted: Callable[[], bool] = lambda: False,
-) -> Found:
+) -> AnalysisResult:
     """Have a child import ``history`` into ``run``, if it is given, judge it, if ``judge`` says
     how, and draw its report. No command is told for a run that is not ``kept``.
 
@@ -232,7 +232,7 @@ def _once(
     ends_s: float,
     say: Callable[[str], None],
     interrupted: Callable[[], bool] = lambda: False,
-) -> Found:
+) -> AnalysisResult:
     """Run one child, from its start to its end."""
     with scratch_directory("judge") as scratch:
         return _once_in(scratch, request, limits, ends_s, say, interrupted)
@@ -245,7 +245,7 @@ def _once_in(
     ends_s: float,
     say: Callable[[str], None],
     interrupted: Callable[[], bool],
-) -> Found:
+) -> AnalysisResult:
     reader, writer = os.pipe()
     try:
         asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
@@ -263,7 +263,7 @@ def _once_in(
     finally:
         # The pipe ends with its last writer, which must be the child's.
         os.close(writer)
-    found = Found()
+    found = AnalysisResult()
     alive = None if request.export else _Alive(found, say, judges=request.judge is not None)
 
     def idle() -> None:
@@ -291,7 +291,7 @@ def _once_in(
 class _Alive:
     """Says from time to time that an analysis goes on, and how far it is."""
 
-    def __init__(self, found: Found, say: Callable[[str], None], *, judges: bool) -> None:
+    def __init__(self, found: AnalysisResult, say: Callable[[str], None], *, judges: bool) -> None:
         self._found, self._say, self._judges = found, say, judges
         self._begun_s = self._told_s = time.monotonic()
 
@@ -338,7 +338,7 @@ def _lines(reader: int, ends_s: float, idle: Callable[[], None]) -> Iterator[byt
             raise HarnessError(f"an analysis said more than {REPLY_MAX_BYTES} bytes at once")
 
 
-def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
+def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> None:
     if reply.note:
         say(reply.note)
     if reply.at:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cli.judging.analysis import FAMILIES, Foreign, Reply, Request
+from cli.judging.analysis import FAMILIES, HistoryFile, Reply, Request
 from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
@@ -102,7 +102,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         steps.measure_here(run, note)
 
 
-def _import(history: Foreign, run: RunDirectory) -> str:
+def _import(history: HistoryFile, run: RunDirectory) -> str:
     """Make ``run`` of the history; returns the sentence that says so."""
     from harness.importers.exported import import_exported, is_exported
     from harness.importers.jepsen.imported_history import import_run

@@ -13,8 +13,8 @@ import attrs
 import click
 
 from checkers.engine.spark_options import SparkOptions
-from cli.judging.analysis import Asked, Foreign, analyzed
-from cli.judging.limits import LimitsAsked
+from cli.judging.analysis import HistoryFile, JudgeOptions, analyzed
+from cli.judging.limits import LimitOptions
 from cli.run_state import holding
 from cli.session import say
 from harness.errors import (
@@ -40,7 +40,7 @@ COLORS = {
 
 
 @attrs.frozen(kw_only=True)
-class Judged:
+class Judgement:
     """A verdict; the lines that a terminal shows of it, and those that name the next commands;
     whether a report of it was drawn; and the outcome of one that failed.
     """
@@ -64,13 +64,13 @@ def judge(
     search_limit: int | None = None,
     *,
     report: bool = True,
-    history: Foreign | None = None,
+    history: HistoryFile | None = None,
     kept: bool = True,
-    limits: LimitsAsked | None = None,
+    limits: LimitOptions | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     spark: SparkOptions | None = None,
     explain_cost: bool = False,
-) -> Judged:
+) -> Judgement:
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
     requested, draw its report.
 
@@ -78,7 +78,7 @@ def judge(
     which is stored only where no verdict is. Raises ``Interrupted`` soon after ``interrupted``
     returns true.
     """
-    asked = Asked(
+    asked = JudgeOptions(
         executor=executor,
         model=model,
         search_limit=search_limit,
@@ -106,11 +106,11 @@ def judge(
             say(f"the verdict that is stored stays: {inert(str(run.verdict), PATH_CHARS)}")
         else:
             _keep(run, verdict)
-        return Judged(verdict=verdict, findings=(f"because: {inert(reason)}",))
+        return Judgement(verdict=verdict, findings=(f"because: {inert(reason)}",))
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
     failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
-    return Judged(
+    return Judgement(
         verdict=verdict,
         findings=found.findings,
         following=found.following,
@@ -142,7 +142,7 @@ def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
     return Verdict(outcome=Outcome.UNKNOWN, model=asked, reasons=(reason,))
 
 
-def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
+def draw(run: RunDirectory, limits: LimitOptions | None = None) -> None:
     """Have a process of its own write the report of ``run``. Raises ``FiredrillError``."""
     found = analyzed(run, say, None, asked=limits)
     if not found.drawn:
@@ -150,7 +150,11 @@ def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
 
 
 def announce(
-    run: RunDirectory, judged: Judged, path: Path | str | None = None, *, one_of_many: bool = False
+    run: RunDirectory,
+    judged: Judgement,
+    path: Path | str | None = None,
+    *,
+    one_of_many: bool = False,
 ) -> None:
     """Print the findings and the next commands on stdout, of ``one_of_many`` those alone of a run
     that failed; the last line is outcome, meaning and path: ``path`` where it is given, for a

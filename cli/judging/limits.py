@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
 
 
-class LimitsAsked(msgspec.Struct, frozen=True, kw_only=True):
+class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that the user asked for; ``None`` for those of ``limits_of``. No plan sets them:
     it may be a stranger's.
     """
@@ -49,13 +49,13 @@ class LimitsAsked(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float | None = None
 
 
-def limits_of(root: Path, asked: LimitsAsked | None = None) -> Limits:
+def limits_of(root: Path, asked: LimitOptions | None = None) -> Limits:
     """Return the limits of a run directory or a history file: what was asked for, else the values
     of the environment, else the need of an honest one of its size within the machine's means.
 
     Raises ``UsageError``.
     """
-    asked = asked or LimitsAsked()
+    asked = asked or LimitOptions()
     # Not the size alone: a hole of terabytes costs its sender nothing, and would lift the limits.
     size = sum(min(entry.st_size, entry.st_blocks * BLOCK_BYTES) for entry in _files(root))
     wanted = MEMORY_BASE_BYTES + MEMORY_PER_BYTE * size

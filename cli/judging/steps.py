@@ -7,20 +7,19 @@ stranger's.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
-from cli.judging.analysis import Asked
+from cli.judging.analysis import JudgeOptions
 from cli.session import say
 from harness.errors import FiredrillError, NotStored, PlanError, UsageError
 from harness.history.files import READ_ONLY, copy_files, is_regular
 from harness.history.manifest import RUNNING, read_manifest
 from harness.protocols.verdict import Verdict, write_verdict
 from harness.run.directory import RunDirectory
+from harness.scratch import lasting_scratch
 
 DEFAULT_EXECUTOR = "auto"
 BY_INDEX = "ordered by index alone, and nothing is said of durations"
@@ -30,14 +29,14 @@ SMALL_TRANSACTIONS = 50_000
 
 def judge_here(
     run: RunDirectory,
-    asked: Asked,
+    asked: JudgeOptions,
     say: Callable[[str], None] = say,
     crashed: Mapping[str, str] = MappingProxyType({}),
 ) -> Verdict:
     """Analyze ``run`` in this process and write its verdict, last and in one step.
 
-    A run whose controller died is ``recovered`` first. See ``Asked`` for the defaults. Raises
-    ``MalformedHistory`` for a directory without a history.
+    A run whose controller died is ``recovered`` first. See ``JudgeOptions`` for the defaults.
+    Raises ``MalformedHistory`` for a directory without a history.
     """
     from checkers.engine.analyze import analyze
 
@@ -86,7 +85,7 @@ def recovered(run: RunDirectory, say: Callable[[str], None] = say) -> RunDirecto
         if not (isinstance(cause, OSError) and cause.errno in READ_ONLY):
             raise
     say(f"{run.root.name} can only be read: it is recovered in a copy, which is not kept")
-    root = Path(tempfile.mkdtemp(prefix="firedrill-")) / run.root.name
+    root = lasting_scratch("copy").path / run.root.name
     copy_files(run.root, root)
     copy = RunDirectory(root, run.output or run.root)
     recover(copy, partition_of=_partition_of(copy))

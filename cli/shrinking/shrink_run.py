@@ -13,7 +13,7 @@ import attrs
 from cli.environment import SIMULATED
 from cli.session import say
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
-from cli.shrinking.shrink_trials import OutOfTime, Trials
+from cli.shrinking.shrink_trials import Failing, OutOfTime, Trials
 from cli.signals import unwinding
 from harness.campaigns.cell import CRASHES
 from harness.campaigns.rates import METHOD, between
@@ -36,12 +36,14 @@ NOT_REPEATED = "It was not repeated, so that nothing is known of how often it fa
 
 @attrs.frozen(kw_only=True)
 class Shrunk:
-    """The result of shrinking ``plan``: ``small``, which failed in ``failed`` of ``times``
-    repetitions, after so many ``trials`` in ``took_s``; ``counted`` says the former in words.
+    """The result of shrinking ``plan``: ``small``, which failed with ``names`` in ``failed``
+    of ``times`` repetitions, after so many ``trials`` in ``took_s``; ``counted`` says the former in
+    words.
     """
 
     plan: Plan
     small: Plan
+    names: frozenset[str]
     failed: int
     times: int
     trials: int
@@ -65,9 +67,9 @@ def shrink_run(
     store: RunStore | None = None,
     path: Path | None = None,
 ) -> Shrunk:
-    """Shrink the plan of ``run`` to the smallest that still fails with one of ``names``, write it
-    to ``path`` (in the run by default), and repeat it ``times``. Trials on real nodes stay in
-    ``store``. Raises ``FiredrillError``; ``Interrupted`` for a signal.
+    """Shrink the plan of ``run`` to the smallest that still fails with one of ``names``, the same
+    in every step, write it to ``path`` (in the run by default), and repeat it ``times``. Trials on
+    real nodes stay in ``store``. Raises ``FiredrillError``; ``Interrupted`` for a signal.
     """
     plan = load(run.plan)
     simulated = plan.cluster.provider == SIMULATED
@@ -87,9 +89,15 @@ def shrink_run(
         took_s, runs = time.monotonic() - began_s, len(trials.ledger.known)
         best.write(NOT_REPEATED)
         times = times or (1 if simulated else REAL_REPETITIONS)
-        failed = trials.times(best.small, times)
+        failed = attrs.evolve(trials, names=best.names).times(best.small, times)
     found = Shrunk(
-        plan=plan, small=best.small, failed=failed, times=times, trials=runs, took_s=took_s
+        plan=plan,
+        small=best.small,
+        names=best.names,
+        failed=failed,
+        times=times,
+        trials=runs,
+        took_s=took_s,
     )
     best.write(found.counted)
     return found
@@ -113,9 +121,12 @@ class Best:
     def __attrs_post_init__(self) -> None:
         self.small = self.plan
 
-    def found(self, small: Plan) -> None:
-        """Take ``small`` for the smallest, and keep it. Raises ``HarnessError``."""
-        self.small = small
+    def found(self, failing: Failing) -> None:
+        """Take its plan for the smallest, and keep it. What it did not fail with is no longer
+        looked for: the last plan fails with a name that every one before it did. Raises
+        ``HarnessError``.
+        """
+        self.small, self.names = failing.plan, failing.names
         self.write(NOT_REPEATED)
 
     def write(self, counted: str) -> None:
@@ -170,25 +181,26 @@ def shrink_into(best: Best, trials: Trials) -> None:
     raises, and ``KeyboardInterrupt``.
     """
 
+    def first(candidates: list[Plan], tries: int | None = None) -> Failing | None:
+        found = attrs.evolve(trials, names=best.names).first(candidates, tries=tries)
+        if found is not None:
+            best.found(found)
+        return found
+
     def of_faults(candidates: list[tuple[PlannedFault, ...]]) -> int | None:
-        found = trials.first([with_schedule(best.small, faults) for faults in candidates])
+        found = first([with_schedule(best.small, faults) for faults in candidates])
         if found is None:
             return None
-        best.found(found[1])
         say(f"still fails with {counted_faults(best.small)}")
-        return found[0]
+        return found.place
 
     def of_plans(candidates: list[Plan]) -> Plan | None:
-        found = trials.first(candidates)
-        if found is None:
-            return None
-        best.found(found[1])
-        return best.small
+        found = first(candidates)
+        return None if found is None else found.plan
 
     try:
         # Under its own seed alone: only with that does a shorter run begin as this one did.
-        if found := trials.first(beginnings(best.plan), tries=1):
-            best.found(found[1])
+        if first(beginnings(best.plan), tries=1):
             length_s = best.small.drive.duration_s
             say(f"still fails in {length_s:g} s with {counted_faults(best.small)}")
         fewest(best.small.nemesis.schedule, of_faults)

@@ -31,6 +31,17 @@ class OutOfTime(Exception):
 
 
 @attrs.frozen(kw_only=True)
+class Failing:
+    """A plan that failed, with the seed that did it; its ``place`` among the candidates; and the
+    ``names`` of those that are looked for that it failed with.
+    """
+
+    place: int
+    plan: Plan
+    names: frozenset[str]
+
+
+@attrs.frozen(kw_only=True)
 class Trials:
     """A run fails if it has an anomaly of ``names``. ``ends_s`` is on the machine's monotonic
     clock.
@@ -48,19 +59,13 @@ class Trials:
     jobs: int | None = None
     ledger: Ledger = attrs.field(factory=Ledger)
 
-    def first(
-        self, candidates: Sequence[Plan], *, tries: int | None = None
-    ) -> tuple[int, Plan] | None:
-        """Return the place of the first candidate that fails, and the plan with the seed that did
-        it.
-
-        Raises ``OutOfTime``.
-        """
+    def first(self, candidates: Sequence[Plan], *, tries: int | None = None) -> Failing | None:
+        """Return the first candidate that fails. Raises ``OutOfTime``."""
         for turn in range((tries or self.tries) if candidates else 0):
             plans = [reseeded(plan, turn) for plan in candidates]
-            place = self._first_failing(plans)
-            if place is not None:
-                return place, plans[place]
+            found = self._first_failing(plans)
+            if found is not None:
+                return found
         return None
 
     def times(self, plan: Plan, times: int) -> int:
@@ -70,13 +75,14 @@ class Trials:
         fresh = attrs.evolve(self, ends_s=float("inf"), ledger=Ledger())
         return sum(fresh._fails(result) for result in fresh._run_cells(cells))
 
-    def _first_failing(self, plans: Sequence[Plan]) -> int | None:
+    def _first_failing(self, plans: Sequence[Plan]) -> Failing | None:
         if time.monotonic() >= self.ends_s:
             raise OutOfTime
         with closing(self._run_cells(self._cells(plans))) as results:
             for place, result in enumerate(results, start=1):
                 if self._fails(result):
-                    return place - 1
+                    names = self.names.intersection(result.anomalies)
+                    return Failing(place=place - 1, plan=plans[place - 1], names=names)
                 # After the last candidate there is nothing left to cut short.
                 if place < len(plans) and time.monotonic() >= self.ends_s:
                     raise OutOfTime

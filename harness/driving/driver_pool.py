@@ -27,7 +27,7 @@ from harness.driving import protocol
 from harness.driving.driver import Driver
 from harness.driving.final_reads import final_reads
 from harness.driving.protocol import Order, Word
-from harness.errors import HarnessBug, HarnessError
+from harness.errors import HarnessBug, HarnessError, InvariantError
 from harness.generators import paced
 from harness.history.records import OpType
 from harness.plan.plan import Plan
@@ -163,9 +163,8 @@ class DriverProcess:
                     return True
 
     async def _hear(self) -> Word:
-        assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
         try:
-            text = await self.process.stdout.readline()
+            text = await self._output().readline()
             # A line without its end is that of a process that died while it wrote.
             if text.endswith(b"\n"):
                 return protocol.WORDS.decode(text)
@@ -206,8 +205,12 @@ class DriverProcess:
                 await self.process.wait()
 
     async def _read_on(self) -> bytes:
-        assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
-        return await self.process.stdout.read(_BLOCK_BYTES)
+        return await self._output().read(_BLOCK_BYTES)
+
+    def _output(self) -> asyncio.StreamReader:
+        if self.process.stdout is None:
+            raise InvariantError("a driver process without the pipe that it was started with")
+        return self.process.stdout
 
     def __str__(self) -> str:
         return f"driver process {self.number} (pid {self.process.pid})"

@@ -90,17 +90,17 @@ class _Sums(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def archive(run: RunDirectory, target: Path) -> Path:
-    """Write ``run`` into the new file ``target``, without what it holds of other machines; the
-    run stays. Raises ``UsageError`` where the file exists, ``MalformedHistory`` for a directory
-    with links, ``HarnessError`` where the disk refuses or the run changes meanwhile.
+    """Write ``run`` into the new file ``target``, without what it holds of other machines, and
+    without what is ``left_out``; the run stays. Raises ``UsageError`` where the file exists,
+    ``MalformedHistory`` for a directory with links, ``HarnessError`` where the disk refuses or the run changes meanwhile.
     """
     require_plain(run)
     if not is_run_id(run.root.name):
         raise UsageError(f"run {run.root}: its name is no identifier of a run")
     if target.exists() or target.is_symlink():
         raise UsageError(f"archive {target}: it exists")
-    files = {str(path.relative_to(run.root)): path for path in _files(run.root)}
     try:
+        files = {str(path.relative_to(run.root)): path for path in _files(run.root)}
         with _held(run):
             sums = _Sums(run=run.root.name, files={name: _sum(files[name]) for name in files})
             unfinished = begin(target)
@@ -188,18 +188,39 @@ def restore(source: Path, store: RunStore) -> RunDirectory:
         raise disk_failure("write", store.root, error, "the run is not restored") from error
 
 
+def left_out(run: RunDirectory) -> tuple[str, ...]:
+    """Return the names of the links and special files of ``run``, in their order, which no archive
+    holds. Raises ``HarnessError`` where a directory can't be read.
+    """
+    try:
+        return tuple(
+            str(path.relative_to(run.root)) for path, regular in _below(run.root) if not regular
+        )
+    except OSError as error:
+        raise disk_failure("read", run.root, error, "the run is not archived") from error
+
+
 def _files(root: Path) -> Iterator[Path]:
     """The regular files below ``root`` in the order of their names; links and special files stay
     behind: no reader of a run opens them.
     """
-    for directory, names, files in os.walk(root):
+    return (path for path, regular in _below(root) if regular)
+
+
+def _below(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield everything below ``root`` but directories, and whether it is a regular file."""
+    for directory, names, files in os.walk(root, onerror=_refuse):
         if Path(directory) == root:
             names[:] = [name for name in names if name not in _LEFT_OUT]
         names.sort()
-        for name in sorted(files):
-            path = Path(directory) / name
-            if path.is_file() and not path.is_symlink():
-                yield path
+        # Of a directory's names those that are links to directories stand among the directories.
+        links = [name for name in names if Path(directory, name).is_symlink()]
+        for path in (Path(directory, name) for name in sorted([*files, *links])):
+            yield path, path.is_file() and not path.is_symlink()
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def _sum(path: Path) -> ArchivedFile:

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 import pandas as pd
 
+from harness.errors import InvariantError
 from harness.exit_codes import Outcome
 from results.compare.comparable_cells import SIMULATED, host_of_side, hosts_differ, labels
 from results.compare.effect_thresholds import FIGURES, Figure, Scale
@@ -135,7 +136,8 @@ def trend(
 
 
 def _day(entry: RunEntry) -> date:
-    assert entry.begun is not None  # noqa: S101 (runs without are left out)
+    if entry.begun is None:
+        raise InvariantError(f"run {entry.run}: a run of no day in a trend")
     return entry.begun.date()
 
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from cli import verdict_lines
-from cli.judging.analysis import Asked, Request
-from cli.judging.judge import Judged, announce
+from cli.judging.analysis import JudgeOptions, Request
+from cli.judging.judge import Judgement, announce
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest
@@ -159,7 +159,7 @@ def test_of_a_series_only_a_run_that_failed_names_what_comes_next(
     following = ("next: firedrill replay x",)
     for outcome, shown in ((Outcome.VALID, False), (Outcome.VIOLATION, True)):
         verdict = Verdict(outcome=outcome, model="serializable")
-        announce(run, Judged(verdict=verdict, following=following), one_of_many=True)
+        announce(run, Judgement(verdict=verdict, following=following), one_of_many=True)
         assert ("next: firedrill replay x" in capsys.readouterr().out) is shown
 
 
@@ -253,7 +253,7 @@ def test_an_analysis_whose_command_is_gone_ends_without_a_word(tmp_path: Path) -
     reader, writer = os.pipe()
     os.close(reader)
     request = Request(
-        root=str(run), reply=writer, memory_bytes=1 << 30, judge=Asked(), report=False
+        root=str(run), reply=writer, memory_bytes=1 << 30, judge=JudgeOptions(), report=False
     )
 
     done = subprocess.run(

@@ -13,7 +13,7 @@ from run_stores import made
 
 from cli import run_state
 from cli.judging import judge
-from cli.judging.analysis import Found
+from cli.judging.analysis import AnalysisResult
 from cli.main import execute
 from cli.run_state import JUDGED, LEFT, ON, driven, held_by, holding
 from clusters.providers.process.cleanup import cleanup
@@ -51,7 +51,7 @@ def test_a_run_that_is_judged_is_neither_removed_nor_archived(
     run.history.mkdir()
     seen: list[str] = []
 
-    def analyzed(*_: object, **__: object) -> Found:
+    def analyzed(*_: object, **__: object) -> AnalysisResult:
         seen.append(held_by(run))
         of = ["--runs-dir", str(run.root.parent)]
         assert execute(["runs", "archive", run.root.name, "--to", str(tmp_path), *of]) == 254

@@ -75,6 +75,29 @@ def test_the_command_archives_removes_and_restores(
     assert execute(["runs", "restore", *of, str(tmp_path / "none.gz")]) == 254
 
 
+def test_what_no_archive_holds_is_named_and_keeps_its_run_from_being_removed(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = run.root / "nodes" / "n1" / "data"
+    node.mkdir(parents=True)
+    (node / "current").symlink_to("elsewhere")
+    (node / "store").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(node / "wakeup")
+    command = ["runs", "archive", "--runs-dir", str(run.root.parent), NAME, "--to", str(tmp_path)]
+
+    assert execute([*command, "--remove"]) == 254
+    refused = capsys.readouterr().err
+    assert execute(command) == 0
+    said = capsys.readouterr().err
+
+    names = "nodes/n1/data/current, nodes/n1/data/store, nodes/n1/data/wakeup"
+    assert f"can't be removed: it has links or special files: {names}, which" in refused
+    assert f"left out: links or special files: {names}, which no archive holds" in said
+    assert (node / "current").is_symlink()
+    restored = restore(tmp_path / f"{NAME}{SUFFIX}", RunStore(tmp_path / "other")).root
+    assert not list((restored / "nodes").rglob("current"))
+
+
 def packed(path: Path, members: list[tuple[str, bytes | tarfile.TarInfo]]) -> Path:
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members:

@@ -15,7 +15,7 @@ from cli.cells import simulation_pool
 from cli.main import execute
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.shrink_run import confidence, differences, failures, head
-from cli.shrinking.shrink_trials import OutOfTime, Trials, reseeded
+from cli.shrinking.shrink_trials import Failing, OutOfTime, Trials, reseeded
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
@@ -175,6 +175,34 @@ def trials(tmp_path: Path, **more: object) -> Trials:
     return Trials(**({"ends_s": float("inf")} | given | more))  # type: ignore[arg-type]
 
 
+def failing(place: int, plan: Plan) -> Failing:
+    return Failing(place=place, plan=plan, names=frozenset({"lost-write"}))
+
+
+def test_the_last_plan_fails_with_a_name_that_every_one_before_it_failed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = '"G1a": {"count": 1}, "lost-write": {"count": 1}, "G0":'
+    judged(tmp_path, FAILED.replace('"G0":', others))
+    larger = REAL | {"cluster.nodes": 5, "drive.concurrency": 16, "drive.duration_s": 20.0}
+    (tmp_path / "plan.toml").write_bytes(dumps(load(None, larger)).encode())
+    shown = iter([("G0", "lost-write"), ("G1a",), ("G1a", "lost-write"), ("G0", "G1a")])
+    tried: list[tuple[str, ...]] = []
+
+    def another_each_time(cell: Cell, _run_started: RunStarted, **_: object) -> CellResult:
+        tried.append(next(shown, ("lost-write",)))
+        return result_of(cell, Outcome.VIOLATION, anomalies=dict.fromkeys(tried[-1], 1))
+
+    monkeypatch.setattr("cli.shrinking.shrink_trials.run_on_nodes", another_each_time)
+
+    assert shrink(tmp_path) == 0
+    said = capsys.readouterr().out
+    assert "still fails with lost-write:" in said
+    assert "no longer with G0, G1a: --anomaly NAME keeps one of its own" in said
+    assert "still fails with lost-write:" in (tmp_path / "shrunk.toml").read_text()
+    assert len(tried) > 5, tried
+
+
 def test_the_first_in_place_counts_and_not_the_first_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,9 +225,9 @@ def test_the_first_in_place_counts_and_not_the_first_to_end(
     asked = trials(tmp_path, jobs=2)
 
     assert asked.first([]) is None
-    assert asked.first(wanted) == (1, wanted[1])
+    assert asked.first(wanted) == failing(1, wanted[1])
     # The last one was broken off; the others are known, and not run again.
-    assert asked.first(wanted[2:5]) == (1, wanted[3])
+    assert asked.first(wanted[2:5]) == failing(1, wanted[3])
     assert sorted(begun.read_text().split()) == ["0", "1", "2", "3", "4", "5"]
     assert asked.times(wanted[3], 2) == 2  # what is known does not count
     assert begun.read_text().split()[6:] == ["3", "3"]
@@ -235,7 +263,7 @@ def test_on_real_nodes_every_trial_is_a_run_one_after_the_other_up_to_the_first_
     monkeypatch.setattr("cli.shrinking.shrink_trials.run_on_nodes", failing_late)
     asked = trials(tmp_path, tries=3)
 
-    assert asked.first(real) == (1, real[1])
+    assert asked.first(real) == failing(1, real[1])
     assert made == [1, 2, 3, 1, 2]
     assert len(asked.ledger.known) == 5
     assert capsys.readouterr().err.count("a trial came to nothing: the disk is gone") == 2

@@ -12,7 +12,7 @@ import pytest
 from stranger_kit import NAME, copied, sound_run
 
 from checkers.engine.analyze import analyze
-from cli.judging.analysis import Asked
+from cli.judging.analysis import JudgeOptions
 from cli.judging.steps import judge_here
 from harness.errors import MalformedHistory
 from harness.history import record_frames
@@ -41,7 +41,9 @@ def planted(original: RunDirectory, to: Path, name: str, content: bytes) -> RunD
 
 
 def judged(run: RunDirectory) -> Verdict:
-    return judge_here(run, Asked(executor="local", model=None, search_limit=None), lambda _: None)
+    return judge_here(
+        run, JudgeOptions(executor="local", model=None, search_limit=None), lambda _: None
+    )
 
 
 @pytest.mark.parametrize(

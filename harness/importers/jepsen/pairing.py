@@ -129,7 +129,7 @@ class Steps:
         return attrs.evolve(self, txn=pa.array(self.txn.to_numpy() + txns), key=pa.array(key))
 
 
-class Told(msgspec.Struct, kw_only=True):
+class PartSummary(msgspec.Struct, kw_only=True):
     """Of a ``Part``, what is no long column.
 
     ``ended`` are the completions of operations that were invoked before it, with their places,
@@ -162,7 +162,7 @@ class Part:
     steps: list[Steps]
     times: array[int]
     untold: array[int]
-    told: Told
+    told: PartSummary
 
 
 class Pairing:
@@ -221,7 +221,7 @@ class Pairing:
             steps=self.steps,
             times=self.times,
             untold=self._untold,
-            told=Told(
+            told=PartSummary(
                 remarks=self.remarks,
                 errors=self.errors,
                 names=self._names.names,

@@ -27,8 +27,8 @@ from harness.importers.jepsen.operation_forms import Names
 from harness.importers.jepsen.pairing import (
     Pairing,
     Part,
+    PartSummary,
     Steps,
-    Told,
     Transactions,
     numbers,
 )
@@ -43,7 +43,7 @@ _HEAD = b"head"
 class _Head(msgspec.Struct):
     """``Part.told``, and what its reader came to."""
 
-    told: Told
+    told: PartSummary
     lines: int
     filler: Filler
 
