@@ -92,7 +92,8 @@ class _Sums(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def archive(run: RunDirectory, target: Path) -> Path:
     """Write ``run`` into the new file ``target``, without what it holds of other machines, and
     without what is ``left_out``; the run stays. Raises ``UsageError`` where the file exists,
-    ``MalformedHistory`` for a directory with links, ``HarnessError`` where the disk refuses or the run changes meanwhile.
+    ``MalformedHistory`` for a directory with links, ``HarnessError`` where the disk refuses or the
+    run changes meanwhile.
     """
     require_plain(run)
     if not is_run_id(run.root.name):
