@@ -144,7 +144,7 @@ def test_a_run_before_that_had_other_limits_is_not_named(
         plan.write_text(f"{plan.read_text()}\n[promise]\nlongest_gap_s = {limit}.0\n")
 
     before = [run_before(RunDirectory(tmp_path / name)) for name in (NEWEST, OLDER)]
-    plan.write_text(plan.read_text().replace("= 5.0", "= 7.0"))
+    plan.write_text(plan.read_text().replace("longest_gap_s = 5.0", "longest_gap_s = 7.0"))
     again = run_before(RunDirectory(tmp_path / NEWEST))
 
     assert before == [None, None]
