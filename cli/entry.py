@@ -21,8 +21,9 @@ def main() -> None:
     before = {number: signal.signal(number, _leave) for number in asked}
     from cli.main import main as command_line
 
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    # The others stay, until the command line sets its own: by default they end a process at once.
+    if signal.SIGINT in before:
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
     try:
         command_line()
     except KeyboardInterrupt:  # before or after the command line's own handling

@@ -6,6 +6,7 @@ read as a verdict here.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -18,7 +19,7 @@ import click
 
 from cli import streams
 from cli.session import RUNS_VARIABLE, Session, say
-from cli.signals import interrupt_on_signals
+from cli.signals import ignore_signals, interrupt_on_signals, leave_on_signals
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome
@@ -138,6 +139,7 @@ def cli(session: Session, debug: bool) -> None:
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    atexit.register(ignore_signals)  # the first that is registered is the last to be called
     interrupt_on_signals()
     streams.complete()
     streams.bound_warnings()
@@ -146,6 +148,7 @@ def main() -> None:
         say("stdout is closed: the findings could not be printed")
         sys.exit(EXIT_HARNESS_ERROR)
     code = execute(sys.argv[1:])
+    leave_on_signals(code)
     streams.settle()
     sys.exit(code)
 
@@ -182,6 +185,8 @@ def execute(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _failed(session, Interrupted("interrupted"))
     except OSError as error:
+        if streams.hung_up(error):
+            return _failed(session, Interrupted("interrupted: the terminal is closed"))
         refusal = streams.refusal(sys.stdout)
         if not refusal:
             return _failed(session, error)

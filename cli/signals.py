@@ -93,6 +93,27 @@ def interrupt_on_signals() -> None:
             signal.signal(number, handle)
 
 
+def leave_on_signals(code: int) -> None:
+    """Make each signal that is not ignored exit the process at once with ``code``, which the
+    command has come to: only threads and caches are left to be ended.
+    """
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        os._exit(code)
+
+    for number in WATCHED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handle)
+
+
+def ignore_signals() -> None:
+    """Ignore the signals from here on: while Python ends itself it would let them end the process
+    as by default, and a second one would show as that and not as the exit code.
+    """
+    for number in WATCHED:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def unwinding() -> Iterator[None]:
     """Within the block SIGQUIT, unless it is ignored, unwinds as Ctrl-C does: what the block made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -94,14 +95,21 @@ def refusal(stream: TextIO) -> str:
 
 
 def unread() -> bool:
-    """Return whether the reader of stdout or of stderr is gone."""
+    """Return whether the reader of stdout or of stderr is gone, or the terminal."""
     watched = select.poll()
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError):  # closed, or no file
             if stream is not None:
                 watched.register(stream.fileno(), 0)
-    # Of a pipe's writing end the kernel tells this alone, requested or not.
+    # Of a pipe's writing end, and of a terminal, the kernel tells this alone, requested or not.
     return bool(watched.poll(0))
+
+
+def hung_up(error: OSError) -> bool:
+    """Return whether ``error`` tells of a terminal that is closed: SIGHUP, which tells of it as
+    well, may come later.
+    """
+    return error.errno == errno.EIO and unread()
 
 
 def settle() -> None:

@@ -9,6 +9,7 @@ the kernel or checker that it died of, so that the findings of the others are re
 
 from __future__ import annotations
 
+import enum
 import math
 import os
 import select
@@ -73,6 +74,14 @@ class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     explain_cost: bool = False
 
 
+class Drawing(enum.StrEnum):
+    """How the drawing of a report ended. A disk that refuses it is no failure of the judge's."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
 class Export(msgspec.Struct, frozen=True, kw_only=True):
     """The history of a run in another form: ``edn``, ``jsonl``, or one table as CSV; into the file
     ``output``, or to stdout.
@@ -115,7 +124,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
     following: tuple[str, ...] = ()
-    drawn: bool = False
+    drawing: Drawing | None = None
     error: str = ""
     text: str = ""
     trace: str = ""
@@ -130,7 +139,7 @@ class AnalysisResult(msgspec.Struct, kw_only=True):
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
     following: tuple[str, ...] = ()
-    drawn: bool = False
+    drawing: Drawing | None = None
     at: str = ""
     progress: str = ""
     death: str = ""
@@ -351,7 +360,7 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
         found.findings, found.following = reply.findings, reply.following
     if reply.error:
         found.error = reply
-    found.drawn |= reply.drawn
+    found.drawing = reply.drawing or found.drawing
     found.imported |= reply.imported
 
 

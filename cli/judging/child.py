@@ -96,7 +96,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         tell(Reply(verdict=verdict, findings=findings_of(run, verdict), following=following))
     if request.report:
         judged = request.judge is not None
-        tell(Reply(drawn=steps.draw_here(run, note, judged=judged)))
+        tell(Reply(drawing=steps.draw_here(run, note, judged=judged)))
     if request.judge is not None:
         # Last: whatever it comes to, verdict and report are there.
         steps.measure_here(run, note)

@@ -13,7 +13,7 @@ import attrs
 import click
 
 from checkers.engine.spark_options import SparkOptions
-from cli.judging.analysis import HistoryFile, JudgeOptions, analyzed
+from cli.judging.analysis import Drawing, HistoryFile, JudgeOptions, analyzed
 from cli.judging.limits import LimitOptions
 from cli.run_state import holding
 from cli.session import say
@@ -107,14 +107,16 @@ def judge(
         else:
             _keep(run, verdict)
         return Judgement(verdict=verdict, findings=(f"because: {inert(reason)}",))
-    if report and not found.drawn and found.death:
+    if report and found.drawing is None and found.death:
         say(f"no report was written: {found.death}")
-    failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
+    # A full disk keeps the page, and no verdict, from being there.
+    told = found.drawing in (Drawing.DONE, Drawing.REFUSED)
+    failed = Outcome.HARNESS_ERROR if report and not told else None
     return Judgement(
         verdict=verdict,
         findings=found.findings,
         following=found.following,
-        drawn=found.drawn,
+        drawn=found.drawing is Drawing.DONE,
         report=failed,
     )
 
@@ -145,7 +147,7 @@ def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
 def draw(run: RunDirectory, limits: LimitOptions | None = None) -> None:
     """Have a process of its own write the report of ``run``. Raises ``FiredrillError``."""
     found = analyzed(run, say, None, asked=limits)
-    if not found.drawn:
+    if found.drawing is not Drawing.DONE:
         raise HarnessError(f"no report was written: {found.death or 'see above'}")
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from cli.judging.analysis import JudgeOptions
+from cli.judging.analysis import Drawing, JudgeOptions
 from cli.session import say
 from harness.errors import FiredrillError, NotStored, PlanError, UsageError
 from harness.history.files import READ_ONLY, copy_files, is_regular
@@ -166,10 +166,12 @@ def transaction_count(run: RunDirectory) -> int:
         return 0
 
 
-def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bool = True) -> bool:
-    """Write the report in this process; return whether all went well. A failure never touches the
-    verdict of a run that was just ``judged``: it is reported, and a full disk does not count as
-    one. Where only the page was requested, the failure is raised.
+def draw_here(
+    run: RunDirectory, say: Callable[[str], None] = say, *, judged: bool = True
+) -> Drawing:
+    """Write the report in this process; return how that went. A failure never touches the verdict
+    of a run that was just ``judged``: it is reported. Where only the page was requested, the
+    failure is raised.
     """
     from results.report.render import write_report
 
@@ -179,11 +181,11 @@ def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bo
         if not judged:
             raise
         say(f"no report was written: {error}")
-        return isinstance(error, NotStored)
+        return Drawing.REFUSED if isinstance(error, NotStored) else Drawing.FAILED
     except Exception as error:
         say(f"no report was written: unexpected {type(error).__name__}: {error}")
-        return False
-    return True
+        return Drawing.FAILED
+    return Drawing.DONE
 
 
 def measure_here(run: RunDirectory, say: Callable[[str], None] = say) -> None:

@@ -58,7 +58,9 @@ def test_a_run_is_judged_where_nothing_can_be_written(
             "check", name, "--executor", "local", "--runs-dir", str(store), cwd=tmp_path
         )
         assert ended.code == code, ended.said
+        # No report was written: the line names the run, and not a page that is not there.
         assert word in ended.out.splitlines()[-1]
+        assert ended.out.splitlines()[-1].endswith(f": {store / name}")
         assert ended.err.count("is not stored (--output DIR stores it elsewhere)") == 1
         assert why in ended.err
         as_json = firedrill(
