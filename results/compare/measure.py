@@ -22,7 +22,7 @@ from harness.plan.plan import asked_rate
 from harness.protocols.verdict import Availability, Verdict, read_verdict
 from harness.run.directory import Manifest, RunDirectory
 from results.report.fault_recovery import Recovery, recoveries_in
-from results.store.run_figures import VERSION, FaultCount, RunFigures, encode, figures_path
+from results.store.run_figures import VERSION, FaultCount, RunFigures, encode, figures_path, sealed
 
 UNAVAILABLE_S = 0.5  # a stretch without an acknowledgement that users notice
 NS_PER_MS = 1_000_000
@@ -44,7 +44,7 @@ def keep_figures(run: RunDirectory) -> RunFigures:
     ``HarnessError`` where the disk refuses.
     """
     figures = measure(run)
-    write_atomically(figures_path(run), encode(figures))
+    write_atomically(figures_path(run), encode(sealed(figures, run)))
     return figures
 
 

@@ -6,6 +6,8 @@ the verdict, so that no command has to read a history to list or compare runs.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from msgspec import Meta
 
 from harness.errors import MalformedHistory
 from harness.history.files import read_small
+from harness.protocols.verdict import SEAL_BYTES
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import inert
 
@@ -24,7 +27,7 @@ MAX_FIGURES_BYTES = 1 << 20
 FAULTS_MAX = 1_000_000
 VALUE_MAX = 1e12  # of any figure; more is no measurement
 KINDS_MAX, KIND_CHARS = 100, 48
-VERSION = 3  # of how they are measured: figures of another one are measured again
+VERSION = 4  # of how they are measured: figures of another one are measured again
 
 
 _Value = Annotated[float, Meta(ge=0, le=VALUE_MAX)]
@@ -62,6 +65,9 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     indefinite_share: _Value | None = None
     lost_inside: _Value | None = None
     faults: dict[str, FaultCount] = {}
+    seal: str = ""
+    """The sum of all else, and of the verdict's seal: of other figures, or beside another verdict,
+    it is another one."""
 
     def value(self, figure: str) -> float | None:
         """The figure of that name; ``None`` where it was not measured."""
@@ -87,6 +93,16 @@ def figures_path(run: RunDirectory) -> Path:
     return run.analysis / FIGURES_FILE
 
 
+def sealed(figures: RunFigures, run: RunDirectory) -> RunFigures:
+    """Return ``figures`` with the seal that they have beside the verdict of ``run``. Raises
+    ``OSError`` where that verdict's own can't be read.
+    """
+    content = encode(msgspec.structs.replace(figures, seal=""))
+    with contextlib.suppress(FileNotFoundError):  # judged by a version that sealed none
+        content += read_small(run.verdict_seal, SEAL_BYTES)
+    return msgspec.structs.replace(figures, seal=hashlib.sha256(content).hexdigest())
+
+
 def encode(figures: RunFigures) -> bytes:
     """The figures as their file holds them: equal figures are equal bytes."""
     return msgspec.json.format(msgspec.json.encode(figures, order="sorted"), indent=2) + b"\n"
@@ -94,17 +110,18 @@ def encode(figures: RunFigures) -> bytes:
 
 def read_figures(run: RunDirectory, *, plain: bool = False) -> RunFigures | None:
     """Return the figures that lie beside the verdict; ``None`` where there are none of this
-    version, or the file is not one of figures: the directory may come from elsewhere. ``plain``:
-    the caller has just called ``require_plain``.
+    version, or the file is not one of figures, or not that of the run's verdict: the directory may
+    come from elsewhere, and the run is measured again. ``plain``: the caller
+    has just called ``require_plain``.
     """
     try:
         if not plain:
             require_plain(run)
         content = read_small(figures_path(run), MAX_FIGURES_BYTES)
         found = msgspec.json.decode(content, type=RunFigures)
+        if found.version != VERSION or found != sealed(found, run):
+            return None
     except (OSError, MalformedHistory, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    if found.version != VERSION:
         return None
     kinds = list(found.faults.items())[:KINDS_MAX]
     faults = {inert(kind, KIND_CHARS): count for kind, count in kinds}

@@ -20,6 +20,8 @@ from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
 from harness.run.node_usage import USAGE, read_usage
+from results.compare.measure import keep_figures
+from results.store.run_figures import figures_path, read_figures
 from results.store.store import RunStore
 
 RUNS = Path(__file__).with_name("runs")
@@ -167,3 +169,19 @@ def test_evidence_that_is_called_an_explanation_is_refused(
     write_manifest(run, msgspec.structs.replace(manifest, explaining={"states.parquet": states}))
 
     refused(run, "explaining: expected of usage.parquet, found 'states.parquet'", capsys)
+
+
+def test_figures_of_another_run_or_another_hand_are_none(run: RunDirectory, tmp_path: Path) -> None:
+    other = RunDirectory(Path(shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "other")))
+    for each in (run, other):
+        assert execute(["check", str(each.root), "--executor", "local", "--no-report"]) in (0, 1)
+    kept = figures_path(run).read_bytes()
+    assert read_figures(run) is not None
+
+    changed = kept.replace(b'"ok_per_s": ', b'"ok_per_s": 1')
+    for content in (changed, figures_path(other).read_bytes()):
+        assert content != kept
+        figures_path(run).write_bytes(content)
+        assert read_figures(run) is None
+    keep_figures(run)
+    assert figures_path(run).read_bytes() == kept
