@@ -75,6 +75,10 @@ def runs(
         click.echo(inert_json(msgspec.json.format(told, indent=2)))
     else:
         _show(rows, store, some=bool(conditions))
+    if left := len(store.broken_off()):
+        runs_were = "1 run was" if left == 1 else f"{left} runs were"
+        broken_off = "being removed when its command was broken off"
+        say(f"{runs_were} {broken_off}: 'firedrill runs prune' finishes that")
     return 0
 
 

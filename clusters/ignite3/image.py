@@ -51,7 +51,8 @@ def ensure(of: Artifacts) -> str:
     """The name of the image for plans, made if it is missing. Blocking, up to some minutes."""
     client, image = connect(BUILD_LIMIT_S), tag(of)
     if not images.present(client, image):
-        base = images.ensure_base(client)
+        # By its id: the name may lead elsewhere before the build is through.
+        base = _identity(client, images.ensure_base(client))
         plain = f"{image}-plain"
         _build(client, of, base, plain)
         _train(client, plain, image)

@@ -170,6 +170,8 @@ def test_prune_finishes_a_removal_that_was_broken_off(
     (left / "history" / "big").write_bytes(bytes(3 << 20))
     prune = ["runs", "prune", "--runs-dir", str(tmp_path), "--keep-last", "1"]
 
+    assert execute(["runs", "--runs-dir", str(tmp_path)]) == 0
+    assert "1 run was being removed when its command was broken off" in capsys.readouterr().err
     assert execute([*prune, "--dry-run"]) == 0
     assert left.exists()
     assert execute(prune) == 0
