@@ -78,7 +78,8 @@ class ReadsTogether(Protocol):
 @runtime_checkable
 class MovesBetweenNodes(Protocol):
     """A ``Client`` that goes on at another node where the one that it is connected to has told it,
-    in order, that it stops. A transaction is recorded with the node that it was begun at.
+    in order, that it stops, or is gone before anything of a transaction was sent. A transaction is
+    recorded with the node that it was begun at.
     """
 
     @property
