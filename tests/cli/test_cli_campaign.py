@@ -113,6 +113,7 @@ def test_a_cell_on_real_nodes_has_figures_too(
     file.write_text(
         'name = "night"\nplan = "base.toml"\n[matrix]\nprovider = ["process"]\n'
         'faults = ["kill"]\n"check.executor" = ["local"]\n'
+        '"drive.overtime_s" = [60.0]\n'  # a busy machine starts a killed node late
     )
 
     assert execute(["campaign", str(file), "--runs-dir", str(tmp_path / "a")]) == 0
