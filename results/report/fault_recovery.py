@@ -9,8 +9,8 @@ All counts are of completions, so that anybody can repeat them from ``transactio
 ``after``   up to ``AROUND_S`` from there on, until the next fault begins
 
 The rate has recovered at the first acknowledgement of the first time with at least 90 % of the rate
-before, by the rule of ``harness.protocols.recovery``, which says how long such a time is, and what
-an open loop still owed from the time before the heal is no part of it; times are tried every
+before, by the rule of ``harness.protocols.recovery``, which says how long such a time is. What an
+open loop still owed from a fault is no part of a rate, before or after; times are tried every
 ``STEP_S``, and none counts before the rate was lower in one. Beside them on the page stand the gaps
 that the verdict tells of each fault (``availability``).
 """
@@ -185,6 +185,13 @@ class _Completions:
             return ok_ns
         return ok_ns[(ok_ns < healed_ns) | (intended_ns >= healed_ns)]
 
+    def rate(self, clear_ns: int, start_ns: int, end_ns: int) -> float | None:
+        """Return the acknowledgements a nanosecond of a time without faults, the last of which was
+        over by ``clear_ns``, without what was owed from then; ``None`` where too few tell it.
+        """
+        own = self.without_backlog(clear_ns, start_ns, end_ns)
+        return rate_before(len(own), end_ns - start_ns, self.asked_per_s)
+
 
 def _each(ok_ns: Ints, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
     """Return the begins of the times of ``window`` ns within, every ``STEP_S`` or, of more than
@@ -230,6 +237,11 @@ class _Faults:
         count = int(np.searchsorted(self.begins, end_ns))
         return not count or int(self.ended[count - 1]) <= end_ns
 
+    def clear_ns(self, calm: tuple[int, int]) -> int:
+        """Return by when all faults that began before ``calm`` had ended; 0 without any."""
+        count = int(np.searchsorted(self.begins, calm[1]))
+        return int(self.ended[count - 1]) if count else 0
+
     def next_ns(self, span: FaultSpan, end_ns: int) -> int:
         """Return when another fault than ``span`` begins, at ``end_ns`` or later, or the drive is
         over.
@@ -250,7 +262,7 @@ def _recovery(span: FaultSpan, faults: _Faults, done: _Completions) -> Recovery:
     # What falls later is not this fault's doing; what fell by then may be long in coming back.
     near_ns = after_ns if alone else end_ns
     _, seconds = _each(done.ok_ns, SECOND_NS, begin_ns, near_ns)
-    rate = _rate(before, done.asked_per_s)
+    rate = None if calm is None else done.rate(faults.clear_ns(calm), *calm)
     ok_ns = done.without_backlog(end_ns, begin_ns, next_ns)
     begins, enough = _enough(ok_ns, rate, begin_ns, next_ns if alone else end_ns)
     fell = not enough[begins < near_ns].all()
@@ -269,13 +281,6 @@ def _recovery(span: FaultSpan, faults: _Faults, done: _Completions) -> Recovery:
         from_begin_ns=_first(ok_ns, begins[_risen(enough)], begin_ns) if fell else None,
         from_end_ns=_first(ok_ns, healed_at[back], end_ns),
     )
-
-
-def _rate(before: Stretch | None, asked_per_s: float | None) -> float | None:
-    """Acknowledgements a nanosecond before the fault; ``None`` where they are not known."""
-    if before is None:
-        return None
-    return rate_before(before.ok, before.end_ns - before.start_ns, asked_per_s)
 
 
 def _enough(

@@ -118,6 +118,35 @@ def test_a_backlog_before_the_fault_is_not_the_rate_that_an_open_loop_has_to_com
     assert half.from_end_ns < TENTH_NS
 
 
+def test_what_an_open_loop_owed_from_the_fault_before_is_not_the_rate_before_the_next(
+    run_data: RunData, found: tuple[Recovery, ...]
+) -> None:
+    """Half of what was acknowledged in the calm between two faults was owed from the first: held
+    against the other half, the rate never fell under the second.
+    """
+    before = found[1].before
+    assert before is not None
+    healed_ns = found[0].during.end_ns
+    done = run_data.transactions["complete_ns"].to_numpy()
+    calm = (done >= before.start_ns) & (done < before.end_ns)
+    owed = calm & (np.arange(len(done)) % 2 > 0)
+    intended = np.where(owed, healed_ns - 1, run_data.transactions["intended_ns"].to_numpy())
+    at = run_data.transactions.schema.get_field_index("intended_ns")
+    table = run_data.transactions.set_column(at, "intended_ns", pa.array(intended))
+
+    closed, opened = (
+        recoveries_in(run_data.manifest, table, run_data.faults, asked)[1]
+        for asked in (None, before.ok_per_s)
+    )
+
+    assert closed.from_end_ns == found[1].from_end_ns
+    assert closed.before is not None
+    assert opened.before is not None
+    assert (closed.before.ok, opened.before.ok) == (before.ok, before.ok), "told as it was"
+    assert (closed.begin_known, opened.begin_known) == (True, True)
+    assert (closed.fell, opened.fell) == (True, False)
+
+
 def test_a_fault_in_another_leaves_no_stretch_after_it(tmp_path: Path) -> None:
     overlapping = (BREAKS[1], BREAKS[2])  # from 20 to 27 s, and from 24 to 29.5 s
     run_data = gather(build(tmp_path / "run", duration_s=40.0, rate_per_s=20.0, breaks=overlapping))
