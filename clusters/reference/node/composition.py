@@ -70,7 +70,9 @@ class Components:
         self.bootstrap = Bootstrap(disk, identity, config.founders)
         self.links = Links(config.peers, clock, runtime.rare)
         self._compose_groups(SnapshotFiles(disk, config.tuning.piece_bytes))
-        self._compose_transactions()
+        group = GroupHandle(self.host, METASTORAGE)
+        self._compose_transactions(group)
+        self._compose_placement(group)
         self._compose_topology()
 
     def restorable(self, group: str) -> Restorable:
@@ -111,9 +113,8 @@ class Components:
             rare=runtime.rare,
         )
 
-    def _compose_transactions(self) -> None:
+    def _compose_transactions(self, group: GroupHandle) -> None:
         config, clock = self.config, self.clock
-        group = GroupHandle(self.host, METASTORAGE)
         replicas: dict[int, Replica] = {}
         self.leases = LeaseTable(
             node=config.node,
@@ -167,6 +168,9 @@ class Components:
             if self.zoned is None
             else self.zoned.highly_available,
         )
+
+    def _compose_placement(self, group: GroupHandle) -> None:
+        config = self.config
         client = MetastorageClient(
             store=self.metastorage,
             group=group,
