@@ -48,7 +48,7 @@ def session(options: SparkOptions, scratch: Path) -> Iterator[SparkContext]:
         from pyspark.errors import PySparkException
 
         inside = SparkContext._active_spark_context
-        spark = inside or _started(options, scratch)
+        spark = inside or _started(options)
         if not inside:
             _scratch[:] = [scratch]
         try:
@@ -84,7 +84,7 @@ def _java() -> Path:
     return java_binary(find_java())
 
 
-def _started(options: SparkOptions, scratch: Path) -> SparkContext:
+def _started(options: SparkOptions) -> SparkContext:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -93,7 +93,7 @@ def _started(options: SparkOptions, scratch: Path) -> SparkContext:
     except (HarnessError, OSError) as error:
         raise HarnessError(f"Spark did not start on {options.master}: {error}") from error
     try:
-        return _connected(jvm, options, scratch)
+        return _connected(jvm, options)
     except (PySparkException, Py4JError, OSError) as error:
         # Closing removes the JVM's directory and its log; what py4j tells of an error, it asks for.
         said = f"Spark did not start on {options.master}: {error}\n{jvm.last_words}"
@@ -101,7 +101,7 @@ def _started(options: SparkOptions, scratch: Path) -> SparkContext:
         raise HarnessError(said) from error
 
 
-def _connected(jvm: gateway.Gateway, options: SparkOptions, scratch: Path) -> SparkContext:
+def _connected(jvm: gateway.Gateway, options: SparkOptions) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
     where = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
@@ -110,7 +110,7 @@ def _connected(jvm: gateway.Gateway, options: SparkOptions, scratch: Path) -> Sp
         SparkContext._ensure_initialized()
         settings = SparkConf().setMaster(options.master).setAppName("firedrill")
         spark = SparkContext.getOrCreate(
-            settings.setAll(list(_configuration(options, scratch).items()))
+            settings.setAll(list(_configuration(options, jvm.directory).items()))
         )
     if options.ui:
         NOTE.get()(f"Spark's own pages: {spark.uiWebUrl}")
@@ -139,7 +139,7 @@ def _gist(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _configuration(options: SparkOptions, scratch: Path) -> dict[str, str]:
+def _configuration(options: SparkOptions, directory: Path) -> dict[str, str]:
     """Return the settings that go over the connection, so that no command line shows them. A local
     session draws a secret of its own for the clients of its RPC and its blocks.
     """
@@ -154,7 +154,8 @@ def _configuration(options: SparkOptions, scratch: Path) -> dict[str, str]:
             "spark.authenticate": "true",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": str(scratch),
+            # A JVM keeps to the first that it was given, for all sessions: not the session's own.
+            "spark.local.dir": str(directory),
         }
     if options.environment is not None:
         archive = as_archive(Path(options.environment))

@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from checkers.engine import gateway
 from checkers.engine.spark import session
 from checkers.engine.spark_options import SparkOptions
+from harness.scratch import scratch_directory, sweep
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 240
@@ -142,3 +143,14 @@ def test_the_environment_is_afterwards_what_it_was(
         assert os.environ["PYSPARK_PYTHON"] == "x"
 
     assert dict(os.environ) == before
+
+
+@pytest.mark.spark
+def test_a_later_session_of_a_process_keeps_its_files_from_the_sweep_of_another_command() -> None:
+    for _ in range(2):
+        with (
+            scratch_directory("spark") as scratch,
+            session(SparkOptions(master="local[1]"), scratch.path) as spark,
+        ):
+            sweep()
+            assert spark.parallelize(range(4), 1).sum() == 6
