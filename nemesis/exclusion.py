@@ -25,8 +25,8 @@ def in_the_way(kind: FaultKind, victims: Victims, active: Iterable[Active]) -> s
 
 
 def on_any_targets(one: FaultKind | None, other: FaultKind | None) -> bool:
-    """Whether two kinds can't be in force together, whatever they are aimed at; not for a kind that
-    is not known yet.
+    """Whether two kinds can't be in force together on any targets; not for a kind that is not known
+    yet.
     """
     if one is None or other is None or EVERY_NODE not in (one.aims, other.aims):
         return False

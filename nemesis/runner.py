@@ -88,8 +88,8 @@ class Nemesis:
         overtime_s: float = 0.0,
     ) -> None:
         """``faults`` holds every kind in ``schedule``; ``write`` appends to the history. A fault
-        whose moment does not come in time to end within ``duration_s`` is skipped. Whatever waits
-        for other faults or for the store waits up to ``overtime_s`` longer than usual.
+        whose moment does not come in time to end within ``duration_s`` is skipped. A wait
+        for other faults or for the store may last ``overtime_s`` longer than usual.
         """
         self._schedule = list(schedule)
         self._duration_s, self._overtime_s = duration_s, overtime_s

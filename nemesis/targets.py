@@ -259,7 +259,7 @@ def is_majority(target: Target, nodes: int) -> bool:
 
 
 def certain(target: Target, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The nodes that ``target`` takes whatever roles they have; none where that is not known."""
+    """The nodes that ``target`` takes for certain: all, or those it names; none if by role."""
     return nodes if target.form is Form.ALL else target.nodes
 
 
