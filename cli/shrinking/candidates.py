@@ -24,7 +24,7 @@ WORKLOAD_STEPS: Mapping[str, tuple[int, ...]] = {
     "banks": (1,),
 }
 BEGINNINGS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
-TROUBLES = ("weather", "rare")  # of a simulated environment, beside the faults
+TROUBLES = ("weather", "rare", "skew_s")  # of a simulated environment, beside the faults
 
 
 def smaller(plan: Plan) -> list[Plan]:

@@ -66,6 +66,9 @@ _AIMED = ("kill", "restart", "pause", "partition", "one-way", "one-way-in")
 _AIMED_SHARE = 0.5
 # The share of seeds in which connections break all the time.
 _BREAKING_SHARE, _BREAKING_PER_S = 0.25, (1.0, 4.0)
+# Those whose wall clocks differ from the begin on. A takeover puts a clock ahead by 1.5 s more, and
+# together that is what others just follow.
+SKEW_SHARE, SKEW_S = 0.5, (0.3, 2.0, 3.4)
 # Those in which members and placement change, and those in which majorities are lost.
 _CHURN_SHARE, _LOSSES_SHARE = 0.32, 0.14
 _TIMED_SHARE = 0.55  # of those that churn
@@ -115,6 +118,8 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     elif majority_losses.wanted(asked):
         losses = _stream(seed, "majority losses")
         drawn = majority_losses.settings(losses, workload, drawn | zoned, asked)
+    else:
+        drawn |= _skewed(_stream(seed, "skew"), drawn)
     drawn = _affordable(drawn)
     return {key: value for key, value in drawn.items() if said(given, key) is None}
 
@@ -337,6 +342,16 @@ def _environment(draw: Random) -> Overrides:
         "cluster.options.rare": draw.choice((0.0, 0.35, 0.35, 0.7)),
         "cluster.options.weather": found,
     }
+
+
+def _skewed(draw: Random, drawn: Overrides) -> Overrides:
+    """Wall clocks that differ from the begin on, in some seeds: not beside jumps, which go to the
+    edge by themselves.
+    """
+    mix = drawn.get("nemesis.mix")
+    jumps = isinstance(mix, list) and "clock-jump" in mix
+    skew_s = draw.choice(SKEW_S)
+    return {} if jumps or draw.random() >= SKEW_SHARE else {"cluster.options.skew_s": skew_s}
 
 
 def _tuning(draw: Random) -> Overrides:

@@ -25,7 +25,8 @@ fact                     claim                 holds if
 ``Acknowledgement``      durable-on-majority   so do those of each partition that was written
 ``PrimaryAct``           lease-valid           the sender's lease holds by its own clock
 ``PrimaryAct``           one-primary           no primary of a later epoch has acted before
-``PrimaryGrant`` (entry) one-primary           the lease before is over when it is committed
+``PrimaryGrant`` (entry) one-primary           the lease before is over when it is committed, and
+                                               its taker has waited for that, drift included
 ``LockGrant``            lock-exclusive        no other transaction holds the lock in a conflicting
                                                mode, nor is prepared with it
 ``SharedRead``           lock-exclusive        no other transaction may write the key
@@ -41,6 +42,10 @@ fact                     claim                 holds if
 ``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more, and its
                                                ends are on majorities
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
+``Members`` (entry)      caught-up             each new voter has on its disk what was committed
+                                               before it was taken in to learn
+``ReplicaContent``       replicas-agree        each replica told of the same content at that entry
+``AnswerClock``          clock-carried         the answer's timestamp is above its question's
 ``Inspection``           invariants-hold       the program finds its own state consistent
 ``SnapshotRead``         snapshot-stable       no version between the one read and the time of the
                                                snapshot is committed, before or after
@@ -81,6 +86,9 @@ class Claim(enum.StrEnum):
     ONE_OUTCOME = "one-outcome"
     SNAPSHOT_STABLE = "snapshot-stable"
     NEEDED_ENTRIES = "needed-entries"
+    CAUGHT_UP = "caught-up"
+    REPLICAS_AGREE = "replicas-agree"
+    CLOCK_CARRIED = "clock-carried"
     INVARIANTS_HOLD = "invariants-hold"
 
 
@@ -98,6 +106,9 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.ONE_OUTCOME: "two-outcomes",
         Claim.SNAPSHOT_STABLE: "snapshot-overtaken",
         Claim.NEEDED_ENTRIES: "needless-entries",
+        Claim.CAUGHT_UP: "promoted-early",
+        Claim.REPLICAS_AGREE: "diverged-content",
+        Claim.CLOCK_CARRIED: "timestamp-behind",
         Claim.INVARIANTS_HOLD: "broken-invariant",
     }
 )
@@ -201,6 +212,15 @@ class Outcome(Fact, frozen=True, gc=False):
     ts: int | None
 
 
+class AnswerClock(Fact, frozen=True, gc=False):
+    """An answer at ``ts`` of the sender's clock to a question that was asked at ``asked_ts``, and
+    that the sender did not refuse for its clock.
+    """
+
+    ts: int
+    asked_ts: int
+
+
 # Declared by a program, since no message says it.
 
 
@@ -281,6 +301,16 @@ class RecoveredLog(Fact, frozen=True, gc=False):
     vote: str | None
     last_term: int
     last_index: int
+
+
+class ReplicaContent(Fact, frozen=True, gc=False):
+    """The program's replica of ``group`` has applied everything up to ``index``: ``digest`` stands
+    for what it holds then.
+    """
+
+    group: str
+    index: int
+    digest: int
 
 
 class Inspection(Fact, frozen=True, gc=False):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from oracles.toy_store import LOG, Bench, broken, details, judged
 
 from clusters.providers.sim.disk import SimDisk
-from harness.protocols.claims import Claim, Inspection, RecoveredLog
+from harness.protocols.claims import Claim, Inspection, RecoveredLog, ReplicaContent
 
 
 def test_a_vote_goes_to_no_member_that_lacks_what_the_voter_has() -> None:
@@ -232,6 +233,61 @@ def test_nothing_that_counts_goes_with_a_deleted_file() -> None:
 
     (found,) = details(act)
     assert found.detail == "log is deleted, and with it the vote of term 2 of p"
+
+
+def test_a_new_voter_has_what_was_committed_before_it_was_taken_in() -> None:
+    async def act(bench: Bench, *lines: str, apart_s: float = 5.0) -> None:
+        for node in ("n1", "n2"):
+            await bench.write(node, "p joins 1 1 n1,n2", "p term 1 n1", "p 2 1 a", "p 3 1 b")
+        bench.send("n1", "leads p 1 1 1 1 1")
+        bench.send("n1", "committed p 1 3")
+        await asyncio.sleep(apart_s)
+        # The members as they were, with learners beside that decide nothing.
+        for node in ("n1", "n2"):
+            await bench.write(node, "p joins 4 1 n1,n2")
+        await bench.write("n3", *lines)
+        bench.send("n1", "leads p 1 4 1")
+        bench.send("n1", "committed p 1 4")
+        await bench.write("n1", "p joins 5 1 n1,n2,n3&&n1,n2")
+
+    async def with_all(bench: Bench) -> None:
+        await act(bench, "p joins 1 1 n1,n2", "p 2 1 a", "p 3 1 b")
+
+    async def by_a_snapshot(bench: Bench) -> None:
+        await act(bench, "p base 3 1 n1,n2 whole")
+
+    async def with_a_part(bench: Bench) -> None:
+        await act(bench, "p joins 1 1 n1,n2", "p 2 1 a")
+
+    async def with_a_part_of_what_has_just_come(bench: Bench) -> None:
+        await act(bench, "p joins 1 1 n1,n2", "p 2 1 a", apart_s=0.5)
+
+    for allowed in (with_all, by_a_snapshot, with_a_part_of_what_has_just_come):
+        assert [b for b in broken(allowed) if b[0] == "caught-up"] == []
+    assert judged(with_all).judged[Claim.CAUGHT_UP] == 1
+    (found,) = [each for each in details(with_a_part) if each.claim is Claim.CAUGHT_UP]
+    assert found.detail == (
+        "n3 votes in p, and has entries up to 2: up to 3 were committed before it was taken in as "
+        "a learner"
+    )
+
+
+def test_replicas_that_have_applied_the_same_hold_the_same() -> None:
+    async def act(bench: Bench, *told: tuple[str, int, int]) -> None:
+        for node, index, digest in told:
+            bench.declare(node, ReplicaContent("p", index, digest))
+
+    async def alike(bench: Bench) -> None:
+        await act(bench, ("n1", 16, 7), ("n2", 16, 7), ("n1", 32, 8), ("n2", 16, 7))
+
+    async def apart(bench: Bench) -> None:
+        await act(bench, ("n1", 16, 7), ("n2", 32, 9), ("n2", 16, 8))
+
+    assert judged(alike).judged[Claim.REPLICAS_AGREE] == 2
+    assert broken(alike) == []
+    (found,) = details(apart)
+    assert (found.claim, found.node) == (Claim.REPLICAS_AGREE, "n2")
+    assert found.detail == "its p differs from that of n1, both after entry 16"
 
 
 def test_what_a_node_finds_wrong_with_itself_is_a_broken_promise() -> None:

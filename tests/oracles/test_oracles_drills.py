@@ -67,4 +67,6 @@ MADE = (
     "lock-kept",
     "one-outcome",
     "snapshot-stable",
+    "clock-carried",
+    "replicas-agree",
 )

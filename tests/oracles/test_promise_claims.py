@@ -17,8 +17,16 @@ from clusters.reference.node.placement.lease_expiry import Grant, Lease, encode,
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.storage.log_records import Update, encode_record, segment_header
 from clusters.reference.node.tx import commands
-from clusters.reference.node.wire.messages import TxnId
-from harness.protocols.claims import Fact, LogUpdate, TimestampOrder
+from clusters.reference.node.wire.messages import (
+    Failed,
+    PeerReply,
+    PeerRequest,
+    Resolve,
+    ResolveReply,
+    TxnId,
+)
+from clusters.reference.node.wire.messages import encode as encode_message
+from harness.protocols.claims import AnswerClock, Claim, Fact, LogUpdate, TimestampOrder
 
 TXN = TxnId(7, "n1~a", 1)
 
@@ -100,6 +108,26 @@ def test_a_timestamp_that_was_promised_away_breaks_a_promise() -> None:
 
     (found,) = details(act)
     assert found.detail == ("the commit of u is 55, and up to 55 readers may have been promised")
+
+
+def test_an_answer_carries_a_timestamp_above_that_of_its_question() -> None:
+    reader, asked = ReferenceClaims(), PeerRequest(7, Resolve(0, TXN), 500)
+
+    def clocks(reply: PeerReply) -> list[Fact]:
+        list(reader.between("n1", "n2", 1, encode_message(asked)))
+        said = reader.between("n2", "n1", 1, encode_message(reply))
+        return [fact for _, fact in said if isinstance(fact, AnswerClock)]
+
+    assert clocks(PeerReply(7, ResolveReply(0), 501)) == [AnswerClock(501, 500)]
+    assert clocks(PeerReply(7, Failed("CLOCK-DRIFT", "too far ahead"), 20)) == []
+
+    async def act(bench: Bench) -> None:
+        bench.declare("n1", AnswerClock(501, 500))
+        bench.declare("n1", AnswerClock(500, 500))
+
+    (found,) = details(act)
+    assert (found.claim, found.node) == (Claim.CLOCK_CARRIED, "n1")
+    assert found.detail == "it answers at 500 what it was asked at 500"
 
 
 def test_the_ceiling_of_a_lease_never_falls() -> None:

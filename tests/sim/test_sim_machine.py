@@ -12,10 +12,11 @@ from clusters.providers.sim import network as sim_fabric
 from clusters.providers.sim import network as sim_network
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
-from clusters.providers.sim.machine import Machine, track_tasks
+from clusters.providers.sim.machine import WALL_EPOCH_NS, Machine, track_tasks
 from clusters.providers.sim.network import Fabric, HostNetwork, SimConnection, Weather
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, FrameError
+from harness.clock import NS_PER_S
 from harness.protocols.cluster import Program
 
 PORT = 7000
@@ -390,6 +391,20 @@ def test_a_task_that_serves_a_connection_belongs_to_the_listening_process() -> N
         return bool(ended)
 
     assert simulate(main())
+
+
+def test_wall_clocks_are_wrong_by_what_the_seed_says_and_no_two_by_more_than_was_asked() -> None:
+    def clocks(skew_s: float) -> list[float]:
+        async def main() -> list[float]:
+            fabric = Fabric(3)
+            machines = [Machine(f"n{n}", fabric, 3, skew_s=skew_s) for n in range(20)]
+            return [machine.clocks.wall_ns() / NS_PER_S for machine in machines]
+
+        return simulate(main())
+
+    assert max(clocks(0.0)) == min(clocks(0.0)) == WALL_EPOCH_NS / NS_PER_S
+    assert clocks(2.0) == clocks(2.0)
+    assert 1.0 < max(clocks(2.0)) - min(clocks(2.0)) <= 2.0
 
 
 def test_one_seed_is_one_course_of_events_and_another_seed_another() -> None:

@@ -20,6 +20,7 @@ from clusters.reference.swarm import (
     FAULTS,
     JUMP_EDGE_MS,
     LEASE_S,
+    SKEW_S,
 )
 from harness.campaigns.cell import Cell
 from harness.errors import PlanError
@@ -297,6 +298,19 @@ def test_jumps_are_on_both_sides_of_what_is_followed_and_a_start_shows_them(
             shown += under and after
     assert shown / jumps >= 0.7
     assert {JUMP_EDGE_MS - 100, JUMP_EDGE_MS + 100} <= amounts
+
+
+def test_wall_clocks_differ_from_the_begin_on_in_some_seeds_and_never_beside_jumps(
+    all_plans: list[Plan], plans: list[Plan]
+) -> None:
+    skews = Counter(plan.cluster.options.get("skew_s") for plan in plans)
+
+    assert set(skews) == {None, *SKEW_S}
+    assert all(count >= 0.05 * len(plans) for count in skews.values())
+    for plan in all_plans:
+        skewed = "skew_s" in plan.cluster.options
+        jumps = any(fault.kind == "clock-jump" for fault in plan.nemesis.schedule)
+        assert not (skewed and (jumps or churns(plan) or loses_majorities(plan)))
 
 
 def test_clocks_never_drift_apart_by_more_than_the_design_allows(plans: list[Plan]) -> None:

@@ -52,12 +52,12 @@ def wall_ns() -> int:
 class Clocks:
     """The clocks of a machine, which one oscillator drives: ``timeline`` is the monotonic one."""
 
-    def __init__(self, reads_s: float) -> None:
-        """``reads_s``: the reading of the monotonic clock at the loop's 0; the wall clock is
-        right.
+    def __init__(self, reads_s: float, ahead_s: float = 0.0) -> None:
+        """``reads_s``: the reading of the monotonic clock at the loop's 0; ``ahead_s``: by how much
+        the wall clock is ahead of the right one.
         """
         self._reads_s = reads_s
-        self._jumped_s = 0.0
+        self._jumped_s = ahead_s
         self.timeline = Timeline(reads_s)
 
     def spoil(self, trouble: ClockTrouble) -> None:
@@ -253,14 +253,17 @@ class Machine:
         seed: int,
         rare: frozenset[str] = frozenset(),
         listener: moments.Listener = _nobody,
+        skew_s: float = 0.0,
     ) -> None:
         """``rare``: the points of rare legal paths that are open in this simulation; ``listener``
-        is told the moments that programs here come to.
+        is told the moments that programs here come to; ``skew_s``: the most by which the wall
+        clocks of two machines differ.
         """
         self._name, self._fabric, self._seed, self._rare = name, fabric, seed, rare
         self._listener = listener
         self.platter = Platter(substream(seed, "sim-disk", name), name, fabric.trace)
-        self.clocks = Clocks(substream(seed, "sim-clock", name).uniform(*UPTIME_S))
+        ahead_s = substream(seed, "sim-skew", name).uniform(-skew_s / 2, skew_s / 2)
+        self.clocks = Clocks(substream(seed, "sim-clock", name).uniform(*UPTIME_S), ahead_s)
         self.markers: Counts = {}  # reached by all processes here
         self._starts = 0
         self._process: Process | None = None

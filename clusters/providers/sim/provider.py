@@ -96,6 +96,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             ),
         ),
     ] = 0.0
+    skew_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description=(
+                "The most by which the wall clocks of two nodes differ from the begin on; by how "
+                "much each is wrong, the seed decides."
+            ),
+        ),
+    ] = 0.0
     census_s: Annotated[
         float,
         Meta(
@@ -119,6 +129,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
         seed=chosen.seed,
         weather=chosen.weather,
         rare=chosen.rare,
+        skew_s=chosen.skew_s,
         claims=ReferenceClaims() if chosen.oracles else None,
         census_s=chosen.census_s,
     )
@@ -159,6 +170,7 @@ class SimProvider:
         seed: int,
         weather: Weather | None = None,
         rare: float = 0.0,
+        skew_s: float = 0.0,
         body: Body = reference_node,
         claims: ClaimsReader | None = None,
         census_s: float = 0.0,
@@ -166,7 +178,7 @@ class SimProvider:
         """``body`` is the main coroutine of an installed program; ``claims`` reads what its
         messages promise: without it they are not judged.
         """
-        self._seed, self._body, self._census_s = seed, body, census_s
+        self._seed, self._body, self._census_s, self._skew_s = seed, body, census_s, skew_s
         self._rare = _open_points(seed, rare)
         self._fabric = Fabric(seed, weather)
         self._fabric.repeatable = repeatable
@@ -226,7 +238,14 @@ class SimProvider:
         loop.set_task_factory(track_tasks)
         self._logs.attach()
         self._machines = {
-            node: Machine(node, self._fabric, self._seed, self._rare, self._moments.listener(node))
+            node: Machine(
+                node,
+                self._fabric,
+                self._seed,
+                self._rare,
+                self._moments.listener(node),
+                self._skew_s,
+            )
             for node in nodes
         }
         if self._sink is not None:

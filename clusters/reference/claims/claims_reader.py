@@ -88,6 +88,7 @@ from clusters.reference.node.wire.messages import (
 from clusters.reference.node.wire.reports import AdminQuestion
 from harness.protocols.claims import (
     Acknowledgement,
+    AnswerClock,
     Claim,
     Command,
     EndRefused,
@@ -104,6 +105,7 @@ from harness.protocols.claims import (
     PrimaryAct,
     PrimaryGrant,
     RecoveredLog,
+    ReplicaContent,
     SharedRead,
     SnapshotRead,
     Statement,
@@ -142,7 +144,7 @@ class ReferenceClaims:
         self._commits: dict[int, dict[str, commands.Commit]] = {}
         self._prepares: dict[tuple[str, str], commands.Prepare] = {}  # by group and transaction
         self._raft = RaftClaims()
-        self._requests: dict[tuple[int, int], PeerBody] = {}  # connection and id
+        self._requests: dict[tuple[int, int], tuple[PeerBody, int]] = {}  # connection and id
         self._clients: dict[int, _Session] = {}
         # What coordinators asked of primaries on other nodes: the rest they answer themselves.
         self._asked_for: dict[tuple[str, bytes], int] = {}
@@ -167,6 +169,9 @@ class ReferenceClaims:
             return [("LocksRelease", unlocked)]
         if isinstance(event, Recovery):
             return [("Recovery", _recovered(event))]
+        if isinstance(event, declarations.Content):
+            name = generation_name(event.group, event.generation)
+            return [("Content", ReplicaContent(name, event.index, event.digest))]
         if isinstance(event, declarations.Inspection):
             return [("Inspection", Inspection(event.group, event.problem or ""))]
         if isinstance(event, PrimaryAnswer):
@@ -251,12 +256,13 @@ class ReferenceClaims:
             begun = frame.heartbeat.begun
             return [("Heartbeat", begun_claim(group, claim)) for group, claim in begun]
         if isinstance(frame, PeerRequest) and frame.id != NO_ANSWER:
-            self._requests[(connection, frame.id)] = frame.body
+            self._requests[(connection, frame.id)] = frame.body, frame.ts
             self._note_request(source, frame.body)
         elif isinstance(frame, PeerReply):
             asked = self._requests.pop((connection, frame.id), None)
             if asked is not None:
-                return self._of_answer(asked, frame.body)
+                body, asked_ts = asked
+                return [*_clock_of(frame, asked_ts), *self._of_answer(body, frame.body)]
         return ()
 
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Statement]:
@@ -595,6 +601,13 @@ def _read_at_once(body: PeerBody, answer: PeerAnswer) -> list[Fact]:
         return []
     group, txn = _group(body.partition), str(body.txn)
     return [SharedRead(group, txn, key) for key in dict.fromkeys(key for key, _ in body.steps)]
+
+
+def _clock_of(reply: PeerReply, asked_ts: int) -> list[Statement]:
+    """Every answer carries a clock that has followed the question's, unless that is refused."""
+    if isinstance(reply.body, Failed) and reply.body.code == codes.CLOCK_DRIFT:
+        return []
+    return [("PeerReply", AnswerClock(reply.ts, asked_ts))]
 
 
 def _end_refused(body: PeerBody, answer: PeerAnswer) -> Fact | None:

@@ -1,6 +1,6 @@
 """What a primary declares of its transactions: the answers that it gives, and the locks that it
-gives up; and what a replica declares of itself: with what it begins, and whether its invariants
-hold.
+gives up; and what a replica declares of itself: with what it begins, what it holds at some entries,
+and whether its invariants hold.
 
 A primary may be its own coordinator: then no message tells what it granted. A simulation listens
 here, and holds every answer against those before it; on a real machine a declaration is one look at
@@ -43,6 +43,17 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
 
 
+class Content(msgspec.Struct, frozen=True):
+    """A replica of ``group``, in that generation, has applied everything up to ``index``; equal
+    content has an equal ``digest``, in one process.
+    """
+
+    group: str
+    generation: int
+    index: int
+    digest: int
+
+
 class Inspection(msgspec.Struct, frozen=True):
     """The invariants of a replica of ``group`` were looked at: ``problem`` is the first one that
     does not hold.
@@ -52,7 +63,8 @@ class Inspection(msgspec.Struct, frozen=True):
     problem: str | None
 
 
-Listener = Callable[[PrimaryAnswer | LocksRelease | Recovery | Inspection], None]
+Listener = Callable[[PrimaryAnswer | LocksRelease | Recovery | Content | Inspection], None]
+CONTENT_EVERY = 16  # entries; at places that are the same on every replica
 
 # By context as planted bugs are: nodes of one process declare each for itself.
 _listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar(
@@ -79,6 +91,15 @@ def recovered(recovery: Callable[[], Recovery]) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(recovery())
+
+
+def applied(content: Callable[[], Content]) -> None:
+    """A replica here has applied ``CONTENT_EVERY`` more entries; ``content`` is asked for where it
+    is listened to.
+    """
+    listener = _listener.get()
+    if listener is not None:
+        listener(content())
 
 
 def inspected(inspection: Callable[[], Inspection]) -> None:

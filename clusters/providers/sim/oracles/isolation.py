@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from harness.protocols.claims import (
+    AnswerClock,
     LockGrant,
     LockRelease,
     LoggedWrites,
@@ -272,6 +273,13 @@ def timestamp_order(fact: TimestampOrder) -> str:
     if fact.ts > fact.promised:
         return ""
     return f"{fact.what} is {fact.ts}, and up to {fact.promised} readers may have been promised"
+
+
+def answer_clock(fact: AnswerClock) -> str:
+    """A node that has read a timestamp gives later ones only."""
+    if fact.ts > fact.asked_ts:
+        return ""
+    return f"it answers at {fact.ts} what it was asked at {fact.asked_ts}"
 
 
 def _overtaken(key: bytes, ts: int, version_ts: int, between: int) -> str:

@@ -11,19 +11,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 from clusters.providers.sim.disk import Platter
 from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
+from clusters.providers.sim.oracles.contents import Contents
 from clusters.providers.sim.oracles.durability import Durability
-from clusters.providers.sim.oracles.isolation import Locks, Outcomes, Snapshots, timestamp_order
+from clusters.providers.sim.oracles.isolation import (
+    Locks,
+    Outcomes,
+    Snapshots,
+    answer_clock,
+    timestamp_order,
+)
 from clusters.providers.sim.oracles.leases import Leases
-from clusters.providers.sim.oracles.memberships import Configurations, Elections
+from clusters.providers.sim.oracles.memberships import Configurations, Elections, Promotions
 from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.tenures import Tenures
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
     Acknowledgement,
+    AnswerClock,
     Base,
     Claim,
     ClaimBroken,
@@ -55,6 +64,7 @@ from harness.protocols.claims import (
     PrimaryAct,
     PrimaryGrant,
     RecoveredLog,
+    ReplicaContent,
     SharedRead,
     SnapshotRead,
     Statement,
@@ -79,8 +89,9 @@ class Judge:
         self._durability = Durability(self._lives)
         self._leases = Leases(reader, self._on_majority)
         self._locks, self._outcomes, self._snapshots = Locks(), Outcomes(), Snapshots()
-        self._upkeep, self._tenures = Upkeep(), Tenures()
+        self._upkeep, self._tenures, self._contents = Upkeep(), Tenures(), Contents()
         self._elections, self._configurations = Elections(), Configurations()
+        self._promotions = Promotions(self._lives)
         self._lease_group = ""  # whose log the renewals are in
         # When the disk of each member had an entry: that of a majority is when it could be
         # committed. By member, since a disk that is read again has it no second time.
@@ -152,6 +163,8 @@ class Judge:
                 return  # told with every message; once is enough
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
             self._committed(disk, fact, before + 1)
+            commit = durability.commit_index(fact.group)
+            self._promotions.committed(true_loop().true_time(), fact.group, commit)
         elif isinstance(fact, CommitLearnt):
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.learnt(disk, fact)
         elif isinstance(fact, VoteClaim):
@@ -164,6 +177,10 @@ class Judge:
             claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
         elif isinstance(fact, RecoveredLog):
             claim, text = Claim.KNOWN_AFTER_CRASH, durability.recovered(disk, fact)
+        elif isinstance(fact, AnswerClock):
+            claim, text = Claim.CLOCK_CARRIED, answer_clock(fact)
+        elif isinstance(fact, ReplicaContent):
+            claim, text = Claim.REPLICAS_AGREE, self._contents.told(disk.node, fact)
         elif isinstance(fact, Inspection):
             told = f"of {fact.group}: {fact.problem}" if fact.problem else ""
             claim, text = Claim.INVARIANTS_HOLD, told
@@ -229,15 +246,18 @@ class Judge:
                 if repeated and not isinstance(did, NewVersions):
                     continue  # it was told in the generation before
                 if isinstance(did, LeaseRenewal):
-                    self._leases.renewed(did)
+                    self._leases.renewed(self._on_majority_s(fact.group, since_s), did)
                 elif isinstance(did, PrimaryGrant):
-                    voters = self._lives.members(fact.group)[0][1].voters
-                    majority = len(voters) // 2
-                    on_majority_s = since_s[min(majority, len(since_s) - 1)]
-                    text = self._leases.granted(on_majority_s, did)
+                    on_majority_s = self._on_majority_s(fact.group, since_s)
+                    text = self._leases.granted(since_s[0], on_majority_s, did)
                     self._conclude(Claim.ONE_PRIMARY, disk.node, f"entry {index}", text)
                 else:
                     self._judge_transaction(disk, f"entry {index} of {fact.group}", did)
+
+    def _on_majority_s(self, group: str, since_s: list[float]) -> float:
+        """When a majority had an entry that disks have had since ``since_s``, ascending."""
+        voters = self._lives.members(group)[0][1].voters
+        return since_s[min(len(voters) // 2, len(since_s) - 1)]
 
     def _on_majority(self, index: int, mark: int) -> bool:
         return not self._lives.shortfall(self._lease_group, index, mark)
@@ -384,6 +404,8 @@ class Judge:
             if entry.says:
                 durability.logged(group, entry)
                 self._configurations.logged(group, entry)
+                if fresh:
+                    self._promotions.logged(now_s, group, entry)
                 if durability.is_cut(group, entry.index, entry.mark):
                     self._late(group, entry)
                 self._renewals(group, disk.node, entry)
@@ -397,6 +419,9 @@ class Judge:
             return
         found, node = self._configurations, platter.node
         self._conclude(Claim.COMMITTED_ON_MAJORITY, node, RECORD, found.stepped(log, update))
+        for before, after in pairwise(found.changes(log, update)):
+            text = self._promotions.promoted(update.group, before, after)
+            self._conclude(Claim.CAUGHT_UP, node, RECORD, text)
         if update.base is not None:
             commit = self._durability.commit_index(update.group)
             cut = found.cut(log, update.group, update.base, commit)

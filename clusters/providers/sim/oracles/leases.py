@@ -35,10 +35,16 @@ class _Start:
     committed_s: float = float("-inf")  # the same, of all renewals that are committed
     # On its disk, and not yet found on a majority: index, mark, and until when by its clock.
     renewed: list[tuple[int, int, float]] = attrs.field(factory=list)
+    # By holder: its own clock as the last renewal of that was on a majority, and could be applied.
+    seen_s: dict[str, float] = attrs.field(factory=dict)
 
     def local_s(self) -> float:
         """Its clock now."""
         return self.clocks.monotonic_s()
+
+    def local_at_s(self, true_s: float) -> float:
+        """Its clock at ``true_s``, a moment ago."""
+        return self.local_s() - (true_loop().true_time() - true_s) * self.clocks.timeline.rate
 
 
 class Leases:
@@ -51,6 +57,7 @@ class Leases:
         self._reader, self._on_majority = reader, on_majority
         self._starts: dict[str, _Start] = {}
         self._present: dict[str, str] = {}  # node: holder
+        self._last: dict[str, str] = {}  # node: the holder whose renewal came last
         self._grants: dict[str, PrimaryGrant] = {}  # by the group
         self._acted: dict[str, tuple[int, str]] = {}  # group: the last epoch, and its node
 
@@ -67,11 +74,16 @@ class Leases:
         if start is not None and start.node == node:
             start.renewed.append((entry.index, entry.mark, self._until_s(start, fact)))
 
-    def renewed(self, fact: LeaseRenewal) -> None:
-        """A renewal is committed."""
+    def renewed(self, on_majority_s: float, fact: LeaseRenewal) -> None:
+        """A renewal is committed, which was on a majority since ``on_majority_s``."""
         start = self._starts.get(fact.holder)
-        if start is not None:
-            start.committed_s = max(start.committed_s, self._until_s(start, fact))
+        if start is None:
+            return
+        start.committed_s = max(start.committed_s, self._until_s(start, fact))
+        self._last[start.node] = fact.holder
+        for holder in self._present.values():
+            other = self._starts[holder]
+            other.seen_s[fact.holder] = other.local_at_s(on_majority_s)
 
     def _until_s(self, start: _Start, fact: LeaseRenewal) -> float:
         # No later than now: a clock that is ahead stamps its renewals ahead.
@@ -112,29 +124,49 @@ class Leases:
             return f"it acts for {fact.group} without any lease"
         return f"it acts for {fact.group}, {late_s:.3f} s after its lease ended by its own clock"
 
-    def granted(self, on_majority_s: float, fact: PrimaryGrant) -> str | None:
-        """A grant has been committed, which was on a majority since ``on_majority_s``;
-        ``None`` where there is no predecessor to wait for."""
+    def granted(self, logged_s: float, on_majority_s: float, fact: PrimaryGrant) -> str | None:
+        """A grant has been committed, which was on a disk since ``logged_s`` and on a majority
+        since ``on_majority_s``; ``None`` where there is no predecessor to wait for.
+        """
         before = self._grants.get(fact.group)
         self._grants[fact.group] = fact
         if before is None or before.released or before.holder == fact.holder:
             return None
         held, taker = self._starts.get(before.holder), self._starts.get(fact.holder)
-        if (
-            held is None
-            or taker is None
-            or not held.running()
-            or not self._within_bounds(held, taker)
-        ):
+        if held is None or taker is None:
             return None
-        since_s = true_loop().true_time() - on_majority_s
-        left_s = held.committed_s - (held.local_s() - since_s * held.clocks.timeline.rate)
-        if left_s <= ROUNDING_S:
-            return ""
-        return (
-            f"epoch {fact.epoch} of {fact.group} is granted to {fact.holder}, and the lease of "
-            f"{before.holder} holds for another {left_s:.3f} s by its own clock"
-        )
+        left_s = self._left_s(held, taker, on_majority_s)
+        if left_s is not None and left_s > ROUNDING_S:
+            return (
+                f"epoch {fact.epoch} of {fact.group} is granted to {fact.holder}, and the lease of "
+                f"{before.holder} holds for another {left_s:.3f} s by its own clock"
+            )
+        waited_s = self._waited_s(before.holder, taker, logged_s)
+        least_s = self._reader.lease_s * (1 + self._reader.drift)
+        if waited_s is not None and waited_s < least_s - ROUNDING_S:
+            return (
+                f"epoch {fact.epoch} of {fact.group} is granted to {fact.holder}, which has waited "
+                f"for the lease of {before.holder} for {waited_s:.3f} s by its own clock, and a "
+                f"clock that drifts as it may asks for {least_s:.3f} s"
+            )
+        return None if left_s is None and waited_s is None else ""
+
+    def _left_s(self, held: _Start, taker: _Start, on_majority_s: float) -> float | None:
+        """How long the lease ``held`` still was to last at ``on_majority_s``, by its own clock."""
+        if not held.running() or not self._within_bounds(held, taker):
+            return None
+        return held.committed_s - held.local_at_s(on_majority_s)
+
+    def _waited_s(self, holder: str, taker: _Start, logged_s: float) -> float | None:
+        """How long ``taker``, by its own clock, can have known at ``logged_s`` of the last renewal
+        of ``holder``; ``None`` where there is nothing to wait for: that node has started again.
+        """
+        held = self._starts[holder]
+        if held.node == taker.node or self._last.get(held.node) != holder:
+            return None
+        # What was committed before it started, it has learnt since.
+        since_s = max(taker.seen_s.get(holder, taker.monotonic_s), taker.monotonic_s)
+        return taker.local_at_s(logged_s) - since_s
 
     def _within_bounds(self, one: _Start, other: _Start) -> bool:
         ratio = one.clocks.timeline.rate / other.clocks.timeline.rate

@@ -1,15 +1,19 @@
 """Elections and members: a leader has the votes of its group, the members of a group change in
-steps whose majorities meet, and a cut of a log keeps the members of its place.
+steps whose majorities meet, none votes before it has caught up, and a cut of a log keeps the
+members of its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusters.providers.sim.oracles.synced_disks import Place, SyncedDisk, SyncedLog
+from clusters.providers.sim.oracles.synced_disks import Lives, Place, SyncedDisk, SyncedLog
 from harness.protocols.claims import Base, LogEntry, LogUpdate, Members, TermClaim
 
 KEPT_TERMS = 4  # of each group whose votes are remembered
+# Before the members that a new voter was taken in by were written: what was committed by then it
+# has. The leader had written them a moment before the first disk has them, which may be a slow one.
+CAUGHT_UP_BEFORE_S = 2.0
 
 
 class Elections:
@@ -84,7 +88,7 @@ class Configurations:
         """
         judged = None
         before: Members | None = None
-        for index, members in self._before(log, update):
+        for index, members in self.changes(log, update):
             if before is not None and before.voters and members.voters:
                 judged = ""
                 if text := _step(before, members):
@@ -92,8 +96,8 @@ class Configurations:
             before = members
         return judged
 
-    def _before(self, log: SyncedLog, update: LogUpdate) -> Iterator[tuple[int, Members]]:
-        """The configuration that counted before ``update``, and those in it."""
+    def changes(self, log: SyncedLog, update: LogUpdate) -> Iterator[tuple[int, Members]]:
+        """Yield the configuration that counted before ``update``, and those in it."""
         first = update.entries[0].index if update.entries else 0
         base = update.base
         if base is not None and base.whole:
@@ -128,6 +132,56 @@ class Configurations:
             f"{group} is cut at entry {base.index} with {_worded(base.members)}, and there its "
             f"members are {_worded(expected[-1])}"
         )
+
+
+class Promotions:
+    """New voters, and what was committed as they were taken in to learn."""
+
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+        self._commits: dict[str, dict[int, int]] = {}  # group, second: the commit index by its end
+        # By group, index and members of an entry: what a new voter behind it has at the least.
+        self._least: dict[tuple[str, int, Members], int] = {}
+        self._judged: dict[tuple[str, int, Members], None] = {}
+
+    def committed(self, now_s: float, group: str, index: int) -> None:
+        """All entries of ``group`` up to ``index`` are committed."""
+        self._commits.setdefault(group, {})[int(now_s)] = index
+
+    def logged(self, now_s: float, group: str, entry: LogEntry) -> None:
+        """The first disk holds ``entry``."""
+        for fact in entry.says:
+            if isinstance(fact, Members):
+                until = int(now_s - CAUGHT_UP_BEFORE_S)
+                known = self._commits.get(group, {})
+                least = max((index for second, index in known.items() if second < until), default=0)
+                self._least.setdefault((group, entry.index, fact), min(least, entry.index))
+
+    def promoted(
+        self, group: str, before: tuple[int, Members], after: tuple[int, Members]
+    ) -> str | None:
+        """The members of ``group`` become those of the entry ``after``, behind those of ``before``;
+        ``None`` where no new voter is among them, and once a disk has it: later ones are written
+        anew, and a new voter's own is, too.
+        """
+        place, members = before
+        least = self._least.get((group, place, members))
+        if (group, *after) in self._judged:
+            return None
+        self._judged[(group, *after)] = None
+        known = (*members.voters, *members.outgoing)
+        new = [name for name in after[1].voters if name not in known]
+        new = [name for name in new if self._lives.lives(name, group)]
+        if least is None or not members.voters or not new:
+            return None
+        for name in new:
+            last = self._lives.log(name, group).last_index
+            if last < least:
+                return (
+                    f"{name} votes in {group}, and has entries up to {last}: up to {least} were "
+                    f"committed before it was taken in as a learner"
+                )
+        return ""
 
 
 def _step(before: Members, after: Members) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from clusters.reference.node import declarations
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import (
     Chunk,
@@ -214,7 +215,14 @@ class Group:
             result = self.machine.apply(entry) if entry.data and not entry.config else None
             self.fresh_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
             self.applied_index, self.applied_term = entry.index, entry.term
+            if not entry.index % declarations.CONTENT_EVERY:
+                declarations.applied(self._declared_content)
             self.answer(entry, result)
+
+    def _declared_content(self) -> declarations.Content:
+        # In any order: a restored replica may have its keys in another one.
+        digest = hash(frozenset(self.machine.content()))
+        return declarations.Content(self.name, self.generation, self.applied_index, digest)
 
     def answer(self, entry: Entry, result: object) -> None:
         """Answer the waiter of ``entry``, if there is one."""
