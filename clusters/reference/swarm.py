@@ -367,7 +367,7 @@ def _tuning(draw: Random) -> Overrides:
         "system.tuning.max_history": (3, 30),
         "system.tuning.max_proposals": (4, 16),
         "system.tuning.version_retention_s": (3.0, 5.0),
-        "system.tuning.outcome_retention_s": (6.0, 10.0),
+        "system.tuning.outcome_retention_s": (4.0, 6.0),
         "system.padding_bytes": (100, 2000, 20_000),  # small beside large values
         # An election takes from 0.2 s to nearly twice as long as a lease.
         "system.tick_ms": (40, 70),
