@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.engine.arrays import Bools, Ints
+from checkers.engine.arrays import Ints
 from checkers.register.ops import CAS, INITIAL, NEVER, READ, WRITE, Ops
 from harness.protocols.checker import Setting
 from harness.protocols.generations import GenerationTree, trees_of
@@ -46,13 +46,13 @@ def by_generation(ops: Ops, micro_ops: pa.Table, setting: Setting) -> ByGenerati
         return ByGeneration(ops=ops, register=every, bases={})
     parts = [ops.take(~np.isin(ops.k, cut))]
     register, bases = every.tolist(), dict[int, tuple[int, ...]]()
-    for k in cut.tolist():
-        one, tree = ops.take(ops.k == k), trees[int(where[k])]
-        first, last = _spans(one, tree)
-        for place in range(len(tree)):
+    begins, ends = (np.searchsorted(ops.k, cut, side=side) for side in ("left", "right"))
+    for k, begin, end in zip(cut.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        one = _Register.of(ops.take(np.arange(begin, end)), trees[int(where[k])])
+        for place in one.observed():
             to = k if place == 0 else len(register)
             register += [k] if place else []
-            own, base = _generation(one, tree, place, first, last)
+            own, base = _generation(one, place)
             if base is not None:
                 bases[to] = base
             parts.append(attrs.evolve(own, k=np.full(len(own.k), to)))
@@ -71,49 +71,69 @@ def _partitions(ops: Ops, micro_ops: pa.Table) -> Ints:
     return np.asarray(pc.fill_null(known, -1), dtype=np.int64)
 
 
-def _spans(one: Ops, tree: GenerationTree) -> tuple[Ints, Ints]:
-    found = [tree.span(int(s), int(f)) for s, f in zip(one.start, one.finish, strict=True)]
-    spans = np.asarray(found, dtype=np.int64).reshape(-1, 2)
-    return spans[:, 0], spans[:, 1]
+@attrs.frozen(kw_only=True, eq=False)
+class _Register:
+    """The operations of one register, each of a generation from ``first`` to ``last``; and for each
+    value the generations in which it may have been left.
+    """
+
+    ops: Ops
+    tree: GenerationTree
+    first: Ints
+    last: Ints
+    left: dict[int, set[tuple[int, int]]]
+
+    @classmethod
+    def of(cls, ops: Ops, tree: GenerationTree) -> _Register:
+        spans = [
+            tree.span(*times) for times in zip(ops.start.tolist(), ops.finish.tolist(), strict=True)
+        ]
+        left: dict[int, set[tuple[int, int]]] = {}
+        for value, f, span in zip(ops.left.tolist(), ops.f.tolist(), spans, strict=True):
+            if f != READ:
+                left.setdefault(value, set()).add(span)
+        first, last = np.asarray(spans, dtype=np.int64).reshape(-1, 2).T
+        return cls(ops=ops, tree=tree, first=first, last=last, left=left)
+
+    def observed(self) -> list[int]:
+        """Return the generations in which a value was found; any order explains the others."""
+        finds = (self.ops.f != WRITE) & (self.ops.finish != NEVER) & (self.first == self.last)
+        return np.unique(self.first[finds]).tolist()
+
+    def may_begin_with(self, value: int, place: int) -> bool:
+        """Tell whether a generation before the one at ``place``, whose log that continues, may have
+        left ``value``.
+        """
+        before = self.tree.parents[place]
+        return value == INITIAL or any(
+            self.tree.ancestor(before, last) >= first for first, last in self.left.get(value, ())
+        )
 
 
-def _generation(
-    one: Ops, tree: GenerationTree, place: int, first: Ints, last: Ints
-) -> tuple[Ops, tuple[int, ...] | None]:
+def _generation(one: _Register, place: int) -> tuple[Ops, tuple[int, ...] | None]:
     """Return the operations of the generation ``place``, and the values from which it may go on;
     ``None`` for those where it goes on from ``INITIAL``, as a register does.
     """
-    sure = (first == place) & (last == place)
-    maybe = (first <= place) & (place <= last) & ~sure & (one.f != READ)
-    own = one.take(sure | maybe)
-    # Whether it took effect here is not known.
-    own = attrs.evolve(own, finish=np.where(maybe[sure | maybe], NEVER, own.finish))
+    here = (one.first <= place) & (place <= one.last)
+    sure = here & (one.first == one.last)
+    rows = np.flatnonzero(sure | here & (one.ops.f != READ))
+    own = one.ops.take(rows)
+    # Whether another took effect here is not known.
+    own = attrs.evolve(own, finish=np.where(sure[rows], own.finish, NEVER))
     found = np.unique(own.seen[(own.f != WRITE) & (own.finish != NEVER)]).tolist()
     written = set(own.left[own.f != READ].tolist())
     if place == 0:
         # A value that is first written in a later one is found by the search alone.
         early = set(found) - written - {INITIAL}
         return own, (INITIAL,) if early else None
-    before = _before(one, tree, place, first, last)
-    possible = [value for value in found if value in before]
+    possible = [value for value in found if one.may_begin_with(value, place)]
     foreign = [value for value in found if value not in written]
     if len(possible) == len(foreign) == 1 and possible == foreign:
         # Nothing else can be where it began: it takes the place of the first value.
         (base,) = foreign
-        here = own.seen == base
-        left = np.where(here & (own.f == READ), INITIAL, own.left)
-        return attrs.evolve(own, seen=np.where(here, INITIAL, own.seen), left=left), None
+        at_base = own.seen == base
+        left = np.where(at_base & (own.f == READ), INITIAL, own.left)
+        return attrs.evolve(own, seen=np.where(at_base, INITIAL, own.seen), left=left), None
     if not possible and not foreign and not np.any(own.f == CAS):
         return own, None
     return own, (*possible, UNSEEN)
-
-
-def _before(one: Ops, tree: GenerationTree, place: int, first: Ints, last: Ints) -> set[int]:
-    """Return the values that the generations before ``place``, whose log it continues, may have
-    left.
-    """
-    path = tree.path(place)[:-1]
-    held: Bools = np.zeros(len(one.k), dtype=np.bool_)
-    for each in path:
-        held |= (first <= each) & (each <= last)
-    return {INITIAL, *one.left[held & (one.f != READ)].tolist()}

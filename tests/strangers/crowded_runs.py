@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from reset_runs import Operation, add_resets, given_up, lists, written
+from reset_runs import Operation, accounts, add_resets, given_up, lists, registers, written
 from stranger_kit import equal_values, forge, rows_of, sound_run
 
 from harness.history import schema
@@ -185,12 +185,18 @@ def lost_writes(count: int) -> Attack:
 
 
 def around_resets(
-    resets: int, operations: Callable[[], Iterable[Operation]], **told: object
+    resets: int,
+    operations: Callable[[], Iterable[Operation]],
+    *,
+    workload: str = "list-append",
+    **told: object,
 ) -> Attack:
     """A history of two partitions, of which the first is reset so many times."""
 
     def spoil(chunks: Path) -> None:
-        add_resets(written(chunks, operations(), lambda key: key % 2), resets, **told)
+        run = written(chunks, operations(), lambda key: key % 2)
+        add_resets(run, resets, **told)
+        forge(run, workload=workload, checkers=(workload, *read_manifest(run).checkers[1:]))
 
     return unsealed(spoil)
 
@@ -269,6 +275,18 @@ CROWDED: dict[str, tuple[Attack, tuple[int, ...]]] = {
     ),
     "lists amid 300 resets that all restore": (
         around_resets(300, partial(lists, 10, 100), restores=True),
+        JUDGED,
+    ),
+    "registers of 100 keys amid 5,000 resets": (
+        around_resets(5_000, partial(registers, 100, 20), workload="register"),
+        VIOLATION,
+    ),
+    "one register amid 1,000 resets": (
+        around_resets(1_000, partial(registers, 1, 2_000), workload="register"),
+        VIOLATION,
+    ),
+    "accounts amid 5,000 resets": (
+        around_resets(5_000, partial(accounts, 10, 2_000), workload="bank"),
         JUDGED,
     ),
     "5,000 transactions that resets may have cut off": (

@@ -101,3 +101,36 @@ def given_up(count: int, keys: int) -> Iterator[Operation]:
     for key in range(2 * keys):
         at_ns = (2 * count + key) * STEP_NS
         yield at_ns, at_ns + STEP_NS // 2, (MicroOp("r", key, ()),)
+
+
+def registers(keys: int, rounds: int, *, back_every: int = 5) -> Iterator[Operation]:
+    """Writes of each register and reads of it in turn, which every so often find what it held
+    before.
+    """
+    held: dict[int, list[int | None]] = {key: [None] for key in range(keys)}
+    for number in range(keys * rounds):
+        turn, key = divmod(number, keys)
+        if turn % 2 == 0:
+            held[key].append(number + 1)
+            op = MicroOp("w", key, number + 1)
+        else:
+            if turn % back_every == 0:
+                held[key].pop()
+            op = MicroOp("r", key, held[key][-1])
+        yield number * STEP_NS, number * STEP_NS + STEP_NS // 2, (op,)
+
+
+def accounts(keys: int, count: int) -> Iterator[Operation]:
+    """Transfers between accounts of one partition, and reads of all of them."""
+    held = dict.fromkeys(range(0, 2 * keys, 2), 100)
+    yield 0, STEP_NS // 2, tuple(MicroOp("w", key, balance) for key, balance in held.items())
+    for number in range(1, count):
+        if number % 3 == 0:
+            ops = [MicroOp("r", key, balance) for key, balance in held.items()]
+        else:
+            giver, taker = 2 * (number % keys), 2 * ((number + 1) % keys)
+            ops = [MicroOp("r", key, held[key]) for key in (giver, taker)]
+            ops += [MicroOp("add", giver, -1), MicroOp("add", taker, 1)]
+            held[giver] -= 1
+            held[taker] += 1
+        yield number * STEP_NS, number * STEP_NS + STEP_NS // 2, tuple(ops)
