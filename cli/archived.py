@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.run_pages import refresh_index
 from cli.session import say
 from harness.run.directory import RunDirectory, require_plain
-from results.store.archive import SUFFIX, archived_run, restore
+from results.store.archive import SUFFIX, archived_run, require_same, restore
 from results.store.store import RunStore
 
 
@@ -19,14 +19,15 @@ def is_archive(name: str) -> bool:
 
 def run_of(store: RunStore, name: str) -> RunDirectory:
     """Return the run that ``name`` means (``RunStore.resolve``). An archive is brought into the
-    store first, unless its run is there. Raises ``UnknownRun``, ``MalformedHistory`` and
-    ``HarnessError``.
+    store first, unless its run is there. Raises ``UnknownRun``, ``MalformedHistory``, also where
+    the store has another run of that name, and ``HarnessError``.
     """
     if not is_archive(name):
         return store.resolve(name)
     run = RunDirectory(store.root / archived_run(Path(name)))
     if run.root.is_dir():
         require_plain(run)
+        require_same(Path(name), run)
         say(f"the run of {name} is in {store.root} already: that one is taken")
         return run
     run = restore(Path(name), store)

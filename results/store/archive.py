@@ -169,6 +169,19 @@ def archived_run(source: Path) -> str:
         return _read_sums(tar, source).run
 
 
+def require_same(source: Path, run: RunDirectory) -> None:
+    """Require that ``run`` is the one in the archive ``source``: their manifests, which sum all
+    that a verdict rests on, are equal. Raises ``MalformedHistory``.
+    """
+    with open_or_refuse(source) as raw, _reading(source), _opened(raw) as tar:
+        archived = _read_sums(tar, source).files.get(run.manifest.name)
+    if archived is None:
+        raise _malformed(source, f"expected a {run.manifest.name}, found none")
+    if archived != _sum(run.manifest):
+        reason = f"expected the run in {run.root}, found another run of that name"
+        raise _malformed(source, f"{reason}: their {run.manifest.name} differ")
+
+
 def restore(source: Path, store: RunStore) -> RunDirectory:
     """Bring the run of the archive ``source`` back into ``store``. Raises ``MalformedHistory`` for
     what is no whole archive, ``UsageError`` where the store has the run, and ``HarnessError``.

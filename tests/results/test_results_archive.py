@@ -75,6 +75,27 @@ def test_the_command_archives_removes_and_restores(
     assert execute(["runs", "restore", *of, str(tmp_path / "none.gz")]) == 254
 
 
+def test_an_archive_is_judged_as_its_run_in_the_store_only_where_that_is_the_same(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = archive(run, tmp_path / f"{NAME}{SUFFIX}")
+    store = ["--runs-dir", str(tmp_path / "store"), "--executor", "local", "--no-report"]
+    first = execute(["check", *store, str(target)])
+
+    assert first in (0, 1, 2)
+    assert execute(["check", *store, str(target)]) == first
+    assert "is in" in capsys.readouterr().err
+
+    other = tmp_path / "store" / NAME
+    shutil.rmtree(other)
+    shutil.copytree(sorted(RECORDED.iterdir())[1], other)
+    judged = files(other)
+
+    assert execute(["check", *store, str(target)]) == 254
+    assert "another run of that name: their manifest.json differ" in capsys.readouterr().err
+    assert files(other) == judged
+
+
 def test_what_no_archive_holds_is_named_and_keeps_its_run_from_being_removed(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
