@@ -18,6 +18,7 @@ from harness.history.manifest import read_manifest
 from harness.plan import planfile
 from harness.run.addresses import forget_addresses
 from harness.run.directory import RunDirectory, directory_mark, require_plain
+from harness.scratch import sweep
 from harness.text import inert
 from results.store.store import RunStore
 
@@ -66,6 +67,7 @@ def cleanup(
     work += [partial(_containers, *run, kept_too=True, force=force) for run in known] or [
         partial(_containers, kept_too=everything)
     ]
+    sweep(store.root)
     removed, failures = _each(work)
     # Containers that nobody could look at may still be up.
     in_docker = [run for run in directories if provider_of(run) == "docker"]

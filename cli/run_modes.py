@@ -7,6 +7,7 @@ import msgspec
 
 from cli.drill import Budget, RunOptions, one
 from cli.session import Session, say
+from cli.untestable import of_other_modes, without
 from harness.errors import HarnessError, Interrupted, PlanError
 from harness.exit_codes import worst
 from harness.plan.plan import Plan, resolved
@@ -28,21 +29,36 @@ def modes_of(text: str) -> tuple[str, ...]:
 
 
 def in_modes(plan: Plan, modes: tuple[str, ...]) -> dict[str, Plan]:
-    """Return by mode ``plan`` in it, with one seed and one schedule for all. Raises ``PlanError``
-    for a mode that the system does not have, before anything starts.
+    """Return by mode ``plan`` in it, with one seed and one schedule for all, and those limits that
+    the mode can break or no other of them can. Raises ``PlanError`` where a run of one of them
+    would be refused: before anything starts.
     """
-    from cli.wiring import build_system, schedule_of
+    from cli.wiring import build_system, resolve, schedule_of
 
+    given = {mode: _in_mode(plan, mode) for mode in modes}
+    may_lose = {mode: build_system(own).declaration.may_lose for mode, own in given.items()}
     schedule = None
     found = {}
-    for mode in modes:
-        own = msgspec.structs.replace(plan.system, options={**plan.system.options, "mode": mode})
-        given = msgspec.structs.replace(plan, name=f"{plan.name}-{mode.lower()}", system=own)
-        build_system(given)
+    for mode, own in given.items():
+        if (not may_lose[mode]) in may_lose.values():
+            own = _without_other_limits(own, may_lose[mode])
         # Drawn once: what a mode does to roles must not change which faults come.
-        schedule = schedule_of(given) if schedule is None else schedule
-        found[mode] = resolved(given, schedule)
+        schedule = schedule_of(own) if schedule is None else schedule
+        found[mode] = resolved(own, schedule)
+        resolve(found[mode])
     return found
+
+
+def _in_mode(plan: Plan, mode: str) -> Plan:
+    system = msgspec.structs.replace(plan.system, options={**plan.system.options, "mode": mode})
+    return msgspec.structs.replace(plan, name=f"{plan.name}-{mode.lower()}", system=system)
+
+
+def _without_other_limits(plan: Plan, may_lose: bool) -> Plan:
+    """``plan`` without the limit that only modes of the other kind can break."""
+    key = of_other_modes(may_lose)
+    paths = [f"{path}.{key}" for path, of in plan.promise.sections.items() if key in of.given]
+    return msgspec.structs.replace(plan, promise=without(plan.promise, paths))
 
 
 def compare(

@@ -5,9 +5,7 @@ checkers' alarms.
 from __future__ import annotations
 
 import shlex
-import shutil
 import statistics
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -30,6 +28,7 @@ from harness.history.files import disk_failure, write_atomically
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.protocols.models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
 from harness.run.directory import RunDirectory
+from harness.scratch import scratch_directory, sweep
 from results.store.store import RunStore
 
 RESULTS = "selftest.json"
@@ -271,15 +270,13 @@ def _with_clean(
 
 @contextmanager
 def _scratch_directory(root: Path) -> Iterator[Path]:
-    """Yield a directory for this command's runs alone, and remove it afterwards: other directories
-    below ``root`` belong to the user, under any name.
+    """Yield a directory for this command's runs alone, and remove it afterwards, with those that
+    killed commands left: other directories below ``root`` belong to the user, under any name.
     """
+    sweep(root)
     # Below ``root``, so that a run is kept by a rename, which stays within one file system.
-    scratch = Path(tempfile.mkdtemp(prefix="selftest-", dir=root))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_directory("selftest", root) as made:
+        yield made.path
 
 
 def _kept(run: str, root: Path) -> str:

@@ -81,7 +81,7 @@ class Untestable:
                 most = f"less than drive.duration_s, {drive_s:g}: no gap is as long as the drive"
                 yield PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
             # Both stand in a plan that is for either mode.
-            key = OF_MAJORITY[0] if self.may_lose else OF_MAJORITY[1]
+            key = of_other_modes(self.may_lose)
             if key in limits.given and other[key] not in given:
                 does = "serves" if self.may_lose else "refuses requests"
                 yield PlanError(
@@ -153,6 +153,13 @@ class Untestable:
             since = f", which is timed from {noticed_s:g} s after the loss on" if noticed_s else ""
             most = f"less than {longest_s - noticed_s:g}: the longest loss lasts {longest_s:g} s"
             yield PlanError(f"{path}.{key}", f"expected {most}{since} (got {within_s:g})")
+
+
+def of_other_modes(may_lose: bool) -> str:
+    """The limit of the time without a majority that a mode which ``may_lose`` writes, or may not,
+    leaves untested.
+    """
+    return OF_MAJORITY[0] if may_lose else OF_MAJORITY[1]
 
 
 def without(promise: PromisePlan, paths: Sequence[str]) -> PromisePlan:

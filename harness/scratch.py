@@ -32,11 +32,11 @@ class Scratch:
 
 
 @contextlib.contextmanager
-def scratch_directory(purpose: str) -> Iterator[Scratch]:
-    """Make a temporary directory named after ``purpose``; it is removed after the block. Raises
-    ``HarnessError`` where none can be made.
+def scratch_directory(purpose: str, parent: Path | None = None) -> Iterator[Scratch]:
+    """Make a temporary directory named after ``purpose`` in ``parent``, or among the machine's; it
+    is removed after the block. Raises ``HarnessError`` where none can be made.
     """
-    made = lasting_scratch(purpose)
+    made = lasting_scratch(purpose, parent)
     try:
         yield made
     finally:
@@ -44,21 +44,21 @@ def scratch_directory(purpose: str) -> Iterator[Scratch]:
         os.close(made.lock)
 
 
-def lasting_scratch(purpose: str) -> Scratch:
-    """Make a temporary directory that outlives any block: a supervisor removes it, or the sweep of
+def lasting_scratch(purpose: str, parent: Path | None = None) -> Scratch:
+    """Make such a directory that outlives any block: a supervisor removes it, or the sweep of
     the next command once no process that has its lock lives. Raises ``HarnessError``.
     """
     try:
-        return _made(purpose)
+        return _made(purpose, parent)
     except OSError as error:
         raise HarnessError(f"no temporary directory can be made: {error.strerror}") from error
 
 
-def sweep() -> None:
-    """Remove this user's temporary directories that no living process holds. Never raises for one
-    that can't be removed, and follows no link.
+def sweep(parent: Path | None = None) -> None:
+    """Remove this user's temporary directories in ``parent``, or among the machine's, that no
+    living process holds. Never raises for one that can't be removed, and follows no link.
     """
-    root = tempfile.gettempdir()
+    root = parent or tempfile.gettempdir()
     with contextlib.suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
@@ -67,9 +67,9 @@ def sweep() -> None:
                     _remove_unheld(Path(entry.path))
 
 
-def _made(purpose: str) -> Scratch:
+def _made(purpose: str, parent: Path | None) -> Scratch:
     for _ in range(_ATTEMPTS_MAX):
-        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", suffix=SUFFIX))
+        path = Path(tempfile.mkdtemp(SUFFIX, f"{PREFIX}{purpose}-", parent))
         if (lock := lock_new_directory(path, shared=True)) is not None:
             return Scratch(path=path, lock=lock)
     raise HarnessError("no temporary directory can be made: each was removed by another process")

@@ -10,6 +10,8 @@ known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 import numpy as np
 import pyarrow as pa
@@ -95,10 +97,10 @@ class _Register:
         first, last = np.asarray(spans, dtype=np.int64).reshape(-1, 2).T
         return cls(ops=ops, tree=tree, first=first, last=last, left=left)
 
-    def observed(self) -> list[int]:
-        """Return the generations in which a value was found; any order explains the others."""
+    def observed(self) -> Iterator[int]:
+        """Yield the generations in which a value was found; any order explains the others."""
         finds = (self.ops.f != WRITE) & (self.ops.finish != NEVER) & (self.first == self.last)
-        return np.unique(self.first[finds]).tolist()
+        return map(int, np.unique(self.first[finds]))
 
     def may_begin_with(self, value: int, place: int) -> bool:
         """Tell whether a generation before the one at ``place``, whose log that continues, may have

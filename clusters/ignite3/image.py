@@ -7,6 +7,7 @@ the image, where paths and times are those that a node will see.
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import re
 import sys
@@ -87,12 +88,13 @@ def _build(client: docker.APIClient, of: Artifacts, base: str, image: str) -> No
     jars = tuple(sorted(path.name for path in library.glob("*.jar")))
     last = ""
     with tempfile.TemporaryFile() as context, doing(f"building {image}"):
-        with tarfile.open(fileobj=context, mode="w") as tar, tempfile.TemporaryDirectory() as made:
+        with tarfile.open(fileobj=context, mode="w") as tar:
             texts = {"Dockerfile": f"FROM {base}\nCOPY home {settings.HOME}\n"} | _texts(jars)
             for name, text in texts.items():
-                path = Path(made, Path(name).name)
-                path.write_text(text)
-                tar.add(path, name)
+                content = text.encode()
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
             tar.add(artifacts.TRAINER, "home/train.py")
             tar.add(library, "home/lib")
             tar.add(runtime, "home/jre")

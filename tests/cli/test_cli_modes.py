@@ -55,3 +55,48 @@ def test_what_can_not_be_compared_is_refused_before_anything_starts(
     assert code == 254
     assert says in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+LIMITED = """
+seed = 1
+[cluster]
+nodes = 3
+provider = "sim"
+[system]
+name = "reference"
+[drive]
+duration_s = 30
+rate_per_s = 20.0
+[[nemesis.schedule]]
+at_s = 5.0
+hold_s = 20.0
+kind = "kill"
+target = "majority of partition 0"
+"""
+
+
+@pytest.mark.parametrize("key", ["serves_within_s", "refused_within_s"])
+def test_a_limit_that_one_of_the_modes_can_break_is_judged_in_that_mode(
+    key: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(f"{LIMITED}\n[promise]\n{key} = 5.0\nlongest_gap_s = 25.0\n")
+    plans = in_modes(load(path, {}), ("SC", "HA"))
+
+    assert [mode for mode, plan in plans.items() if key in plan.promise.given] == [
+        "HA" if key == "serves_within_s" else "SC"
+    ]
+    assert all("longest_gap_s" in plan.promise.given for plan in plans.values())
+
+
+def test_a_limit_that_no_mode_can_break_is_refused_before_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, store = tmp_path / "plan.toml", tmp_path / "runs"
+    path.write_text(f"{LIMITED}\n[promise]\nserves_within_s = 25.0\n")
+    store.mkdir()
+    code = execute(["run", str(path), "--modes", "sc,ha", "--runs-dir", str(store)])
+
+    assert code == 254
+    assert "promise.serves_within_s: expected less than 20" in capsys.readouterr().err
+    assert list(store.iterdir()) == []

@@ -103,3 +103,26 @@ def test_shrink_that_is_ended_removes_its_directory(
     assert shrinking.returncode == 130, told
     assert b"interrupted" in told
     assert list(temporary.glob(f"{PREFIX}shrink-*")) == []
+
+
+def test_what_a_killed_selftest_left_among_the_runs_goes_with_cleanup(
+    temporary: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    mine = runs / f"{PREFIX}of-mine"
+    mine.mkdir(parents=True)
+    command = [FIREDRILL, "selftest", "--jobs", "1", "--runs-dir", runs]
+    drilling = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ends_s = time.monotonic() + LIMIT_S
+    while not list(runs.glob(f"{PREFIX}selftest-*{SUFFIX}/*")):
+        assert drilling.poll() is None
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
+    drilling.kill()
+    drilling.wait(timeout=LIMIT_S)
+
+    held = [FIREDRILL, "cleanup", "--runs-dir", runs]
+    while list(runs.glob(f"{PREFIX}selftest-*")):  # its workers end by themselves
+        assert time.monotonic() < ends_s
+        subprocess.run(held, check=True, capture_output=True, timeout=LIMIT_S)
+    assert mine.is_dir()
