@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 
 import click
 
 from cli.session import runs_option, say
+from cli.signals import on_signals
 from harness.errors import UsageError
 from results.store.store import RunStore
 
@@ -54,10 +54,16 @@ def serve(port: int, store: RunStore) -> int:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=END_S,
         )
-        click.echo(f"http://{HOST}:{port}/")
-        # It shuts down in order, and raises the signal once more.
-        with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+        server = uvicorn.Server(config)
+
+        def end() -> None:
+            server.should_exit = True  # it looks each tenth of a second
+
+        # An exception would be raised anywhere in its loop, where libraries may swallow it. It has
+        # handlers of its own for two of the signals, and raises them once more at its end.
+        with on_signals(end):
+            click.echo(f"http://{HOST}:{port}/")
+            server.run(sockets=[listener])
     return 0
 
 

@@ -93,6 +93,17 @@ def interrupt_on_signals() -> None:
             signal.signal(number, handle)
 
 
+@contextmanager
+def on_signals(call: Callable[[], None]) -> Iterator[None]:
+    """Within the block each signal that is not ignored makes ``call``, and raises nothing."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        call()
+
+    with _handled(WATCHED, handle):
+        yield
+
+
 def leave_on_signals(code: int) -> None:
     """Make each signal that is not ignored exit the process at once with ``code``, which the
     command has come to: only threads and caches are left to be ended.
