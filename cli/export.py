@@ -96,25 +96,33 @@ def _operations(history: History, *, edn: bool) -> Iterator[bytes]:
 
 def operations_of(history: History) -> Iterator[dict[str, Any]]:
     """Return the operations of a run, with all else that its verdict rests on. Raises
-    ``MalformedHistory``, also where the run has files that its manifest does not name: the export
-    would be of another verdict.
+    ``MalformedHistory``, also where the run has files that its manifest does not name, or one that
+    explains it is damaged: the export would be of another verdict.
     """
     from checkers.promises.always_on import log_lines
+    from harness.history.layout import table_names, table_path
     from harness.history.parquet import read_summed
     from harness.importers.exported import LINES, SIDE_TABLES
     from harness.plan.planfile import read_text
     from results.export.operations import operations
 
     run, sums, explaining = history.run, history.manifest.checksums, history.manifest.explaining
-    if not isinstance(explaining, msgspec.UnsetType) and not history.unexplained:
+    if not isinstance(explaining, msgspec.UnsetType):
         sums = sums | explaining
-    if unnamed := (*history.unnamed, *history.logs.unsealed):
-        raise MalformedHistory(str(run.root), "", unnamed[0])
+    for reason in (*history.unnamed, *history.logs.unsealed, *history.unexplained):
+        raise MalformedHistory(str(run.root), "", reason)
+    exported = {file for file, _ in SIDE_TABLES.values()} | {run.plan.name}
+    tables = {
+        table_path(run, name).relative_to(run.root).as_posix()
+        for name in table_names(history.manifest.splits)
+    }
+    for file in sorted(sums.keys() - exported - tables):
+        raise MalformedHistory(str(run.root), "", f"expected no sum of {file}, which is no table")
     beside = {LINES: log_lines(history)}
     for name, (file, schema) in SIDE_TABLES.items():
         if name != LINES and file in sums:
             beside[name] = next(iter(read_summed(run.root, sums, {file: schema}).values()))
-    plan = read_text(run.plan) if run.plan.exists() else ""
+    plan = read_text(run.plan) if history.planned and run.plan.exists() else ""
     return operations(history, plan, beside)
 
 

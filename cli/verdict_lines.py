@@ -67,12 +67,13 @@ def following_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
     """Return the lines that name the commands that go on from a run that is kept."""
     before = run_before(run)
     nodes = {e.node for a in verdict.anomalies.values() for e in a.examples if e.node is not None}
-    if not isinstance(read_manifest(run).origin, msgspec.UnsetType):
-        nodes = set()  # a history from elsewhere brings no logs
+    imported = not isinstance(read_manifest(run).origin, msgspec.UnsetType)
+    if imported:
+        nodes = set()  # a history from elsewhere brings no logs, and no plan drove it
     commands = next_commands(
         str(run.root),
         verdict.outcome,
-        provider=_provider(run),
+        provider=None if imported else _provider(run),
         node=min(nodes, default=None),
         before=None if before is None else str(before.root),
     )[:COMMANDS_SHOWN]

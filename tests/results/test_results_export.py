@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -24,8 +25,10 @@ from cli.cells import digest
 from cli.export import CSV_CHOICES, operations_of
 from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
+from harness.history.files import sha256
 from harness.history.load import load
-from harness.history.manifest import read_manifest
+from harness.history.manifest import read_manifest, write_manifest
+from harness.history.parquet import write_side_table
 from harness.importers.exported import Digest, end_record, import_exported, is_exported
 from harness.importers.jepsen.imported_history import import_run
 from harness.importers.jepsen.operation_forms import Names, normalize
@@ -33,6 +36,7 @@ from harness.importers.jepsen.reader import forms
 from harness.protocols.verdict import encode
 from harness.run.directory import RunDirectory
 from harness.run.log_lines import LOG_LINES
+from harness.run.node_usage import USAGE, USAGE_FILE
 from results.export import rows
 from results.export.notation import Name, edn, edn_lines, json_lines
 from results.export.operations import operations
@@ -334,6 +338,48 @@ def test_a_run_with_a_file_that_its_manifest_does_not_name_is_not_exported(
 
     with pytest.raises(MalformedHistory, match=f"{name} is not in the manifest"):
         exported(run, tmp_path / "history", json_lines)
+
+
+def test_a_plan_that_drove_nothing_is_not_exported(tmp_path: Path) -> None:
+    path = tmp_path / "recorded.edn"
+    path.write_text(
+        "{:type :invoke, :f :txn, :value [[:append 1 1]], :process 0, :index 0}\n"
+        "{:type :ok, :f :txn, :value [[:append 1 1]], :process 0, :index 1}\n"
+    )
+    run = RunDirectory(tmp_path / "recorded")
+    import_run(path, run)
+    shutil.copy(RUNS / "sim-valid" / "plan.toml", run.plan)
+
+    again = RunDirectory(tmp_path / "again")
+    import_exported(exported(run, tmp_path / "history"), again)
+
+    assert not again.plan.exists()
+    verdict = analyze(again, executor="local")
+    assert verdict.reasons == analyze(run, executor="local").reasons
+
+
+def test_a_run_is_not_exported_without_what_would_explain_it(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    table = USAGE.empty_table()
+    explaining = write_side_table(run.root, USAGE_FILE, table, "the test has no table")
+    manifest = msgspec.structs.replace(read_manifest(run), explaining=explaining)
+    write_manifest(run, manifest)
+    exported(run, tmp_path / "history")
+
+    (run.root / USAGE_FILE).write_bytes(b"")
+    with pytest.raises(MalformedHistory, match=r"usage\.parquet explains nothing here"):
+        exported(run, tmp_path / "history")
+
+
+def test_a_sum_of_what_no_export_holds_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    (run.root / "extra.parquet").write_bytes(b"extra")
+    manifest = read_manifest(run)
+    sums = manifest.checksums | {"extra.parquet": sha256(run.root / "extra.parquet")}
+    write_manifest(run, msgspec.structs.replace(manifest, checksums=sums))
+
+    with pytest.raises(MalformedHistory, match=r"expected no sum of extra\.parquet"):
+        exported(run, tmp_path / "history")
 
 
 def test_one_form_must_be_asked_for(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
