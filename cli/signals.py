@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from harness.exit_codes import EXIT_INTERRUPTED
 from harness.run.stop import Stop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN_S = 0.05  # after an interruption that was lost
 LEAST_BUDGET_S = 0.001  # a timer of zero seconds is one that is not set
 _SHOW_CURSOR = "\x1b[?25h"  # the live display hides it, and won't get to undo that
 
@@ -79,7 +81,8 @@ def ending_in_time(stop: Stop) -> Iterator[None]:
 
 def interrupt_on_signals() -> None:
     """Make SIGTERM and SIGHUP unwind as Ctrl-C does, outside of runs, so that children (a JVM)
-    don't outlive this process. A signal that is ignored stays so.
+    don't outlive this process. A signal that is ignored stays so. An interruption that Python could
+    not pass on, raised within a finalizer or a callback of a weak reference, comes once more.
     """
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -91,6 +94,21 @@ def interrupt_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handle)
+
+    def again(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    shown = sys.unraisablehook
+
+    def lost(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            # Not from here: what is raised within this hook is lost as well.
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            shown(unraisable)
+
+    signal.signal(signal.SIGALRM, again)
+    sys.unraisablehook = lost
 
 
 @contextmanager
@@ -121,7 +139,7 @@ def ignore_signals() -> None:
     """Ignore the signals from here on: while Python ends itself it would let them end the process
     as by default, and a second one would show as that and not as the exit code.
     """
-    for number in WATCHED:
+    for number in (*WATCHED, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
 
 

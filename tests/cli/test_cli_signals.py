@@ -104,3 +104,37 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
     assert process.returncode == 0
     assert out.count("stopping") == 1
+
+
+FINALIZER = """
+import os, signal, sys, time
+from cli.signals import interrupt_on_signals
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        for _ in range(1000):
+            pass
+        print("not reached", flush=True)
+
+interrupt_on_signals()
+try:
+    Finalized()
+    while True:
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("unwound", flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interruption_that_a_finalizer_swallows_comes_once_more(name: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FINALIZER.format(name=name)],
+        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_DFL),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("unwound\n", "", 0)
