@@ -23,6 +23,7 @@ was starved, whose delays can't be told from the store's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -115,10 +116,9 @@ class Limits:
         found = [_judged(limit, clients, starved) for limit in _limits(sections, got)]
         doubts = [each.doubt for each in found if each.doubt]
         remarks = [remark for each in found for remark in each.remarks]
-        broken = [(each.limit, one) for each in found for one in each.broken]
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
-            anomalies=_anomalies(broken, got, lookup),
+            anomalies=_anomalies([each for each in found if each.broken], got, lookup),
             reasons=(*doubts, *remarks),
             limits=tuple(each.judged for each in found),
         )
@@ -149,10 +149,10 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
         judged = limit.judged(LimitState.NOT_TESTED, reason=str(untested))
         doubt = f"{limit.name} was not tested: {untested}"
         return _Judged(limit=limit, judged=judged, doubt=doubt)
-    sure, state, doubt, reason = figure.broken, LimitState.KEPT, "", ""
-    if starved:
+    sure, state, doubt, reason = figure, LimitState.KEPT, "", ""
+    if starved and figure.broken:
         sure = limit.rule.beyond_doubt(limit, figure, clients, starved.periods)
-    if sure:
+    if sure.broken:
         state = LimitState.BROKEN
     elif figure.broken:
         state, reason = LimitState.UNDECIDED, starved.reason
@@ -163,14 +163,14 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
     judged = limit.judged(
         state,
         measured=round(figure.measured, DIGITS),
-        broken=len(sure),
+        broken=len(sure.broken) + sure.untold,
         start_ns=figure.start_ns,
         end_ns=figure.end_ns,
         partition=figure.partition,
         reason="; ".join(filter(None, (reason or figure.basis, *figure.remarks))),
     )
     remarks = tuple(f"{limit.name}: {remark}" for remark in figure.remarks)
-    return _Judged(limit=limit, judged=judged, broken=sure, doubt=doubt, remarks=remarks)
+    return _Judged(limit=limit, judged=judged, broken=sure.broken, doubt=doubt, remarks=remarks)
 
 
 def _first_of(doubts: Sequence[str]) -> str:
@@ -230,15 +230,6 @@ def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
     return _Starved(reason=reasons[0], periods=tuple(found))
 
 
-def _calm_ns(one: Broken, late: Sequence[Period]) -> int:
-    """The length of the longest part of a gap that touches none of ``late``."""
-    longest_ns, from_ns = 0, one.start_ns
-    for start_ns, end_ns in sorted(late):
-        longest_ns = max(longest_ns, min(start_ns, one.end_ns) - from_ns)
-        from_ns = max(from_ns, end_ns)
-    return max(longest_ns, one.end_ns - from_ns)
-
-
 def _apart(periods: Sequence[Period], late: Sequence[Period]) -> bool:
     return all(end < low or start > high for low, high in periods for start, end in late)
 
@@ -291,24 +282,23 @@ def _serves(limit: _Limit, clients: _Clients) -> Figure:
 
 
 def _apart_long_enough(
-    limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Period]
-) -> tuple[Broken, ...]:
-    return tuple(one for one in figure.broken if _calm_ns(one, late) > limit.allowed_ns)
+    limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Period]
+) -> Figure:
+    return longest_gaps(clients.got, limit.stretches, limit.allowed_ns, late)
 
 
-def _counted_apart(
-    _limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Period]
-) -> tuple[Broken, ...]:
-    return tuple(one for one in figure.broken if _apart(one.rests_on, late))
+def _counted_apart(_limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Period]) -> Figure:
+    broken = tuple(one for one in figure.broken if _apart(one.rests_on, late))
+    return attrs.evolve(figure, broken=broken)
 
 
 def _measured_without(
-    limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Period]
-) -> tuple[Broken, ...]:
+    limit: _Limit, figure: Figure, clients: _Clients, late: Sequence[Period]
+) -> Figure:
     try:
-        return limit.rule.measure(limit, clients.without(late)).broken
+        return limit.rule.measure(limit, clients.without(late))
     except Untested:
-        return ()
+        return attrs.evolve(figure, broken=())
 
 
 @attrs.frozen(kw_only=True)
@@ -319,7 +309,7 @@ class _Rule:
     """
 
     measure: Callable[[_Limit, _Clients], Figure]
-    beyond_doubt: Callable[[_Limit, Figure, _Clients, Sequence[Period]], tuple[Broken, ...]]
+    beyond_doubt: Callable[[_Limit, Figure, _Clients, Sequence[Period]], Figure]
     promised: Callable[[Declaration], bool] = lambda _: True
 
 
@@ -340,18 +330,18 @@ RULES = {
 }
 
 
-def _anomalies(
-    broken: Sequence[tuple[_Limit, Broken]], got: Served, lookup: Lookup
-) -> dict[str, Anomaly]:
-    found: dict[str, list[tuple[_Limit, Broken]]] = {}
-    for limit, one in broken:
-        found.setdefault(one.name, []).append((limit, one))
+def _anomalies(found: Sequence[_Judged], got: Served, lookup: Lookup) -> dict[str, Anomaly]:
+    """Return an anomaly for each name of breaches; its count has also those that are not told."""
+    counts, shown = Counter[str](), dict[str, list[tuple[_Limit, Broken]]]()
+    for each in found:
+        counts[each.broken[0].name] += each.judged.broken
+        shown.setdefault(each.broken[0].name, []).extend((each.limit, one) for one in each.broken)
     return {
         name: Anomaly(
-            count=len(rows),
+            count=counts[name],
             examples=tuple(_finding(limit, one, got, lookup) for limit, one in rows[:EXAMPLES_MAX]),
         )
-        for name, rows in found.items()
+        for name, rows in shown.items()
     }
 
 

@@ -1,55 +1,102 @@
 """The limit ``longest_gap_s``: how long clients asked, and nothing was acknowledged.
 
-A silence counts as far as clients asked all the while. Those of one partition are counted in whole
-steps of time, downwards, and several tries must show one.
+A silence counts as far as clients asked all the while: the time between two acknowledgements is cut
+where none asked, and the parts are held against the limit. Those of one partition are counted in
+whole steps of time, downwards, and several tries must show one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 
-from checkers.limits.served import Broken, Figure, Served, Span, Stretch, Tries
+from checkers.engine.arrays import Bools, Ints
+from checkers.engine.spans import FOREVER_NS
+from checkers.limits.served import Broken, Figure, Period, Served, Span, Stretch, Tries
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
+from harness.protocols.checker import EXAMPLES_MAX
 from harness.protocols.models import LONGEST_GAP
 from harness.text import seconds
 
-WIDEST = 100  # gaps that are looked at: a limit of a millisecond must not cost a night
-# A silence ends where nobody asked for this share of the time that is allowed.
+# A silence ends where no client asked for this share of the time that is allowed.
 UNASKED_SHARE = 0.5
+# Times between acknowledgements are cut in rounds, the widest first, until no wider one is left
+# than the longest silence: of a night most are never looked at, and no round takes much memory.
+FIRST_ROUND, ROUNDS_GROW, ROUND_MAX = 1024, 4, 1 << 20
 
 
-def longest_gaps(got: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
-    """Measure the silences of the store, and of each partition, that begin in ``stretches``."""
-    spans, broken = list[Span](), list[Broken]()
-    for stretch in stretches:
-        for start_ns, end_ns in silences(got.whole, stretch, got.drive.end_ns, allowed_ns):
-            spans.append(Span(length_ns=end_ns - start_ns, start_ns=start_ns, end_ns=end_ns))
-            if end_ns - start_ns > allowed_ns:
-                around = got.ok & ((got.ended == start_ns) | (got.ended == end_ns))
-                txns = tuple(got.txn[around].tolist()[:2])
-                broken.append(_gap("nothing was acknowledged", start_ns, end_ns, txns=txns))
-        for number, tries in got.by_partition.items():
-            what = f"partition {number} acknowledged nothing"
-            for start_ns, end_ns in silences(
-                tries, stretch, got.drive.end_ns, allowed_ns, least=MIN_TRIES
-            ):
-                # A step shows that something ended in it, and not when.
-                begin_ns = min(start_ns + STEP_NS, end_ns)
-                length_ns = end_ns - begin_ns
-                spans.append(
-                    Span(length_ns=length_ns, start_ns=begin_ns, end_ns=end_ns, partition=number)
-                )
-                if end_ns - start_ns > allowed_ns + STEP_NS:
-                    broken.append(_gap(what, begin_ns, end_ns, partition=number))
-    return Figure.of_longest(spans, broken, stretches)
+@attrs.frozen(kw_only=True, eq=False)
+class _Silences:
+    """Silences of the store or of one ``partition``: how long each lasted for certain, up to its
+    end, and which of them are breaches.
+    """
+
+    starts: Ints
+    ends: Ints
+    is_breach: Bools
+    partition: int | None = None
+
+    @property
+    def longest(self) -> tuple[Span, ...]:
+        """The longest of them; none of none."""
+        if not len(self.starts):
+            return ()
+        at = int((self.ends - self.starts).argmax())
+        start_ns, end_ns = int(self.starts[at]), int(self.ends[at])
+        length_ns = end_ns - start_ns
+        return (
+            Span(length_ns=length_ns, start_ns=start_ns, end_ns=end_ns, partition=self.partition),
+        )
+
+    def breaches(self, got: Served) -> Iterator[Broken]:
+        """Yield the longest of the breaches, as many as are shown."""
+        found = np.flatnonzero(self.is_breach)
+        order = np.argsort(self.starts[found] - self.ends[found], kind="stable")[:EXAMPLES_MAX]
+        for at in found[order].tolist():
+            yield _breach(got, int(self.starts[at]), int(self.ends[at]), self.partition)
 
 
-def _gap(what: str, start_ns: int, end_ns: int, **more: Any) -> Broken:  # noqa: ANN401
+def longest_gaps(
+    got: Served, stretches: tuple[Stretch, ...], allowed_ns: int, late: Sequence[Period] = ()
+) -> Figure:
+    """Measure the silences of the store, and of each partition, that begin in ``stretches``. One is
+    a breach where a part of it that touches none of ``late`` is longer than allowed; the longest
+    are told, those of the store before those of partitions.
+    """
+    found = [each for stretch in stretches for each in _of_stretch(got, stretch, allowed_ns, late)]
+    breaches = [breach for each in found for breach in each.breaches(got)]
+    breaches.sort(key=lambda one: (one.partition is not None, -one.measured))
+    shown = breaches[:EXAMPLES_MAX]
+    count = sum(int(each.is_breach.sum()) for each in found)
+    figure = Figure.of_longest([span for each in found for span in each.longest], shown, stretches)
+    return attrs.evolve(figure, untold=count - len(shown))
+
+
+def _of_stretch(
+    got: Served, stretch: Stretch, allowed_ns: int, late: Sequence[Period]
+) -> Iterator[_Silences]:
+    def of(tries: Tries, partition: int | None, least: int, step_ns: int) -> _Silences:
+        starts, ends = silences(tries, stretch, got.drive.end_ns, allowed_ns, least=least)
+        # A step shows that something ended in it, and not when.
+        starts = np.minimum(starts + step_ns, ends)
+        is_breach = _undisturbed(starts, ends, late) > allowed_ns
+        return _Silences(starts=starts, ends=ends, is_breach=is_breach, partition=partition)
+
+    yield of(got.whole, None, 1, 0)
+    for number, tries in got.by_partition.items():
+        yield of(tries, number, MIN_TRIES, STEP_NS)
+
+
+def _breach(got: Served, start_ns: int, end_ns: int, partition: int | None) -> Broken:
+    what, txns = "nothing was acknowledged", tuple[int, ...]()
+    if partition is not None:
+        what = f"partition {partition} acknowledged nothing"
+    else:
+        around = got.ok & ((got.ended == start_ns) | (got.ended == end_ns))
+        txns = tuple(got.txn[around].tolist()[:2])
     length_ns = end_ns - start_ns
     return Broken(
         name=LONGEST_GAP,
@@ -58,16 +105,41 @@ def _gap(what: str, start_ns: int, end_ns: int, **more: Any) -> Broken:  # noqa:
         start_ns=start_ns,
         end_ns=end_ns,
         measured=length_ns / NS_PER_S,
-        **more,
+        txns=txns,
+        partition=partition,
     )
+
+
+def _undisturbed(starts: Ints, ends: Ints, late: Sequence[Period]) -> Ints:
+    """Return how long the longest part of each of these times is that touches none of ``late``."""
+    if not late or not len(starts):
+        return ends - starts
+    rows = np.asarray(sorted(late), dtype=np.int64)
+    # Between what ended last so far and the next begin; of overlapping ones less than nothing.
+    opens = np.concatenate([[-FOREVER_NS], np.maximum.accumulate(rows[:, 1])])
+    closes = np.concatenate([rows[:, 0], [FOREVER_NS]])
+    first = np.searchsorted(opens[1:], starts, side="right")
+    counts = np.maximum(np.searchsorted(closes[:-1], ends) - first, 0) + 1
+    of, at = _expanded(first, counts)
+    parts = np.minimum(closes[at], ends[of]) - np.maximum(opens[at], starts[of])
+    longest = np.maximum.reduceat(parts, np.cumsum(counts) - counts)
+    return np.asarray(np.maximum(longest, 0), dtype=np.int64)
+
+
+def _expanded(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Return, for runs of so many consecutive numbers from ``first`` on, the run of each number
+    and the number itself.
+    """
+    of = np.repeat(np.arange(len(counts)), counts)
+    return of, np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
 
 
 def silences(
     tries: Tries, stretch: Stretch, last_ns: int, allowed_ns: int, *, least: int = 1
-) -> Iterator[tuple[int, int]]:
-    """Yield times that begin in ``stretch``, and in which clients asked all the while and nothing
-    was acknowledged: all that are longer than ``allowed_ns``, and the longest. ``least`` tries at
-    least must show one. After ``last_ns`` no client asks.
+) -> tuple[Ints, Ints]:
+    """Return begins and ends of the times that begin in ``stretch``, and in which clients asked all
+    the while and nothing was acknowledged: all that are longer than ``allowed_ns``, and the
+    longest. ``least`` tries at least must show one. After ``last_ns`` no client asks.
     """
     acks = tries.acks
     low = int(np.searchsorted(acks, stretch.start_ns, side="right"))
@@ -76,28 +148,49 @@ def silences(
     close = min(int(acks[high]), last_ns) if high < len(acks) else last_ns
     points = np.concatenate([[stretch.start_ns], acks[low:high], [max(close, stretch.start_ns)]])
     widths = np.diff(points)
-    longest_ns = 0
-    for at in np.argsort(-widths, kind="stable")[:WIDEST].tolist():
-        if widths[at] <= min(longest_ns, allowed_ns):
-            return  # all that follow are shorter
-        for found in _asked(tries, int(points[at]), int(points[at + 1]), allowed_ns, least):
-            longest_ns = max(longest_ns, found[1] - found[0])
-            yield found
+    order = np.argsort(-widths, kind="stable")
+    found = [(np.zeros(0, dtype=np.int64),) * 2]
+    longest_ns, begin, size = 0, 0, FIRST_ROUND
+    # All that follow are shorter than those that are wanted: none can hold one.
+    while begin < len(order) and widths[order[begin]] > min(longest_ns, allowed_ns):
+        at = np.sort(order[begin : begin + size])
+        starts, ends = _asked(tries, points[at], points[at + 1], allowed_ns, least)
+        longest_ns = max(longest_ns, int((ends - starts).max(initial=0)))
+        found.append((starts, ends))
+        begin, size = begin + size, min(size * ROUNDS_GROW, ROUND_MAX)
+    starts, ends = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    wanted = ends - starts >= min(longest_ns, allowed_ns + 1)
+    return starts[wanted], ends[wanted]
 
 
 def _asked(
-    tries: Tries, start_ns: int, end_ns: int, allowed_ns: int, least: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the time without an acknowledgement in which clients asked all the while:
-    a try was open, or the next one followed within a share of what is allowed.
+    tries: Tries, starts: Ints, ends: Ints, allowed_ns: int, least: int
+) -> tuple[Ints, Ints]:
+    """Return begins and ends of the parts of times without an acknowledgement, ascending, in which
+    clients asked all the while: a try was open, or the next one followed within a share of what is
+    allowed.
     """
-    begun, ended = tries.open_within(start_ns, end_ns)
-    begun = np.maximum(begun, start_ns)
+    # What is open as a time begins counts from there on, as one entry.
+    before = np.searchsorted(tries.begun, starts, side="right")
+    reach = tries.latest_end(before)
+    of, at = _expanded(before, np.maximum(np.searchsorted(tries.begun, ends) - before, 0))
+    counts = tries.open_at(starts) if least > 1 else np.ones(len(starts), dtype=np.int64)
     # Counted in steps, a try may have ended before it began.
-    until = np.maximum.accumulate(np.minimum(np.maximum(ended, begun), end_ns))
+    follows, inside = tries.ended[at] > starts[of], reach > starts
+    of, at = of[follows], at[follows]
+    time = np.concatenate([np.flatnonzero(inside), of])
+    begun = np.concatenate([starts[inside], tries.begun[at]])
+    until = np.concatenate([reach[inside], np.maximum(tries.ended[at], tries.begun[at])])
+    count = np.concatenate([counts[inside], np.ones(len(at), dtype=np.int64)])
+    order = np.argsort(time, kind="stable")
+    if not len(order):
+        return begun, until
+    time, begun, count = time[order], begun[order], count[order]
+    # No try reaches into the next time, so that one running maximum is that of each time.
+    until = np.maximum.accumulate(np.minimum(until[order], ends[time]))
     # Without a client that asks no store can acknowledge.
-    breaks = np.flatnonzero(begun[1:] - until[:-1] > UNASKED_SHARE * allowed_ns) + 1
-    cuts = [0, *breaks.tolist(), len(begun)]
-    for low, high in pairwise(cuts):
-        if high - low >= least:
-            yield int(begun[low]), int(until[high - 1])
+    is_cut = (time[1:] != time[:-1]) | (begun[1:] - until[:-1] > UNASKED_SHARE * allowed_ns)
+    first = np.concatenate([[0], np.flatnonzero(is_cut) + 1])
+    last = np.append(first[1:], len(time)) - 1
+    enough = np.add.reduceat(count, first) >= least
+    return begun[first][enough], until[last][enough]

@@ -310,7 +310,8 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
         acks = _acks(tables.get(TRIES), loss)
         tries = _tries(acks, *_failed(tables, loss, others))
         at = Stretch(start_ns=loss.start_ns, end_ns=loss.start_ns)
-        spans = tuple(silences(tries, at, loss.end_ns, allowed_ns, least=MIN_TRIES))
+        times = silences(tries, at, loss.end_ns, allowed_ns, least=MIN_TRIES)
+        spans = tuple(zip(*(each.tolist() for each in times), strict=True))
         answered = bool(len(tries.acks)) and int(tries.acks[0]) <= loss.end_ns
         judged += answered or any(_too_long(span, allowed_ns) for span in spans)
         # What a step shows as acknowledged may have been so until the step's end.

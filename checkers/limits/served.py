@@ -65,9 +65,9 @@ class Span:
 @attrs.frozen(kw_only=True)
 class Figure:
     """What was measured for one limit, in its unit, from when to when that showed (and on which
-    ``partition``, where it is one's), and its breaches. ``basis`` says what the figure rests on,
-    ``doubts`` what leaves it open where nothing is broken, ``remarks`` what of it could not be
-    tested.
+    ``partition``, where it is one's), and its breaches, beside ``untold`` more that are only
+    counted. ``basis`` says what the figure rests on, ``doubts`` what leaves it open where nothing
+    is broken, ``remarks`` what of it could not be tested.
     """
 
     measured: float
@@ -75,6 +75,7 @@ class Figure:
     end_ns: int
     partition: int | None = None
     broken: tuple[Broken, ...] = ()
+    untold: int = 0
     basis: str = ""
     doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -131,15 +132,21 @@ class Tries:
         """Of each try and all before it, the last end."""
         return np.maximum.accumulate(self.ended)
 
-    def open_within(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-        """Return begins and ends of those that began before ``end_ns`` and ended after
-        ``start_ns``, without a look at all of a night.
-        """
-        low = int(np.searchsorted(self._latest, start_ns, side="right"))
-        high = int(np.searchsorted(self.begun, end_ns))
-        begun, ended = self.begun[low:high], self.ended[low:high]
-        inside = ended > start_ns
-        return begun[inside], ended[inside]
+    @cached_property
+    def _over(self) -> Ints:
+        """When each has begun and ended, ascending: counted in steps, a try may end first."""
+        return np.sort(np.maximum(self.begun, self.ended))
+
+    def latest_end(self, counts: Ints) -> Ints:
+        """Return by when the last of the first so many ended; before all time of none."""
+        found = np.full(len(counts), np.iinfo(np.int64).min)
+        found[counts > 0] = self._latest[counts[counts > 0] - 1]
+        return found
+
+    def open_at(self, moments: Ints) -> Ints:
+        """Count those that were begun by each moment and ended after it."""
+        begun = np.searchsorted(self.begun, moments, side="right")
+        return np.asarray(begun - np.searchsorted(self._over, moments, side="right"), np.int64)
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -320,15 +320,15 @@ def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | No
     """
     during = Stretch(start_ns=restart.start_ns, end_ns=restart.end_ns)
     allowed_ns = int(limits(restart.options)["silence_s"] * NS_PER_S)
-    found = [
+    found = list[tuple[int, int, int]]()
+    for number, tries in sorted(got.by_partition.items()):
+        starts, ends = silences(tries, during, got.drive.end_ns, allowed_ns, least=MIN_TRIES)
+        own = restart.alone(starts, ends)
         # What a step shows as acknowledged may have been so until the step's end.
-        (number, min(start_ns + STEP_NS, end_ns), end_ns)
-        for number, tries in sorted(got.by_partition.items())
-        for start_ns, end_ns in silences(
-            tries, during, got.drive.end_ns, allowed_ns, least=MIN_TRIES
-        )
-        if restart.alone(np.array([start_ns]), np.array([end_ns])).all()
-    ]
+        starts, ends = np.minimum(starts[own] + STEP_NS, ends[own]), ends[own]
+        if len(starts):
+            at = int((ends - starts).argmax())
+            found.append((number, int(starts[at]), int(ends[at])))
     return max(found, key=lambda silence: silence[2] - silence[1], default=None)
 
 
