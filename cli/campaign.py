@@ -16,7 +16,6 @@ import attrs
 import click
 import msgspec
 
-from cli import quantities
 from cli.campaign_course import Announcer, conclude
 from cli.campaign_options import TABLE, CampaignOptions, campaign_options
 from cli.campaign_plans import DEFAULTS, refuse_unrunnable
@@ -51,6 +50,7 @@ from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.files import is_regular, read_small, write_atomically
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
+from harness.text import long_duration
 from results.store.store import RunStore
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class Runner:
         took = [r.wall_s for cell in cells[:count] if (r := self.ledger.known.get(cell.key))]
         left_s = len(left) * (sum(took) / len(took) if took else SIMULATED_S) / workers
         left_s = min(left_s, self.end_s - time.monotonic())  # no cell begins after that
-        ends = f", about {quantities.words(max(1.0, round(left_s)))} left" if left else ""
+        ends = f", about {long_duration(max(1.0, round(left_s)))} left" if left else ""
         return f"{count} of {len(cells)} {what}{ends}"
 
 

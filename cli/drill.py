@@ -18,7 +18,6 @@ from cli.display import LoopTime, choose
 from cli.environment import SIMULATED
 from cli.judging import judge
 from cli.live_status import StatusFile
-from cli.quantities import words
 from cli.run_pages import refresh_index
 from cli.session import Session, say
 from cli.signals import stopping
@@ -28,6 +27,7 @@ from harness.plan.plan import Plan
 from harness.run.directory import RunDirectory
 from harness.run.progress import Progress
 from harness.run.stop import Stop
+from harness.text import long_duration
 from results.store.store import RunStore
 
 
@@ -62,7 +62,7 @@ class Budget:
 
     def stop(self) -> Stop:
         """Return a stop that requests the end when the budget is spent."""
-        text = f"ended early: the time budget of {words(self.length_s)} was spent"
+        text = f"ended early: the time budget of {long_duration(self.length_s)} was spent"
         return Stop(self.left_s, text)
 
 

@@ -26,16 +26,6 @@ def seconds(_context: click.Context, _option: click.Parameter, value: str | None
     return seconds
 
 
-def words(seconds: float) -> str:
-    """Format ``seconds``: ``45 s``, ``30 min``, ``2.5 h``, ``14 d``."""
-    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        # Below two of a unit the smaller one is exact more often: 90 min.
-        if seconds >= 2 * size_s or seconds == size_s:
-            count = seconds / size_s
-            return f"{count:.3g} {unit}" if count < 1000 else f"{count:,.0f} {unit}"
-    return f"{seconds:.3g} s"
-
-
 def size_bytes(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
     """Parse ``1000``, ``500M`` or ``20G`` (of 1,024 each) as bytes: the callback of an option.
 

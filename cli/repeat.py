@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from cli.drill import Budget, RunOptions, one
-from cli.quantities import words
 from cli.session import Session, say
 from harness.campaigns.campaign_summary import outcome_counts
 from harness.campaigns.cell import Cell, CellResult, result_of
@@ -19,6 +18,7 @@ from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
 from harness.plan.plan import MAX_SEED, Plan
+from harness.text import long_duration
 from results.store.store import RunStore
 
 MAX_REPEAT = 100_000
@@ -136,8 +136,9 @@ def over(rows: list[CellResult], bounds: Bounds, *, kept: bool = False) -> str:
         left_s, longest_s = bounds.budget.left_s, max(row.wall_s for row in rows)
         if left_s < longest_s:
             return (
-                f"{words(left_s)} are left of the time budget of {words(bounds.budget.length_s)}, "
-                f"and a run may take {words(longest_s)}"
+                f"{long_duration(left_s)} are left of the time budget of "
+                f"{long_duration(bounds.budget.length_s)}, "
+                f"and a run may take {long_duration(longest_s)}"
             )
     return ""
 
@@ -170,7 +171,7 @@ def _show(rows: list[CellResult], why: str) -> None:
     click.echo(f"{'run':>4}  {'seed':<19}  {'outcome':<13}  {'took':>8}  directory")
     for number, row in enumerate(rows, start=1):
         said = "interrupted" if row.interrupted else row.outcome.value
-        took, where = words(row.wall_s), row.run or "nothing was recorded"
+        took, where = long_duration(row.wall_s), row.run or "nothing was recorded"
         click.echo(f"{number:>4}  {row.seed:<19}  {said:<13}  {took:>8}  {where}")
     tally = ", ".join(f"{count} {outcome.value}" for outcome, count in outcome_counts(rows).items())
     runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"

@@ -15,6 +15,7 @@ from cli.shrinking.shrink_run import REAL_REPETITIONS, SHRUNK, differences, fail
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
+from harness.text import long_duration
 from results.store.store import RunStore
 
 SHRINK_LIMIT = "10m"
@@ -92,7 +93,7 @@ def shrink(
         click.echo(line)
     if gone := sorted(names - found.names):
         click.echo(f"no longer with {', '.join(gone)}: --anomaly NAME keeps one of its own")
-    click.echo(f"{found.trials} trials in {quantities.words(round(found.took_s))}; {found.counted}")
+    click.echo(f"{found.trials} trials in {long_duration(round(found.took_s))}; {found.counted}")
     click.echo(f"plan: {path}")
     return 0 if found.failed else Outcome.UNKNOWN.exit_code
 

@@ -25,7 +25,7 @@ def status(session: Session, run: str, store: RunStore, as_json: bool) -> int:
 
     session.run = directory = store.resolve(run)
     row = listed(directory, sized=False)
-    live = read_status(directory) if row.state.startswith(ON) else None
+    live = read_status(directory) if row.held == ON else None
     if as_json:
         entry = row.entry
         told = {"run": entry.run, "state": row.state, "outcome": entry.outcome, "live": live}

@@ -146,6 +146,16 @@ def duration(length_ns: float) -> str:
     return f"{significant(length_ns, 3)} ns"
 
 
+def long_duration(length_s: float) -> str:
+    """A length of time as people plan it, to three digits: ``45 s``, ``90 min``, ``14 d``."""
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        shown = significant(length_s / unit_s, 3)
+        # Below two of a unit the smaller one is exact more often: 90 min.
+        if float(shown) == 1 or float(shown) >= 2:
+            return f"{shown} {unit}"
+    return duration(length_s * NS_PER_S)
+
+
 def significant(value: float, digits: int) -> str:
     """A figure to so many digits, those before the point whole, and never with an exponent."""
     rounded = Decimal(f"{value:.{digits}g}")

@@ -24,7 +24,6 @@ import msgspec
 
 from checkers.engine.spark_options import SparkOptions
 from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, LimitOptions, Limits, limits_of
-from cli.quantities import words
 from harness.errors import (
     AnalysisLost,
     FiredrillError,
@@ -37,6 +36,7 @@ from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
 from harness.scratch import Scratch, scratch_directory
 from harness.supervisor import EXIT_OF_SIGNAL, Supervised
+from harness.text import long_duration
 
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
@@ -287,7 +287,7 @@ def _once_in(
         found.death = _death(child.wait())
     except TimeoutError:
         found.death = (
-            f"it came to no end within {words(limits.time_s)} "
+            f"it came to no end within {long_duration(limits.time_s)} "
             f"(--time-limit or {TIME_VARIABLE} sets the limit)"
         )
         found.at = ""  # the time is over for all

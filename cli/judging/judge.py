@@ -14,17 +14,14 @@ import click
 
 from checkers.engine.spark_options import SparkOptions
 from cli.judging.analysis import Drawing, HistoryFile, JudgeOptions, analyzed
+from cli.judging.keep import keep_verdict
 from cli.judging.limits import LimitOptions
 from cli.run_state import holding
 from cli.session import say
-from harness.errors import (
-    HarnessError,
-    MalformedHistory,
-    NotStored,
-)
+from harness.errors import HarnessError, MalformedHistory
 from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.manifest import read_manifest
-from harness.protocols.verdict import Verdict, read_outcome, write_verdict
+from harness.protocols.verdict import Verdict, read_outcome
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import inert
 
@@ -105,7 +102,7 @@ def judge(
         if _stored(run):
             say(f"the verdict that is stored stays: {inert(str(run.verdict), PATH_CHARS)}")
         else:
-            _keep(run, verdict)
+            keep_verdict(run, verdict, say)
         return Judgement(verdict=verdict, findings=(f"because: {inert(reason)}",))
     if report and found.drawing is None and found.death:
         say(f"no report was written: {found.death}")
@@ -119,13 +116,6 @@ def judge(
         drawn=found.drawing is Drawing.DONE,
         report=failed,
     )
-
-
-def _keep(run: RunDirectory, verdict: Verdict) -> None:
-    try:
-        write_verdict(run, verdict)
-    except NotStored as error:
-        say(f"that it is {verdict.outcome} is not stored: {error}")
 
 
 def _stored(run: RunDirectory) -> bool:

@@ -13,11 +13,12 @@ from types import MappingProxyType
 import msgspec
 
 from cli.judging.analysis import Drawing, JudgeOptions
+from cli.judging.keep import keep_verdict
 from cli.session import say
 from harness.errors import FiredrillError, NotStored, PlanError, UsageError
 from harness.history.files import READ_ONLY, copy_files, is_regular
 from harness.history.manifest import RUNNING, read_manifest
-from harness.protocols.verdict import Verdict, write_verdict
+from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory
 from harness.scratch import lasting_scratch
 
@@ -63,7 +64,7 @@ def judge_here(
         crashed=crashed,
         unstored=unstored.append,
     )
-    _keep(run, verdict, say, *unstored)
+    keep_verdict(run, verdict, say, *unstored)
     return verdict
 
 
@@ -90,21 +91,6 @@ def recovered(run: RunDirectory, say: Callable[[str], None] = say) -> RunDirecto
     copy = RunDirectory(root, run.output or run.root)
     recover(copy, partition_of=_partition_of(copy))
     return copy
-
-
-def _keep(
-    run: RunDirectory, verdict: Verdict, say: Callable[[str], None], *unstored: NotStored
-) -> None:
-    """Write the verdict, unless the tables behind it could not be written (``unstored``). A disk
-    that refuses is reported, and does not change the findings.
-    """
-    try:
-        # A verdict must not stand without its tables: the same refusal of the disk.
-        for error in unstored:
-            raise error
-        write_verdict(run, verdict)
-    except NotStored as error:
-        say(f"the verdict holds and is not stored (--output DIR stores it elsewhere): {error}")
 
 
 def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:

@@ -8,7 +8,6 @@ import pytest
 
 from cli import drill, repeat
 from cli.main import execute
-from cli.quantities import words
 from cli.repeat import Bounds, over, rate, seed_of, series_code
 from cli.wiring import resolve, schedule_of, without_untestable
 from harness.campaigns.cell import CellResult
@@ -251,12 +250,6 @@ def test_a_time_that_is_none_is_named(
 ) -> None:
     assert execute([*SIM, "--time-budget", text, "--runs-dir", str(tmp_path)]) == 254
     assert "expected a time like 90s, 30m, 8h or 14d" in capsys.readouterr().err
-
-
-def test_spans_are_said_as_people_say_them() -> None:
-    assert [words(s) for s in (0.5, 45, 60, 90, 1800, 9000, 14 * 86_400, 86_400_000)] == [
-        "0.5 s", "45 s", "1 min", "90 s", "30 min", "2.5 h", "14 d", "1,000 d",
-    ]  # fmt: skip
 
 
 def test_nothing_simulated_is_kept_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

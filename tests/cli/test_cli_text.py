@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import LIMIT_CHARS, duration, inert, significant
+from harness.text import LIMIT_CHARS, duration, inert, long_duration, significant
 
 
 def test_plain_text_stays_as_it_is() -> None:
@@ -58,3 +58,23 @@ def test_a_figure_has_no_exponent_and_keeps_what_stands_before_its_point(
     value: float, told: str
 ) -> None:
     assert significant(value, 3) == told
+
+
+@pytest.mark.parametrize(
+    ("length_s", "told"),
+    [
+        (0.00001, "10 µs"),
+        (0.5, "500 ms"),
+        (45, "45 s"),
+        (60, "1 min"),
+        (90, "90 s"),
+        (1_800, "30 min"),
+        (3_599, "1 h"),
+        (7_199.9, "2 h"),
+        (9_000, "2.5 h"),
+        (14 * 86_400, "14 d"),
+        (999.9 * 86_400, "1000 d"),
+    ],
+)
+def test_long_durations_are_told_as_people_plan_them(length_s: float, told: str) -> None:
+    assert long_duration(length_s) == told
