@@ -44,6 +44,7 @@ from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Settin
 from harness.protocols.fault_kinds import ROLLING_RESTART
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.finding import Finding
+from harness.protocols.latency import MIN_SAMPLES, percentiles
 from harness.protocols.models import (
     RESTART_FAILURES,
     RESTART_LATENCY,
@@ -60,7 +61,6 @@ from harness.protocols.procedures import (
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
-MIN_SAMPLES = 100  # below this the 99th percentile is the slowest transaction of all
 BEFORE_NS = 10 * NS_PER_S
 SETTLED_NS = 5 * NS_PER_S  # of a store that declares no bound for its recovery
 LOST = "lost-write.lost"
@@ -287,9 +287,9 @@ def _measured(restart: Restart, got: Served, moments: Mapping[str, Ints]) -> dic
         figures["slow_share"] = round(slow / total, 6)
     ok = begun & got.ok
     if int(ok.sum()) >= MIN_SAMPLES:
-        figures["p99_ms"] = round(float(np.percentile(took[ok], 99)) / 1e6, 3)
+        figures["p99_ms"] = _p99_ms(took[ok])
     if int(before.sum()) >= MIN_SAMPLES:
-        figures["p99_before_ms"] = round(float(np.percentile(took[before], 99)) / 1e6, 3)
+        figures["p99_before_ms"] = _p99_ms(took[before])
     if "p99_ms" in figures and figures.get("p99_before_ms"):
         figures["p99_times"] = round(figures["p99_ms"] / figures["p99_before_ms"], 3)
     if got.by_partition:
@@ -304,6 +304,10 @@ def _measured(restart: Restart, got: Served, moments: Mapping[str, Ints]) -> dic
     if "lost" in moments:
         figures["lost"] = len(_within(moments["lost"], restart))
     return figures
+
+
+def _p99_ms(took: Ints) -> float:
+    return round(float(percentiles(took, [99])[0]) / 1e6, 3)
 
 
 def _within(moments: Ints, restart: Restart) -> Ints:

@@ -238,7 +238,9 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, lt=1)] | None,
         Meta(
             description="Of all transactions at most this share has an outcome that is not known; "
-            "those that gave way to another (conflicts) do not count."
+            "those that gave way to another (conflicts) do not count. More is a violation where "
+            "chance would hardly bring so many (less than 1 in 30,000), and left open else; of "
+            "fewer than 100 transactions less is not tested."
         ),
     ] = None
     refused_within_s: Annotated[

@@ -69,6 +69,12 @@ class Ends:
             OpType.INFO.value: self.info,
         }
 
+    @property
+    def indefinite_share(self) -> float | None:
+        """The share of those whose outcome is not known, without conflicts; ``None`` of none."""
+        total = self.ok + self.fail + self.info
+        return self.info / total if total else None
+
     def commonest(self, limit: int) -> dict[str, int]:
         """Return the ``limit`` commonest of ``errors``, those of one count by their names."""
         ordered = sorted(self.errors.items(), key=lambda item: (-item[1], item[0]))

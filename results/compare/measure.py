@@ -19,6 +19,8 @@ from harness.history.load import History, load
 from harness.history.records import FaultState, OpType
 from harness.plan import planfile
 from harness.plan.plan import asked_rate
+from harness.protocols.conflicts import ends
+from harness.protocols.latency import percentiles
 from harness.protocols.verdict import Availability, Verdict, read_verdict
 from harness.run.directory import Manifest, RunDirectory
 from results.report.fault_recovery import Recovery, recoveries_in
@@ -26,7 +28,7 @@ from results.store.run_figures import VERSION, FaultCount, RunFigures, encode, f
 
 UNAVAILABLE_S = 0.5  # a stretch without an acknowledgement that users notice
 NS_PER_MS = 1_000_000
-QUANTILES = (0.5, 0.95, 0.99)
+PERCENTS = (50, 95, 99)
 
 Ints = npt.NDArray[np.int64]
 
@@ -63,7 +65,6 @@ def figures_of(history: History, verdict: Verdict) -> RunFigures:
     done = np.sort(ok["complete_ns"].to_numpy())
     inside = done[(done >= start_ns) & (done <= end_ns)]
     length_s = (end_ns - start_ns) / NS_PER_S
-    indefinite = pc.sum(pc.equal(types, OpType.INFO.value)).as_py() or 0
     p50_ms, p95_ms, p99_ms = _latencies_ms(ok)
     return msgspec.structs.replace(
         counted,
@@ -76,7 +77,7 @@ def figures_of(history: History, verdict: Verdict) -> RunFigures:
             _recover_ns(recoveries_in(manifest, transactions, faults, _asked_per_s(history)))
         ),
         takeover_s=_mean(_takeover_ns(verdict.availability)),
-        indefinite_share=indefinite / driven.num_rows if driven.num_rows else None,
+        indefinite_share=ends(manifest.declaration, driven).indefinite_share,
     )
 
 
@@ -103,9 +104,9 @@ def _driven(manifest: Manifest, transactions: pa.Table) -> tuple[pa.Table, int, 
 
 def _latencies_ms(ok: pa.Table) -> list[float | None]:
     if not ok.num_rows:
-        return [None] * len(QUANTILES)
+        return [None] * len(PERCENTS)
     took = ok["complete_ns"].to_numpy() - ok["intended_ns"].to_numpy()
-    return [float(value) for value in np.quantile(took, QUANTILES) / NS_PER_MS]
+    return [float(value) / NS_PER_MS for value in percentiles(took, PERCENTS)]
 
 
 def _unavailable_s(done: Ints, start_ns: int, end_ns: int) -> float:

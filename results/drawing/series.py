@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
+from harness.protocols.latency import percentiles
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,7 +25,8 @@ WINDOW_MIN_S = 1.0
 WINDOWS_SHORT = 40  # over a history of less than some seconds
 SHORT_S = 3.0
 LATENCY_MIN_S = 1e-9  # a logarithmic axis has no zero
-QUANTILES = (0.5, 0.95, 0.99)
+PERCENTS = (50, 95, 99)
+QUANTILES = tuple(percent / 100 for percent in PERCENTS)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -112,7 +114,7 @@ def quantiles(outcomes: Outcomes, start_s: float, end_s: float) -> dict[float, L
     for window in range(count):
         inside = outcomes.latency_s[order[bounds[window] : bounds[window + 1]]]
         if inside.size:
-            found[:, window] = np.quantile(inside, QUANTILES)
+            found[:, window] = percentiles(inside, PERCENTS)
     at_s = (start_s + width * (np.arange(count) + 0.5)).astype(np.float64)
     return {q: Line(at_s=at_s, value=found[i]) for i, q in enumerate(QUANTILES)}
 
@@ -123,7 +125,7 @@ def overall(outcomes: Outcomes) -> dict[float, float]:
     """
     if not outcomes.latency_s.size:
         return {}
-    found = np.quantile(outcomes.latency_s, (*QUANTILES, 1.0))
+    found = percentiles(outcomes.latency_s, (*PERCENTS, 100))
     return dict(zip((*QUANTILES, 1.0), (float(value) for value in found), strict=True))
 
 

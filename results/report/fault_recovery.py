@@ -31,6 +31,7 @@ from harness.history.records import OpType
 from harness.plan.plan import asked_rate
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.latency import percentiles
 from harness.protocols.promise import Declaration
 from harness.protocols.recovery import BEFORE_NS, SHARE, calms_before, counting_ns, rate_before
 from harness.protocols.verdict import Availability, FaultWindow, PartitionGaps, Window
@@ -172,7 +173,7 @@ class _Completions:
             ok=int(high - low),
             errors=_count(self.errors_ns, start_ns, end_ns),
             conflicts=_count(self.conflicts_ns, start_ns, end_ns),
-            p99_ns=int(np.quantile(inside, 0.99)) if len(inside) else None,
+            p99_ns=int(percentiles(inside, [99])[0]) if len(inside) else None,
         )
 
     def without_backlog(self, healed_ns: int, start_ns: int, end_ns: int) -> Ints:

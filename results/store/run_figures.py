@@ -27,7 +27,7 @@ MAX_FIGURES_BYTES = 1 << 20
 FAULTS_MAX = 1_000_000
 VALUE_MAX = 1e12  # of any figure; more is no measurement
 KINDS_MAX, KIND_CHARS = 100, 48
-VERSION = 4  # of how they are measured: figures of another one are measured again
+VERSION = 5  # of how they are measured: figures of another one are measured again
 
 
 _Value = Annotated[float, Meta(ge=0, le=VALUE_MAX)]
@@ -50,8 +50,8 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in stretches of at least ``UNAVAILABLE_S`` in which the store acknowledged nothing;
     ``recover_s`` the mean time from the begin of a fault to 90 % of the rate before it, and
     ``takeover_s`` to another node's holding a role of its target; ``indefinite_share`` the share of
-    transactions without a known outcome; ``lost_inside`` counts acknowledged writes that a reset
-    lost inside its envelope, in a mode that permits it. ``faults`` are by kind.
+    transactions without a known outcome, conflicts left out; ``lost_inside`` counts acknowledged
+    writes that a reset lost inside its envelope, in a mode that permits it. ``faults`` are by kind.
     """
 
     version: int = 0

@@ -78,7 +78,7 @@ def test_a_thousand_faults_are_judged_in_seconds() -> None:
         [
             unrecovered(got, (got.drive,), 4 * S),
             longest_gaps(got, each, 4 * S),
-            indefinite_share(got, each, 0.0005),
+            indefinite_share(got, each, 0.0002),
             p99(got, each, 100.0),
         ]
         for got in (sound, out)

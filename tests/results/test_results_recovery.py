@@ -9,11 +9,13 @@ import attrs
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from synthetic_run import BREAKS, build, valid, violation, write_verdict
 
 from harness.clock import NS_PER_S
 from harness.run.directory import RunDirectory
+from results.compare.measure import figures_of
 from results.drawing.partitions import Touches, lanes
 from results.report import fault_recovery
 from results.report.fault_recovery import Recovery, recoveries, recoveries_in, recovery_rows
@@ -264,6 +266,23 @@ def test_transactions_that_gave_way_make_no_partition_silent(tmp_path: Path) -> 
 
     assert codes
     assert len(few.partition) < len(every.partition)
+
+
+def test_a_comparison_counts_unknown_outcomes_as_a_limit_does(run_data: RunData) -> None:
+    """Of what gave way to another nothing is unknown: it is no part of the share."""
+    history, types = run_data.history, run_data.transactions["type"].to_pylist()
+    codes = run_data.transactions["error"].filter(
+        pc.equal(run_data.transactions["type"].cast(pa.string()), "fail")
+    )
+    declared = msgspec.structs.replace(
+        run_data.manifest.declaration, conflicts=tuple(sorted(set(codes.to_pylist())))
+    )
+    manifest = msgspec.structs.replace(run_data.manifest, declaration=declared)
+
+    share = figures_of(attrs.evolve(history, manifest=manifest), valid()).indefinite_share
+
+    assert {"ok", "fail", "info"} == set(types)
+    assert share == types.count("info") / (types.count("info") + types.count("ok"))
 
 
 def test_a_partition_serves_where_it_acknowledged_and_is_silent_where_it_was_only_asked() -> None:
