@@ -216,27 +216,50 @@ def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) ->
     """Time the refusals of requests to partitions without their majority. Raises ``Untested``.
 
     Only a transaction says something that asked for nothing else: another partition may have let it
-    wait. Neither does one that was asked of a node that is out.
+    wait. Neither does one that was asked of a node that is out. A partition that acknowledged a
+    write begun ``NOTICED_NS`` after its loss, before it was over, can't be told to have been
+    without its majority: either it was not, or it serves without one, which no refusal shows. A
+    late one in such a loss leaves the limit open.
     """
     table = tables["transactions"]
     begun, ended = ints(table, "invoke_ns"), ints(table, "complete_ns")
     spans, broken, judged = list[Span](), list[Broken](), 0
-    for loss in losses:
-        asked = _asked_of(loss, losses, tables, allowed_ns)
+    doubts, remarks = list[str](), list[str]()
+    served = {loss: _write_in(tables.get(TRIES), loss) for loss in losses}
+    certain = [loss for loss, at_ns in served.items() if at_ns is None]
+    for loss, at_ns in served.items():
+        asked = _asked_of(loss, certain if at_ns is None else losses, tables, allowed_ns)
+        late = asked[ended[asked] - begun[asked] > allowed_ns]
+        if at_ns is not None:
+            said = f"{loss.in_words}, and acknowledged a write that was begun at {seconds(at_ns)}"
+            if len(late):
+                doubts.append(f"{said}, though {len(late)} of {len(asked)} requests were late")
+            remarks.append(f"{said}: it was not judged")
+            continue
         judged += len(asked)
         took = np.minimum(ended[asked], loss.end_ns) - begun[asked]
         if len(took):
             at = int(took.argmax())
             spans.append(_span(int(took[at]), int(begun[asked[at]]), loss.partition))
-        late = asked[ended[asked] - begun[asked] > allowed_ns]
         if len(late):
             broken.append(_late(loss, late, begun[late], ended[late], len(asked)))
-    if not judged:
+    if not (judged or doubts):
         raise Untested(
             f"no request was made to a partition alone that had lost its majority "
-            f"{seconds(NOTICED_NS)} before"
+            f"{seconds(NOTICED_NS)} before" + "".join(f"; {remark}" for remark in remarks[:1])
         )
-    return Figure.of_longest(spans, broken, _stretches(losses))
+    figure = Figure.of_longest(spans, broken, _stretches(losses), tuple(remarks))
+    return attrs.evolve(figure, doubts=tuple(doubts))
+
+
+def _write_in(tries: pa.Table | None, loss: MajorityLoss) -> int | None:
+    """Return when the first write was begun that the partition acknowledged in its loss, and that
+    certainly began after a store has to have noticed that; ``None`` without any. A read may be
+    answered under the lease from before the loss.
+    """
+    begun, ended = _acks(tries, loss)
+    inside = begun[(begun >= loss.start_ns + NOTICED_NS) & (ended <= loss.end_ns)]
+    return int(inside.min()) if len(inside) else None
 
 
 def _span(length_ns: int, start_ns: int, partition: int) -> Span:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -14,7 +16,7 @@ from harness.plan.plan import PromisePlan
 from harness.protocols.checker import Setting
 from harness.protocols.models import REFUSAL, SERVICE
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Verdict
+from harness.protocols.verdict import LimitState, Verdict
 from harness.run import controller_health
 from harness.run.state_log import STATES
 
@@ -26,8 +28,10 @@ VOTERS = {0: ("n1", "n2", "n3"), 1: ("n3", "n4", "n5")}
 REFUSED, SERVES = PromisePlan(refused_within_s=1.0), PromisePlan(serves_within_s=6.0)
 
 Fault = tuple[float, float, str, str, tuple[str, ...]]
-Op = tuple[float, float, tuple[int, ...], str, str]
-"""Begin and end in seconds, partitions, how it ended, and the node that was asked."""
+Op = tuple[float, float, tuple[int, ...], str, str] | tuple[Any, ...]
+"""Begin and end in seconds, partitions, how it ended, the node that was asked, and what it did
+where that was no append.
+"""
 
 
 def ops(
@@ -79,12 +83,12 @@ def verdict(
             "invoke_index": 2 * txn,
             "complete_index": 2 * txn + 1,
         }
-        for txn, (begin_s, end_s, _, type_, node) in enumerate(done)
+        for txn, (begin_s, end_s, _, type_, node, *_) in enumerate(done)
     ]
     steps = [
-        {"txn": txn, "pos": pos, "f": "append", "key": partition, "partition": partition}
-        | {"value": txn, "type": type_}
-        for txn, (_, _, partitions, type_, _) in enumerate(done)
+        {"txn": txn, "pos": pos, "f": (*does, "append")[0], "key": partition}
+        | {"partition": partition, "value": None if does else txn, "type": type_}
+        for txn, (_, _, partitions, type_, _, *does) in enumerate(done)
         for pos, partition in enumerate(partitions)
     ]
     table = [
@@ -173,6 +177,61 @@ def test_what_hangs_until_the_majority_is_back_was_not_refused_either() -> None:
 )
 def test_what_may_have_another_cause_accuses_nothing(more: list[Op]) -> None:
     assert verdict(PROMPT + more, REFUSED, mode="SC").outcome is Outcome.VALID
+
+
+REFUTED = HANGING + ops(17, 18, "ok")
+
+
+def test_a_partition_that_served_all_along_had_not_lost_its_majority() -> None:
+    """Two of ten seconds' requests were slow, and the others were acknowledged."""
+    served = CALM + ops(10, 20, "ok") + ops(14, 16, "info", took_s=2.5)
+
+    found = verdict(served, REFUSED, mode="SC")
+
+    assert (found.outcome, found.anomalies) == (Outcome.UNKNOWN, {})
+    (limit,) = found.limits
+    assert limit.state is LimitState.UNDECIDED
+    assert "partition 0 had lost n1, n2 of its 3 voters by 10.000 s, and acknowledged a write" in (
+        limit.reason
+    )
+    assert "that was begun at 13.000 s, though 20 of 20 requests were late" in limit.reason
+
+
+def test_refusals_of_a_partition_that_also_serves_prove_nothing_for_it() -> None:
+    found = verdict(PROMPT + ops(17, 18, "ok"), REFUSED, mode="SC")
+
+    (limit,) = found.limits
+    assert (found.outcome, limit.state) == (Outcome.UNKNOWN, LimitState.NOT_TESTED)
+    assert "acknowledged a write that was begun at 17.000 s: it was not judged" in limit.reason
+
+
+def test_a_loss_that_is_refuted_excuses_no_other() -> None:
+    """Partition 0 serves in spite of it; partition 1, lost as well, lets its clients wait."""
+    both = states({0: ("n1", "n2", "n3"), 1: ("n1", "n2", "n4")})
+    of_other = ops(14, 15, "info", took_s=2.5, partitions=(1,))
+
+    found = verdict(REFUTED + of_other, REFUSED, mode="SC", told=both)
+
+    (example,) = found.anomalies[REFUSAL].examples
+    assert example.details["partition"] == 1
+    (limit,) = found.limits
+    assert "partition 0 had lost n1, n2 of its 3 voters" in limit.reason
+
+
+@pytest.mark.parametrize(
+    "acknowledged",
+    [
+        ops(10, 12.9, "ok"),  # before a store can know
+        ops(19.9, 20, "ok", took_s=0.2),  # ended after the heal
+        ops(17, 18, "ok", partitions=(1,)),  # of a partition with its majority
+        [(*op, "r") for op in ops(17, 18, "ok")],  # under the lease from before
+    ],
+    ids=["at once", "healed", "another", "reads"],
+)
+def test_what_a_partition_without_its_majority_may_answer_does_not_refute_the_loss(
+    acknowledged: list[Op],
+) -> None:
+    assert list(verdict(HANGING + acknowledged, REFUSED, mode="SC").anomalies) == [REFUSAL]
 
 
 def test_two_partitions_without_a_majority_refuse_together() -> None:
