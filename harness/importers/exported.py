@@ -72,7 +72,8 @@ TABLES: dict[str, pa.Schema] = {
 """Each table whose rows are records of ``PROCESS``, by the ``f`` of the records."""
 
 # The forms of an operation on one register; any other transaction is a ``txn``.
-OF_REGISTER = {"read": "r", "write": "w", "cas": "cas"}
+READ = "read"
+OF_REGISTER = {READ: "r", "write": "w", "cas": "cas"}
 TXN = "txn"
 
 _OURS = re.compile(rb':process\s+:firedrill\b|"process"\s*:\s*"firedrill"')
@@ -88,7 +89,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
     An invocation has ``node`` and ``kind``, and what differs from the usual of ``attempt``,
     ``intended``, ``wall``; ``partitions`` has the partition of each step's key. The rest belongs to
-    completions. Times are nanoseconds on the run's axis. ``run_index`` is the index in the run,
+    completions, but for the ``steps`` of a transfer, which its value does not tell. Times are
+    nanoseconds on the run's axis. ``run_index`` is the index in the run,
     where ``index``, which counts the records of the file, is another one.
     """
 
@@ -105,6 +107,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     intended: Int64 | None = None
     wall: Int64 = 0
     partitions: list[int | None] | None = None
+    steps: list[_Step] | None = None
     error: str | None = None
     phase: Phase | None = None
     server_txn: str | None = None
@@ -381,7 +384,8 @@ class _Restored:
         if self._tables is None:
             raise ValueError("expected the manifest of the run before its operations")
         self._last_ns = max(self._last_ns, record.time)
-        ops, index = tuple(_ops(record.f, record.value)), record.index_of_run
+        value = record.value if record.steps is None else record.steps
+        ops, index = tuple(_ops(record.f, value)), record.index_of_run
         if record.type != "invoke":
             self._tables.add(
                 Complete(
@@ -418,7 +422,10 @@ class _Restored:
 
 
 def _ops(f: str, value: object) -> Iterator[MicroOp]:
-    if f in OF_REGISTER:
+    if f == READ and isinstance(value, dict):
+        # Of a bank: what each account held.
+        value = [[OF_REGISTER[f], int(key), held] for key, held in value.items()]
+    elif f in OF_REGISTER:
         if not isinstance(value, list) or len(value) != 2:
             raise ValueError(f"expected [key value] for {f}")
         key, told = value

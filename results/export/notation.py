@@ -19,25 +19,37 @@ class Name(str):
     __slots__ = ()
 
 
+class IntKey(str):
+    """An integer as the key of a map: a text in JSON, which has no other keys, a number in EDN."""
+
+    __slots__ = ()
+
+
 def edn(value: Any) -> str:  # noqa: ANN401 (what JSON holds)
-    """Format a value as EDN: keys of maps are keywords, other strings strings."""
+    """Format a value as EDN: keys of maps are keywords or integers, other strings strings."""
     match value:
         case None:
             return "nil"
         case bool():
             return "true" if value else "false"
+        case IntKey():
+            return value
         case Name() if _KEYWORD.fullmatch(value):
             return f":{value}"
         case str():
             return quoted(value)
         case Mapping():
-            return f"{{{', '.join(f'{edn(Name(k))} {edn(v)}' for k, v in value.items())}}}"
+            return f"{{{', '.join(f'{_key(k)} {edn(v)}' for k, v in value.items())}}}"
         case list() | tuple():
             return f"[{' '.join(map(edn, value))}]"
         case float() if not math.isfinite(value):
             return "##NaN" if math.isnan(value) else "##Inf" if value > 0 else "##-Inf"
         case _:
             return repr(value)
+
+
+def _key(key: str) -> str:
+    return edn(key if isinstance(key, IntKey) else Name(key))
 
 
 def edn_lines(operations: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

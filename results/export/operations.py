@@ -28,15 +28,17 @@ from harness.importers.exported import (
     OF_REGISTER,
     PLAN,
     PROCESS,
+    READ,
     TXN,
     Digest,
     NodeLogsRecord,
     end_record,
 )
-from harness.importers.jepsen.imported_history import REGISTER
+from harness.importers.jepsen.imported_history import BANK, REGISTER
+from harness.importers.jepsen.operation_forms import TRANSFER
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_spans import fault_spans
-from results.export.notation import Name
+from results.export.notation import IntKey, Name
 
 Op = dict[str, Any]
 _Placed = tuple[int, Op]  # by its time, or that of the operation before it in its own order
@@ -150,18 +152,18 @@ def _clients(history: History) -> Iterator[_Placed]:
     index = [table[name].to_numpy() for name in ("invoke_index", "complete_index")]
     order = np.argsort(np.concatenate(index), kind="stable")
     count = table.num_rows
-    registers = history.manifest.workload == REGISTER
+    workload = history.manifest.workload
     begun = transactions(history)
     opened: dict[int, Op] = {}
     for place in order.tolist():
         if place < count:
             row = next(begun)
             opened[place] = row
-            told = {RUN_INDEX: row["invoke_index"], **_invocation(row, registers)}
+            told = {RUN_INDEX: row["invoke_index"], **_invocation(row, workload)}
             yield row["invoke_ns"], told
         else:
             row = opened.pop(place - count)
-            told = {RUN_INDEX: row["complete_index"], **_completion(row, registers)}
+            told = {RUN_INDEX: row["complete_index"], **_completion(row, workload)}
             yield row["complete_ns"], told
 
 
@@ -186,9 +188,9 @@ def steps_of(ops: list[Op]) -> list[list[Any]]:
     return [[Name(f), key, value] for f, key, value in map(_done, ops)]
 
 
-def _invocation(row: Op, registers: bool) -> Op:
+def _invocation(row: Op, workload: str) -> Op:
     ops = row["ops"]
-    f, value = _told([_asked(step) for step in ops], registers)
+    told = _told([_asked(step) for step in ops], workload)
     usual = {"attempt": 0, "intended": row["invoke_ns"], "wall": 0}
     more = {"attempt": row["attempt"], "intended": row["intended_ns"], "wall": row["wall_ns"]}
     partitions = [step["partition"] for step in ops]
@@ -196,8 +198,7 @@ def _invocation(row: Op, registers: bool) -> Op:
         "time": row["invoke_ns"],
         "type": Name("invoke"),
         "process": row["process"],
-        "f": f,
-        "value": value,
+        **told,
         "node": row["node"],
         "kind": Name(row["kind"] or READ_WRITE),
         **{name: held for name, held in more.items() if held != usual[name]},
@@ -205,8 +206,8 @@ def _invocation(row: Op, registers: bool) -> Op:
     }
 
 
-def _completion(row: Op, registers: bool) -> Op:
-    f, value = _told([_done(step) for step in row["ops"]], registers)
+def _completion(row: Op, workload: str) -> Op:
+    told = _told([_done(step) for step in row["ops"]], workload)
     more = {
         "error": row["error"],
         "phase": row["phase"],
@@ -217,8 +218,7 @@ def _completion(row: Op, registers: bool) -> Op:
         "time": row["complete_ns"],
         "type": Name(row["type"]),
         "process": row["process"],
-        "f": f,
-        "value": value,
+        **told,
         **{name: held for name, held in more.items() if held is not None},
     }
 
@@ -238,11 +238,29 @@ def _held(step: Op) -> Any:  # noqa: ANN401 (an integer, a list, or nothing)
     return step["value"] if step["elements"] is None else step["elements"]
 
 
-def _told(steps: list[list[Any]], registers: bool) -> tuple[Name, Any]:
-    """Return ``f`` and value: one step on a register has a form of its own, which Knossos reads."""
-    if registers and len(steps) == 1 and steps[0][0] in _REGISTER_OF:
+def _told(steps: list[list[Any]], workload: str) -> Op:
+    """Return ``f`` and value in the form that tools know for the workload, and else ``txn``: one
+    step on a register, a transfer (with its steps beside it) and a read of a bank.
+    """
+    named = [[Name(f), key, value] for f, key, value in steps]
+    if workload == REGISTER and len(steps) == 1 and steps[0][0] in _REGISTER_OF:
         f, key, value = steps[0]
         if isinstance(value, list) and len(value) == 1:
             value = [None, *value]  # a compare-and-set of a register that was never written
-        return Name(_REGISTER_OF[f]), [key, value]
-    return Name(TXN), [[Name(f), key, value] for f, key, value in steps]
+        return {"f": Name(_REGISTER_OF[f]), "value": [key, value]}
+    if workload == BANK and steps:
+        balances = {IntKey(key): value for f, key, value in steps if f == "r"}
+        if len(balances) == len(steps):
+            return {"f": Name(READ), "value": balances}
+        if (transfer := _transfer(steps)) is not None:
+            return {"f": Name(TRANSFER), "value": transfer, "steps": named}
+    return {"f": Name(TXN), "value": named}
+
+
+def _transfer(steps: list[list[Any]]) -> Op | None:
+    """``{from, to, amount}`` of steps that add to two accounts what they take from each other."""
+    added = sorted((value, key) for f, key, value in steps if f == "add" and value is not None)
+    if len(added) != 2 or added[0][0] != -added[1][0]:
+        return None
+    (_, payer), (amount, payee) = added
+    return {"from": payer, "to": payee, "amount": amount}

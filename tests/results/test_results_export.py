@@ -114,6 +114,30 @@ def test_an_exported_run_that_is_imported_again_has_the_same_verdict(
         assert getattr(load(again), name)() == getattr(load(run), name)()
 
 
+@pytest.mark.parametrize("notation", [edn_lines, json_lines])
+def test_a_bank_is_exported_as_transfers_and_reads_of_balances(
+    tmp_path: Path, notation: Any
+) -> None:
+    sim = ["run", "--provider", "sim", "--executor", "local", "--no-report", "--duration", "2"]
+    bank = ["--workload", "bank", "--seed", "3", "--set", "nemesis.mix=[]"]
+    assert execute([*sim, *bank, "--runs-dir", str(tmp_path / "runs")]) in (0, 2)
+    run = RunDirectory((tmp_path / "runs" / "latest").resolve())
+    path = exported(run, tmp_path / "history", notation)
+
+    again = RunDirectory(tmp_path / "again")
+    import_exported(path, again)
+    assert encode(analyze(again, executor="local")) == encode(analyze(run, executor="local"))
+
+    # As another tool reads it: without the first balances, which are no transfer.
+    clients = [line for line in path.read_text().splitlines() if "firedrill" not in line]
+    theirs = [line for line in clients if "txn" not in line.replace("server-txn", "")]
+    path.write_text("\n".join(theirs) + "\n")
+    history = import_run(path, RunDirectory(tmp_path / "theirs"), workload="bank")
+    count = load(run).transactions().num_rows
+    assert history.transactions().num_rows == count - (len(clients) - len(theirs)) / 2
+    assert set(history.micro_ops()["f"].to_pylist()) == {"r", "add"}
+
+
 def test_lines_of_nodes_logs_that_count_survive_without_the_logs(
     run: RunDirectory, tmp_path: Path
 ) -> None:
