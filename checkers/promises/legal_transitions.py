@@ -93,10 +93,14 @@ LOCK = (
     Transition("locked", "* A * *", ". A . A"),
     Transition("unlocked", "* * - +", ". . - -"),
     Transition("moved", "* A B +", ". B - -"),
-    Transition("completed", "* A - *", "A - - -"),
-    Transition("completed", "* A A *", "A - - -"),
-    Transition("continued", "* A B *", "A B - -"),
-    Transition("applied-another", "* A * *", "P A . ."),
+    # Nothing is led to without its lock, so no group comes to what pending asked for before.
+    Transition("completed", "* A - A", "A - - -"),
+    Transition("completed", "* A A A", "A - - -"),
+    Transition("continued", "* A B A", "A B - -"),
+    # Pending asks for what is stable again: nothing is to be led to.
+    Transition("completed", "A A - *", "A - - -"),
+    Transition("completed", "A A A *", "A - - -"),
+    Transition("continued", "A A B *", "A B - -"),
     _SETTLED,
     *_RESTATED,
 )

@@ -44,7 +44,8 @@ fact                     claim                 holds if
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
 ``Members`` (entry)      caught-up             each new voter has on its disk what was committed
                                                before it was taken in to learn
-``ReplicaContent``       replicas-agree        each replica told of the same content at that entry
+``ReplicaContent``       replicas-agree        each replica told of the same content at that entry,
+                                               and so does the log, where its reader says that
 ``AnswerClock``          clock-carried         the answer's timestamp is above its question's
 ``Inspection``           invariants-hold       the program finds its own state consistent
 ``SnapshotRead``         snapshot-stable       no version between the one read and the time of the

@@ -287,7 +287,7 @@ def test_replicas_that_have_applied_the_same_hold_the_same() -> None:
     assert broken(alike) == []
     (found,) = details(apart)
     assert (found.claim, found.node) == (Claim.REPLICAS_AGREE, "n2")
-    assert found.detail == "its p differs from that of n1, both after entry 16"
+    assert found.detail == "p of n2 and of n1 differ after entry 16"
 
 
 def test_what_a_node_finds_wrong_with_itself_is_a_broken_promise() -> None:

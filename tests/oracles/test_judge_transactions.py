@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from oracles.toy_store import Bench, broken, judged
 
 from clusters.providers.sim.oracles.isolation import Locks, Snapshots
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from clusters.reference.claims.partition_log import PartitionLog
+from clusters.reference.node.declarations import CONTENT_EVERY
+from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.partition_state_machine import Partition
 from clusters.reference.node.wire.messages import TxnId
 from harness.protocols.claims import (
     Claim,
@@ -20,6 +25,7 @@ from harness.protocols.claims import (
     Outcome,
     OutcomeDrop,
     PreparedLocks,
+    ReplicaContent,
     SharedRead,
     SnapshotRead,
     TransactionEnd,
@@ -235,6 +241,47 @@ def test_to_forget_what_is_not_known_is_needless() -> None:
     assert applied(begin, commit, forget, forget)[2:] == [NoOpEntry("q")]
     assert applied(begin, commands.Abort(1, T1), commands.Forget(1, (), 12))[1:] == []
     assert applied(begin, commands.Forget(1, (), 12)) == [NoOpEntry("q")]
+
+
+LOG = (
+    commands.Takeover(1, 5),
+    commands.Commit(1, T1, 15, WRITES, (2,)),
+    commands.Commit(1, TxnId(11, "n1", 7), 16, ((OTHER, b"w"),), ()),
+    commands.Prepare(1, T2, 21, (KEY,), ((KEY, b"x"),), 0),
+    commands.Abort(1, TxnId(12, "n1", 8)),
+    commands.Finish(1, T2, 25),
+    commands.Prepare(1, TxnId(30, "n1", 9), 31, (), WRITES, 0),
+    commands.Takeover(2, 40),
+    commands.Takeover(1, 50),
+    commands.Commit(1, TxnId(32, "n1", 10), 41, WRITES, ()),
+    commands.Abort(2, TxnId(42, "n1", 11)),
+    commands.Forget(2, (T1,), 12),
+)
+NEEDLESS = commands.Forget(9, (), 0)
+
+
+def content(log: Sequence[commands.Command]) -> list[object]:
+    """What follows from ``log``, filled up to a place that is told."""
+    fill = [NEEDLESS] * (CONTENT_EVERY - len(log))
+    return [fact for fact in applied(*log, *fill) if isinstance(fact, ReplicaContent)]
+
+
+@pytest.mark.parametrize("length", range(1, len(LOG) + 1))
+def test_a_replica_holds_what_follows_from_its_log(length: int) -> None:
+    log, partition = LOG[:length], Partition()
+    for index in range(1, CONTENT_EVERY + 1):
+        command = log[index - 1] if index <= length else NEEDLESS
+        partition.apply(Entry(1, index, commands.encode(command)))
+    digest = hash(frozenset(partition.content()))
+
+    assert content(log) == [ReplicaContent("q", CONTENT_EVERY, digest)]
+
+
+@pytest.mark.parametrize("place", [0, 2, 3, 5, 6, 7, 10, 11])
+def test_a_command_that_is_not_applied_shows_in_what_is_held(place: int) -> None:
+    others = (*LOG[:place], NEEDLESS, *LOG[place + 1 :])
+
+    assert content(others) != content(LOG)
 
 
 def test_a_log_with_a_gap_is_followed_no_further() -> None:

@@ -1,5 +1,6 @@
 """What replicas hold: those of one group hold the same once they have applied the same entries,
-whether one by one or from a snapshot.
+whether one by one or from a snapshot, and what follows from these entries where a store's reader
+says that.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 from harness.protocols.claims import ReplicaContent
 
 KEPT_PLACES = 256  # of each group: one that is further behind is compared no more
+LOG = "the log"  # what follows from it, as a replica among the others
 
 
 class Contents:
@@ -27,4 +29,4 @@ class Contents:
         digest, other = before
         if digest == fact.digest:
             return ""
-        return f"its {fact.group} differs from that of {other}, both after entry {fact.index}"
+        return f"{fact.group} of {node} and of {other} differ after entry {fact.index}"

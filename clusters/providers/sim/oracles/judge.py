@@ -16,7 +16,7 @@ from itertools import pairwise
 from clusters.providers.sim.disk import Platter
 from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
-from clusters.providers.sim.oracles.contents import Contents
+from clusters.providers.sim.oracles.contents import LOG, Contents
 from clusters.providers.sim.oracles.durability import Durability
 from clusters.providers.sim.oracles.isolation import (
     Locks,
@@ -243,7 +243,7 @@ class Judge:
             since_s = sorted(self._synced_s.pop((fact.group, index, mark), {}).values())
             repeated = self._durability.repeats(fact.group, index, mark)
             for did in self._reader.committed(fact.group, index, mark):
-                if repeated and not isinstance(did, NewVersions):
+                if repeated and not isinstance(did, NewVersions | ReplicaContent):
                     continue  # it was told in the generation before
                 if isinstance(did, LeaseRenewal):
                     self._leases.renewed(self._on_majority_s(fact.group, since_s), did)
@@ -251,6 +251,9 @@ class Judge:
                     on_majority_s = self._on_majority_s(fact.group, since_s)
                     text = self._leases.granted(since_s[0], on_majority_s, did)
                     self._conclude(Claim.ONE_PRIMARY, disk.node, f"entry {index}", text)
+                elif isinstance(did, ReplicaContent):
+                    text = self._contents.told(LOG, did)
+                    self._conclude(Claim.REPLICAS_AGREE, disk.node, f"entry {index}", text)
                 else:
                     self._judge_transaction(disk, f"entry {index} of {fact.group}", did)
 
