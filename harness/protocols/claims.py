@@ -30,6 +30,7 @@ fact                     claim                 holds if
 ``LockGrant``            lock-exclusive        no other transaction holds the lock in a conflicting
                                                mode, nor is prepared with it
 ``SharedRead``           lock-exclusive        no other transaction may write the key
+``ReadsValid``           lock-kept             no lock of it was given up before this moment
 ``LoggedWrites`` (entry) lock-exclusive        no other holds a lock on what is written
 ``LoggedWrites`` (entry) lock-kept             no lock that was granted to it was given up, and to
                                                commit all are held or prepared with
@@ -42,6 +43,9 @@ fact                     claim                 holds if
 ``OutcomeDrop``          one-outcome           the transaction is prepared nowhere any more, and its
                                                ends are on majorities
 ``NoOpEntry``            needed-entries        few other such entries of the group came before
+``StableMembers``        committed-on-majority a majority's disks have an entry with these members
+``ForcedReset`` (entry)  reset-owed            no majority is there, the grant before it has ended,
+                                               and no copy that was to be asked has more
 ``Members`` (entry)      caught-up             each new voter has on its disk what was committed
                                                before it was taken in to learn
 ``ReplicaContent``       replicas-agree        each replica told of the same content at that entry,
@@ -87,6 +91,7 @@ class Claim(enum.StrEnum):
     ONE_OUTCOME = "one-outcome"
     SNAPSHOT_STABLE = "snapshot-stable"
     NEEDED_ENTRIES = "needed-entries"
+    RESET_OWED = "reset-owed"
     CAUGHT_UP = "caught-up"
     REPLICAS_AGREE = "replicas-agree"
     CLOCK_CARRIED = "clock-carried"
@@ -107,6 +112,7 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.ONE_OUTCOME: "two-outcomes",
         Claim.SNAPSHOT_STABLE: "snapshot-overtaken",
         Claim.NEEDED_ENTRIES: "needless-entries",
+        Claim.RESET_OWED: "reset-not-owed",
         Claim.CAUGHT_UP: "promoted-early",
         Claim.REPLICAS_AGREE: "diverged-content",
         Claim.CLOCK_CARRIED: "timestamp-behind",
@@ -265,6 +271,16 @@ class SharedRead(Fact, frozen=True, gc=False):
     key: bytes
 
 
+class ReadsValid(Fact, frozen=True, gc=False):
+    """The primary of ``group`` under ``epoch`` says that what ``txn`` has read there is so up to
+    this moment: it has had its locks until now, and needs them no longer.
+    """
+
+    group: str
+    epoch: int
+    txn: str
+
+
 class LockRelease(Fact, frozen=True, gc=False):
     """The primary of ``group`` under ``epoch`` has given up all locks of ``txn``."""
 
@@ -413,6 +429,30 @@ class PrimaryGrant(Fact, frozen=True, gc=False):
     holder: str
     epoch: int
     released: bool = False
+
+
+class StableMembers(Fact, frozen=True):
+    """The entry says that ``group`` has come to ``nodes``, by entry ``index`` of its log at the
+    latest.
+    """
+
+    group: str
+    index: int
+    nodes: tuple[str, ...]
+
+
+class ForcedReset(Fact, frozen=True):
+    """The entry gives ``root``, which is in the generation ``group``, to its copy on ``node``
+    alone; ``member``, where that is known, is the copy. ``asked`` are the nodes whose copies were
+    to be asked how much they have; ``majority``: most of its nodes are there.
+    """
+
+    root: str
+    group: str
+    node: str
+    member: str
+    asked: tuple[str, ...]
+    majority: bool
 
 
 class LogEntry(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ def test_two_transactions_share_a_lock_only_if_none_has_it_exclusively(
 def test_a_lock_that_was_given_up_is_free() -> None:
     locks = Locks()
     locks.locked(locked("a"))
-    locks.unlocked(LockRelease("q", 1, "a"))
+    locks.unlocked(0.0, LockRelease("q", 1, "a"))
 
     assert locks.locked(locked("b")) == ""
     assert "b holds it" in locks.locked(locked("a"))
@@ -71,7 +71,7 @@ def test_what_is_read_at_once_is_written_by_no_other_that_moment() -> None:
     locks.locked(locked("a"))
     assert "a holds it" in locks.read(read)
     assert locks.read(SharedRead("q", "a", KEY)) == ""
-    locks.unlocked(LockRelease("q", 1, "a"))
+    locks.unlocked(0.0, LockRelease("q", 1, "a"))
     assert locks.read(read) == ""
 
     locks.prepared(PreparedLocks("q", 1, "c", (), (KEY,)))
@@ -105,7 +105,7 @@ def test_a_write_needs_the_locks_that_the_transaction_was_granted() -> None:
         locks = Locks()
         locks.locked(locked("a"))
         if drop:
-            locks.unlocked(LockRelease("q", 1, "a"))
+            locks.unlocked(0.0, LockRelease("q", 1, "a"))
         if again:
             locks.locked(locked("a", epoch=epoch))
         return locks.written(LoggedWrites("q", epoch, "a", (KEY,)))[1]
@@ -136,7 +136,7 @@ def test_a_write_meets_no_lock_of_another() -> None:
     locks.locked(locked("b", exclusive=False))
 
     assert "b holds it" in locks.written(LoggedWrites("q", 1, "a", (KEY,)))[0]
-    locks.unlocked(LockRelease("q", 1, "b"))
+    locks.unlocked(0.0, LockRelease("q", 1, "b"))
     assert locks.written(LoggedWrites("q", 1, "a", (KEY,)))[0] == ""
 
 

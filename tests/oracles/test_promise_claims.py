@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from oracles.toy_store import Bench, details
 
+from clusters.providers.sim.oracles.isolation import Locks
 from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.claims.durable_facts import entry_mark
+from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.declarations import PrimaryAnswer
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
     Invoke,
@@ -15,18 +19,37 @@ from clusters.reference.node.metastorage.metastorage import (
 )
 from clusters.reference.node.placement.lease_expiry import Grant, Lease, encode, released
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.rebalance import keys
+from clusters.reference.node.rebalance.driver import NUMBERS, Numbers
+from clusters.reference.node.rebalance.keys import Assignments, PartitionId, Position
 from clusters.reference.node.storage.log_records import Update, encode_record, segment_header
+from clusters.reference.node.topology.logical import LOGICAL, Member
 from clusters.reference.node.tx import commands
 from clusters.reference.node.wire.messages import (
+    Ack,
     Failed,
+    LockToken,
     PeerReply,
     PeerRequest,
     Resolve,
     ResolveReply,
     TxnId,
+    Validate,
 )
 from clusters.reference.node.wire.messages import encode as encode_message
-from harness.protocols.claims import AnswerClock, Claim, Fact, LogUpdate, TimestampOrder
+from harness.protocols.claims import (
+    AnswerClock,
+    Claim,
+    Fact,
+    ForcedReset,
+    LockGrant,
+    LockRelease,
+    LogUpdate,
+    PrimaryAct,
+    ReadsValid,
+    StableMembers,
+    TimestampOrder,
+)
 
 TXN = TxnId(7, "n1~a", 1)
 
@@ -128,6 +151,57 @@ def test_an_answer_carries_a_timestamp_above_that_of_its_question() -> None:
     (found,) = details(act)
     assert (found.claim, found.node) == (Claim.CLOCK_CARRIED, "n1")
     assert found.detail == "it answers at 500 what it was asked at 500"
+
+
+def assigned() -> Logged:
+    """Partition 0 of a table on ``n1`` to ``n3``, of which ``n1`` has left, and its next one."""
+    logged, partition = Logged(), PartitionId(7, 0)
+    members = tuple(Member(Node(name=name), f"{name}~a", name) for name in ("n2", "n3", "n4"))
+    logged.write(NUMBERS, msgspec.msgpack.encode(Numbers(((7, 0, 1),))))
+    logged.write(LOGICAL, msgspec.msgpack.encode(members))
+    logged.write(partition.key(keys.STABLE), keys.encode(keys.assignments(("n1", "n2", "n3"))))
+    logged.write(partition.key(keys.PENDING), keys.encode(keys.assignments(("n1", "n2", "n4"))))
+    return logged
+
+
+def test_a_reset_is_to_ask_all_that_are_there_of_stable_and_pending() -> None:
+    logged, partition = assigned(), PartitionId(7, 0)
+    forced = Assignments(("n2",), force=True, survivors=("n2",), member="n2@x")
+    facts = logged.write(partition.key(keys.PENDING), keys.encode(forced))
+
+    (found,) = [fact for fact in facts if isinstance(fact, ForcedReset)]
+    assert found == ForcedReset("p0", "p0", "n2", "n2@x", ("n2", "n3", "n4"), majority=True)
+    # That an operator asks for, and one that goes on already, may come though most are there.
+    again = msgspec.structs.replace(forced, nodes=("n3",), manual=True)
+    facts = logged.write(partition.key(keys.PENDING), keys.encode(again))
+    assert not [fact for fact in facts if isinstance(fact, ForcedReset) and fact.majority]
+
+
+def test_stable_members_are_told_with_their_place_in_the_log() -> None:
+    logged, partition = assigned(), PartitionId(7, 0)
+    facts = logged.write(partition.key(keys.APPLIED), Position(2, 40).encode())
+
+    told = StableMembers("p0@2", 40, ("n1", "n2", "n3"))
+    assert [fact for fact in facts if isinstance(fact, StableMembers)] == [told]
+
+
+def test_what_is_told_to_be_valid_was_read_under_locks_until_now() -> None:
+    token = LockToken(3, 1)
+    answer = PrimaryAnswer(Validate(0, TXN, token, 500), Ack())
+    said = [fact for _, fact in ReferenceClaims().declared("n1", answer)]
+    assert ReadsValid("p0", 3, str(TXN)) in said
+    assert PrimaryAct("p0") in said
+
+    def valid(released_s: float) -> str:
+        locks = Locks()
+        locks.locked(LockGrant("p0", 3, "t", b"k", exclusive=False))
+        locks.unlocked(released_s, LockRelease("p0", 3, "t"))
+        return locks.valid(5.0, ReadsValid("p0", 3, "t"))
+
+    assert valid(5.0) == ""
+    assert valid(4.5) == (
+        "what t has read in p0 is told to be valid, and its lock of 6b was given up 0.500 s before"
+    )
 
 
 def test_the_ceiling_of_a_lease_never_falls() -> None:

@@ -13,33 +13,29 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from clusters.reference.claims.durable_facts import LogReader, entry_mark, generation_name, root_of
+from clusters.reference.claims.metastorage_claims import (
+    MetastorageClaims,
+    partition_group,
+    renewed,
+)
 from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.claims.raft_claims import RaftClaims, begun_claim
 from clusters.reference.node import declarations
 from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer, Recovery
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
-    Change,
     Invoke,
-    Metastorage,
 )
 from clusters.reference.node.placement.lease_expiry import (
-    CEILING_S,
     DRIFT,
     LEASE,
     LEASE_S,
-    PRIMARY,
-    Grant,
-    decode_grant,
-    decode_lease,
     origin_of,
 )
 from clusters.reference.node.placement.partitioning import partition_of
-from clusters.reference.node.placement.rendezvous import Zone, zone_of
 from clusters.reference.node.raft.types import (
     Entry,
 )
-from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, span
 from clusters.reference.node.tx import commands
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
@@ -94,16 +90,14 @@ from harness.protocols.claims import (
     EndRefused,
     Fact,
     Inspection,
-    LeaseRenewal,
     LockGrant,
     LockRelease,
     LoggedWrites,
-    NoOpEntry,
     Outcome,
     OutcomeDrop,
     PreparedLocks,
     PrimaryAct,
-    PrimaryGrant,
+    ReadsValid,
     RecoveredLog,
     ReplicaContent,
     SharedRead,
@@ -149,7 +143,7 @@ class ReferenceClaims:
         # What coordinators asked of primaries on other nodes: the rest they answer themselves.
         self._asked_for: dict[tuple[str, bytes], int] = {}
         self._sent: dict[str, None] = {}
-        self._grants = _Grants()
+        self._metastorage = MetastorageClaims()
         self._logs: dict[str, PartitionLog] = {}  # of generations of partitions
 
     def disk(self) -> LogReader:
@@ -165,7 +159,7 @@ class ReferenceClaims:
     def declared(self, node: str, event: object) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
         if isinstance(event, LocksRelease):
-            unlocked = LockRelease(_group(event.partition), event.epoch, str(event.txn))
+            unlocked = LockRelease(partition_group(event.partition), event.epoch, str(event.txn))
             return [("LocksRelease", unlocked)]
         if isinstance(event, Recovery):
             return [("Recovery", _recovered(event))]
@@ -179,6 +173,7 @@ class ReferenceClaims:
                 self._of_transaction(event.body, event.answer),
                 self._ended(event.body, event.answer),
                 _end_refused(event.body, event.answer),
+                _acts(event.body, event.answer),
                 *_read_at_once(event.body, event.answer),
             )
             name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
@@ -189,7 +184,7 @@ class ReferenceClaims:
         """A participant says that it has finished: home forgets the outcome upon that."""
         if not isinstance(body, Finish) or not isinstance(answer, Ack):
             return None
-        group, txn = _group(body.partition), str(body.txn)
+        group, txn = partition_group(body.partition), str(body.txn)
         if not self._is_prepared(group, body.txn):
             return None
         return Acknowledgement(f"the end of {txn}", ((group, _finish_name(txn)),))
@@ -210,10 +205,10 @@ class ReferenceClaims:
         match body, answer:
             case Lock(), LockReply():
                 txn, epoch = str(body.txn), answer.token.epoch
-                group, limit_s = _group(body.partition), body.limit_ms / 1000
+                group, limit_s = partition_group(body.partition), body.limit_ms / 1000
                 return LockGrant(group, epoch, txn, body.key, body.exclusive, limit_s)
             case Prepare(), PrepareReply():
-                return self._prepared(_group(body.partition), str(body.txn))
+                return self._prepared(partition_group(body.partition), str(body.txn))
             case Prepare(), Failed():  # its coordinator asks for no commit then
                 return Outcome(str(body.txn), None)
             case CommitTx(), CommitReply():
@@ -226,8 +221,10 @@ class ReferenceClaims:
                 return Outcome(str(body.txn), answer.ts or None)
             case Finish(), _:  # its sender knows the outcome
                 return Outcome(str(body.txn), body.ts or None)
+            case Validate(), Ack() if body.token.epoch:
+                return ReadsValid(partition_group(body.partition), body.token.epoch, str(body.txn))
             case ReadAt(), Version():
-                return SnapshotRead(_group(body.partition), body.key, body.ts, answer.ts)
+                return SnapshotRead(partition_group(body.partition), body.key, body.ts, answer.ts)
         return None
 
     def _prepared(self, group: str, txn: str) -> Fact | None:
@@ -268,9 +265,8 @@ class ReferenceClaims:
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Statement]:
         claims = ANSWERS.get((type(asked), type(answer)), ())
         facts: list[Fact] = []
-        if Claim.LEASE_VALID in claims and not isinstance(asked, LeaderBody):
-            epoch = answer.token.epoch if isinstance(answer, LockReply) else 0
-            facts.append(PrimaryAct(_group(asked.partition), epoch))
+        if (act := _acts(asked, answer)) is not None:
+            facts.append(act)
         if Claim.DURABLE_ON_MAJORITY in claims:
             facts += self._durable(asked, answer)
         return [(type(answer).__name__, fact) for fact in facts]
@@ -278,7 +274,7 @@ class ReferenceClaims:
     def _durable(self, asked: PeerBody, answer: PeerAnswer) -> list[Fact]:
         if isinstance(asked, Prepare):
             name = _prepare_name(str(asked.txn))
-            return [Acknowledgement(str(asked.txn), ((_group(asked.partition), name),))]
+            return [Acknowledgement(str(asked.txn), ((partition_group(asked.partition), name),))]
         if isinstance(asked, CommitTx) and isinstance(answer, CommitReply):
             return [self._committed(str(asked.txn), answer.ts, dict(asked.writes))]
         if isinstance(asked, Execute) and isinstance(answer, ExecuteReply):
@@ -345,10 +341,10 @@ class ReferenceClaims:
 
     def _own_read(self, node: str, key: bytes, asked_for: int) -> list[Fact]:
         """The contacted node read ``key`` as its primary, unless it asked another node for it."""
-        partitions = self._grants.partitions
+        partitions = self._metastorage.partitions
         if not partitions or self._asked_for.get((node, key), 0) != asked_for:
             return []
-        return [PrimaryAct(_group(partition_of(key, partitions)))]
+        return [PrimaryAct(partition_group(partition_of(key, partitions)))]
 
     def _home(self, ts: int, writes: Mapping[bytes, bytes]) -> tuple[str, commands.Commit | None]:
         """The group and the command that committed ``writes`` at ``ts``, or part of them."""
@@ -365,7 +361,7 @@ class ReferenceClaims:
         txn, held = str(commit.txn), dict(commit.writes)
         named = [(home, _commit_name(ts))]
         for partition in commit.participants:
-            group = _group(partition)
+            group = partition_group(partition)
             named.append((group, _prepare_name(txn)))
             prepare = self._prepares.get((group, txn))
             held |= dict(prepare.writes) if prepare is not None else {}
@@ -384,11 +380,11 @@ class ReferenceClaims:
         return says
 
     def _renewals(self, group: str, entry: Entry) -> tuple[Fact, ...]:
-        self._grants.logged(entry)
+        self._metastorage.logged(entry)
         operations = _invoke.decode(entry.data).success
         return tuple(
             [
-                _renewed(operation.value)
+                renewed(operation.value)
                 for operation in operations
                 if operation.key.startswith(LEASE) and operation.value is not None
             ]
@@ -397,14 +393,14 @@ class ReferenceClaims:
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         """See ``ClaimsReader``."""
         if group == METASTORAGE:
-            return self._grants.committed(index, mark)
+            return self._metastorage.committed(index, mark)
         return self._log(group).committed(index, mark)
 
     def _log(self, group: str) -> PartitionLog:
         found = self._logs.get(group)
         if found is None:
             root = root_of(group)
-            found = PartitionLog(group) if root == group else self._log(root).another()
+            found = PartitionLog(group) if root == group else self._log(root).another(group)
             self._logs[group] = found
         return found
 
@@ -413,7 +409,7 @@ class ReferenceClaims:
         self._log(group).logged(entry.index, entry_mark(entry), command)
         if isinstance(command, commands.Commit):
             self._commits.setdefault(command.ts, {})[group] = command
-            others = tuple(map(_group, command.participants))
+            others = tuple(map(partition_group, command.participants))
             keys, txn = _keys(command.writes), str(command.txn)
             void_after = _abort_name(txn)
             written = LoggedWrites(group, command.epoch, txn, keys, others, void_after)
@@ -434,7 +430,7 @@ class ReferenceClaims:
             ended = TransactionEnd(group, txn), Outcome(txn, command.ts or None)
             return Command(_finish_name(txn)), *ended
         if isinstance(command, commands.Takeover):
-            promised = self._grants.promised(root_of(group), command.epoch)
+            promised = self._metastorage.promised(root_of(group), command.epoch)
             what = f"the floor of epoch {command.epoch} of {group}"
             return (TimestampOrder(what, command.floor, promised),)
         if isinstance(command, commands.Forget):
@@ -444,84 +440,9 @@ class ReferenceClaims:
     def _above(self, commit: commands.Commit) -> Fact:
         """A participant has made promises to readers up to the time at which it has prepared."""
         txn = str(commit.txn)
-        prepares = [self._prepares.get((_group(p), txn)) for p in commit.participants]
+        prepares = [self._prepares.get((partition_group(p), txn)) for p in commit.participants]
         promised = max((p.ts for p in prepares if p is not None), default=0)
         return TimestampOrder(f"the commit of {txn}", commit.ts, promised)
-
-
-class _Grants:
-    """Metastorage once more, from what is committed: a grant counts only if its conditions hold."""
-
-    def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], Entry] = {}
-        self._changed: list[Fact] = []
-        self._state = Metastorage()
-        self._state.observe(PRIMARY, self._observe)
-        self._state.observe(LEASE, self._observe_renewals)
-        self._state.observe("", self._observe_all)
-        self._values: dict[str, bytes | None] = {}
-        self._zone: Zone | None = None
-        self._held: dict[str, Grant] = {}  # by group, the last one
-        self._ceilings: dict[str, int] = {}  # of each start, the highest
-        self._promised: dict[tuple[str, int], int] = {}  # by group and epoch: before it began
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions there are; 0 until that is decided."""
-        if self._zone is None:
-            self._zone = zone_of(self._state)
-        return 0 if self._zone is None else self._zone.partitions
-
-    def logged(self, entry: Entry) -> None:
-        self._entries[(entry.index, entry_mark(entry))] = entry
-
-    def committed(self, index: int, mark: int) -> list[Fact]:
-        entry = self._entries.pop((index, mark), None)
-        if entry is not None:  # of a leader's first entry and of configurations nothing follows
-            self._state.apply(entry)
-        changed, self._changed = self._changed, []
-        return changed
-
-    def _observe(self, change: Change) -> None:
-        for key, value in change.entries.items():
-            if value is not None:
-                grant = decode_grant(value)
-                group = _group(int(key.removeprefix(PRIMARY)))
-                self._follow(group, grant)
-                self._changed.append(PrimaryGrant(group, grant.origin, grant.epoch, grant.released))
-
-    def _follow(self, group: str, grant: Grant) -> None:
-        before = self._held.get(group)
-        self._held[group] = grant
-        # What a node has promised itself is below its clock; an earlier start of it may have sent
-        # a renewal which that start has never applied, so that it promised nothing by it.
-        if before is None or before.node == grant.node or before.generation != grant.generation:
-            return
-        told = before.ceiling if before.released else 0
-        self._promised[(group, grant.epoch)] = told or self._ceilings.get(before.origin, 0)
-
-    def promised(self, group: str, epoch: int) -> int:
-        """Up to where the primary before ``epoch`` may have promised readers that nothing comes to
-        be any more; 0 where that is not known.
-        """
-        return self._promised.get((group, epoch), 0)
-
-    def _observe_all(self, change: Change) -> None:
-        """A revision that gives all its keys the values that they have changes nothing."""
-        if all(self._values.get(key) == value for key, value in change.entries.items()):
-            self._changed.append(NoOpEntry(METASTORAGE))
-        self._values.update(change.entries)
-
-    def _observe_renewals(self, change: Change) -> None:
-        for value in change.entries.values():
-            if value is not None:
-                lease = decode_lease(value)
-                known = self._ceilings.get(lease.origin, 0)
-                self._ceilings[lease.origin] = max(known, lease.ceiling)
-                # The next primary begins above the ceiling of the last one: it never falls.
-                what = f"the ceiling of renewal {lease.number} of {lease.origin}"
-                self._changed.append(TimestampOrder(what, lease.ceiling, known - 1))
-                self._changed.append(_renewed(value))
 
 
 class _Session:
@@ -599,7 +520,7 @@ def _read_at_once(body: PeerBody, answer: PeerAnswer) -> list[Fact]:
     """A transaction of one request that only reads has all its locks until this moment."""
     if not isinstance(body, Execute) or not isinstance(answer, ExecuteReply) or _writes(body.steps):
         return []
-    group, txn = _group(body.partition), str(body.txn)
+    group, txn = partition_group(body.partition), str(body.txn)
     return [SharedRead(group, txn, key) for key in dict.fromkeys(key for key, _ in body.steps)]
 
 
@@ -610,9 +531,19 @@ def _clock_of(reply: PeerReply, asked_ts: int) -> list[Statement]:
     return [("PeerReply", AnswerClock(reply.ts, asked_ts))]
 
 
+def _acts(body: PeerBody, answer: PeerAnswer) -> Fact | None:
+    """It answers as a primary: as it says so, and as that leaves, if another node has asked."""
+    if Claim.LEASE_VALID not in ANSWERS.get((type(body), type(answer)), ()):
+        return None
+    if isinstance(body, LeaderBody):
+        return None
+    epoch = answer.token.epoch if isinstance(answer, LockReply) else 0
+    return PrimaryAct(partition_group(body.partition), epoch)
+
+
 def _end_refused(body: PeerBody, answer: PeerAnswer) -> Fact | None:
     if isinstance(body, Finish) and isinstance(answer, Failed):
-        return EndRefused(_group(body.partition), str(body.txn))
+        return EndRefused(partition_group(body.partition), str(body.txn))
     return None
 
 
@@ -621,25 +552,12 @@ def _recovered(event: Recovery) -> Fact:
     return RecoveredLog(name, event.term, event.vote, event.last_term, event.last_index)
 
 
-def _group(partition: int) -> str:
-    return f"p{partition}"
-
-
 def _keys(writes: commands.Writes) -> tuple[bytes, ...]:
     return tuple([key for key, _ in writes])
 
 
 def _writes(steps: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
     return {key: value for key, value in steps if value is not None}
-
-
-def _renewed(value: bytes) -> LeaseRenewal:
-    """A renewal says when it was sent by the ceiling that it asks for, which lies so far ahead at
-    least: where it is further ahead, that is later than it was sent.
-    """
-    lease = decode_lease(value)
-    sent_ms = (lease.ceiling - span(CEILING_S)) >> COUNTER_BITS
-    return LeaseRenewal(lease.origin, (sent_ms + 1) * NS_PER_MS)
 
 
 def _commit_name(ts: int) -> str:

@@ -29,8 +29,9 @@ class PartitionLog:
     none of those behind it is followed.
     """
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, group: str, name: str = "") -> None:
+        """``name``: of a generation but the first."""
+        self._group, self._name = group, name or group
         self._commands: dict[tuple[int, int], commands.Command] = {}
         self._complete = True
         self._epoch = self._horizon = 0
@@ -43,9 +44,9 @@ class PartitionLog:
         """A disk holds ``command``."""
         self._commands[(index, mark)] = command
 
-    def another(self) -> PartitionLog:
+    def another(self, name: str) -> PartitionLog:
         """The log of another generation: nothing is committed there, and disks hold the same."""
-        other = PartitionLog(self._group)
+        other = PartitionLog(self._group, name)
         other._commands = self._commands
         return other
 
@@ -61,7 +62,7 @@ class PartitionLog:
         command = self._commands.get((index, mark))
         facts = [] if command is None else self._apply(index, command)
         if not index % CONTENT_EVERY:
-            facts.append(ReplicaContent(self._group, index, hash(frozenset(self._content()))))
+            facts.append(ReplicaContent(self._name, index, hash(frozenset(self._content()))))
         return facts
 
     def _content(self) -> list[object]:

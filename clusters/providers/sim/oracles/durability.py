@@ -200,6 +200,10 @@ class Durability:
             return held
         return self._known(origin.parent, index)
 
+    def committed_mark(self, group: str, index: int) -> int | None:
+        """The mark of the entry, where it is known to be committed in ``group`` or before it."""
+        return self._known(group, index)
+
     def _known(self, group: str, index: int) -> int | None:
         """The mark of a committed entry, where that was judged in ``group`` or before it."""
         mark = self._committed.get(group, {}).get(index)

@@ -21,6 +21,7 @@ from harness.protocols.claims import (
     Outcome,
     OutcomeDrop,
     PreparedLocks,
+    ReadsValid,
     SharedRead,
     SnapshotRead,
     TimestampOrder,
@@ -39,6 +40,7 @@ class _Epoch:
     keys: dict[bytes, dict[str, bool]] = attrs.field(factory=dict)
     held: dict[str, dict[bytes, None]] = attrs.field(factory=dict)
     given_up: dict[str, dict[bytes, None]] = attrs.field(factory=dict)
+    given_up_s: dict[str, float] = attrs.field(factory=dict)
     written: dict[str, None] = attrs.field(factory=dict)
 
 
@@ -78,7 +80,19 @@ class Locks:
         holders = group.epochs[number].keys.get(fact.key, {})
         return next(self._conflicts(group, holders, wanted), "")
 
-    def unlocked(self, fact: LockRelease) -> None:
+    def valid(self, now_s: float, fact: ReadsValid) -> str:
+        """What a transaction has read under its locks is told to be so until now."""
+        _, epoch = self._at(fact.group, fact.epoch)
+        lost, since_s = epoch.given_up.get(fact.txn), epoch.given_up_s.get(fact.txn, now_s)
+        if not lost or since_s >= now_s:
+            return ""
+        keys = ", ".join(key.hex() for key in lost)
+        return (
+            f"what {fact.txn} has read in {fact.group} is told to be valid, and its lock of {keys} "
+            f"was given up {now_s - since_s:.3f} s before"
+        )
+
+    def unlocked(self, now_s: float, fact: LockRelease) -> None:
         """All locks of a transaction are given up."""
         _, epoch = self._at(fact.group, fact.epoch)
         held = epoch.held.pop(fact.txn, None)
@@ -91,7 +105,9 @@ class Locks:
         # What is in the log needs no lock any more.
         if fact.txn not in epoch.written:
             epoch.given_up.setdefault(fact.txn, {}).update(held)
+            epoch.given_up_s[fact.txn] = now_s
             _forget(epoch.given_up)
+            _forget(epoch.given_up_s)
 
     def prepared(self, fact: PreparedLocks) -> str | None:
         """A transaction is prepared: with all locks that it has here, or the next primary does not

@@ -18,6 +18,7 @@ from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.contents import LOG, Contents
 from clusters.providers.sim.oracles.durability import Durability
+from clusters.providers.sim.oracles.histories import Histories
 from clusters.providers.sim.oracles.isolation import (
     Locks,
     Outcomes,
@@ -27,6 +28,7 @@ from clusters.providers.sim.oracles.isolation import (
 )
 from clusters.providers.sim.oracles.leases import Leases
 from clusters.providers.sim.oracles.memberships import Configurations, Elections, Promotions
+from clusters.providers.sim.oracles.resets import Resets
 from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.tenures import Tenures
 from clusters.providers.sim.oracles.upkeep import Upkeep
@@ -44,6 +46,7 @@ from harness.protocols.claims import (
     DiskReader,
     EndRefused,
     Fact,
+    ForcedReset,
     Inspection,
     LeaderLog,
     LeaseRenewal,
@@ -63,10 +66,12 @@ from harness.protocols.claims import (
     PreparedLocks,
     PrimaryAct,
     PrimaryGrant,
+    ReadsValid,
     RecoveredLog,
     ReplicaContent,
     SharedRead,
     SnapshotRead,
+    StableMembers,
     Statement,
     TermClaim,
     TimestampOrder,
@@ -75,6 +80,7 @@ from harness.protocols.claims import (
     VoteClaim,
 )
 
+TALKING_S = 0.5  # between two messages of a link that is whole: it is pinged more often
 EXAMPLES = 100  # of each claim are kept; the rest is counted
 RECORD = "a record of its log"
 
@@ -91,7 +97,17 @@ class Judge:
         self._locks, self._outcomes, self._snapshots = Locks(), Outcomes(), Snapshots()
         self._upkeep, self._tenures, self._contents = Upkeep(), Tenures(), Contents()
         self._elections, self._configurations = Elections(), Configurations()
-        self._promotions = Promotions(self._lives)
+        self._histories = Histories()
+        self._promotions = Promotions(self._lives, self._histories)
+        self._heard: dict[tuple[str, str], float] = {}  # by link: the last message between nodes
+        self._resets = Resets(
+            disks=self._disks,
+            lives=self._lives,
+            durability=self._durability,
+            configurations=self._configurations,
+            histories=self._histories,
+            talking=self._talking,
+        )
         self._lease_group = ""  # whose log the renewals are in
         # When the disk of each member had an entry: that of a majority is when it could be
         # committed. By member, since a disk that is read again has it no second time.
@@ -132,6 +148,7 @@ class Judge:
             self._reader.asked(to, connection, payload)
             return
         if to in self._disks:
+            self._heard[link] = true_loop().true_time()
             said = self._reader.between(source, to, connection, payload)
         else:
             said = self._reader.answered(source, connection, payload)
@@ -164,7 +181,7 @@ class Judge:
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
             self._committed(disk, fact, before + 1)
             commit = durability.commit_index(fact.group)
-            self._promotions.committed(true_loop().true_time(), fact.group, commit)
+            self._histories.committed(true_loop().true_time(), fact.group, commit)
         elif isinstance(fact, CommitLearnt):
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.learnt(disk, fact)
         elif isinstance(fact, VoteClaim):
@@ -202,8 +219,11 @@ class Judge:
             self._tenures.over(true_loop().true_time(), node, fact)
         elif isinstance(fact, SharedRead):
             self._conclude(Claim.LOCK_EXCLUSIVE, node, message, self._locks.read(fact))
+        elif isinstance(fact, ReadsValid):
+            lost = self._locks.valid(true_loop().true_time(), fact)
+            self._conclude(Claim.LOCK_KEPT, node, message, lost)
         elif isinstance(fact, LockRelease):
-            self._locks.unlocked(fact)
+            self._locks.unlocked(true_loop().true_time(), fact)
             self._tenures.ended(fact.group, fact.txn)
             self._conclude(Claim.LOCK_KEPT, node, message, self._durability.undecided(fact))
         elif isinstance(fact, PreparedLocks):
@@ -251,6 +271,13 @@ class Judge:
                     on_majority_s = self._on_majority_s(fact.group, since_s)
                     text = self._leases.granted(since_s[0], on_majority_s, did)
                     self._conclude(Claim.ONE_PRIMARY, disk.node, f"entry {index}", text)
+                elif isinstance(did, ForcedReset):
+                    now_s, holder = true_loop().true_time(), self._leases.holder(did.root)
+                    text = self._resets.forced(now_s, disk.node, did, holder)
+                    self._conclude(Claim.RESET_OWED, disk.node, f"entry {index}", text)
+                elif isinstance(did, StableMembers):
+                    text = self._resets.stable(did)
+                    self._conclude(Claim.COMMITTED_ON_MAJORITY, disk.node, f"entry {index}", text)
                 elif isinstance(did, ReplicaContent):
                     text = self._contents.told(LOG, did)
                     self._conclude(Claim.REPLICAS_AGREE, disk.node, f"entry {index}", text)
@@ -261,6 +288,11 @@ class Judge:
         """When a majority had an entry that disks have had since ``since_s``, ascending."""
         voters = self._lives.members(group)[0][1].voters
         return since_s[min(len(voters) // 2, len(since_s) - 1)]
+
+    def _talking(self, one: str, other: str) -> bool:
+        links = (one, other), (other, one)
+        since_s = true_loop().true_time() - TALKING_S
+        return one == other or all(self._heard.get(link, 0.0) >= since_s for link in links)
 
     def _on_majority(self, index: int, mark: int) -> bool:
         return not self._lives.shortfall(self._lease_group, index, mark)
@@ -384,9 +416,10 @@ class Judge:
         log = disk.logs.get(group)
         if log is None:
             log = disk.logs[group] = SyncedLog()
-        members = log.members[-1:]
+        members, now_s = log.members[-1:], true_loop().true_time()
         self._judge_members(platter, log, update)
         replaced = log.take(update)
+        self._histories.synced(now_s, disk.node, group, log.last_index)
         if not self._rebuilding:
             text = self._durability.replaced(update, replaced)
             self._conclude(Claim.COMMITTED_ON_MAJORITY, disk.node, RECORD, text or None)
@@ -395,7 +428,7 @@ class Judge:
                 self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, cut)
         if log.members[-1:] != members:
             self._lives.changed(group)
-        now_s, durability = true_loop().true_time(), self._durability
+        durability = self._durability
         for entry in update.entries:
             fresh = False
             if durability.commit_index(group) < entry.index:

@@ -124,6 +124,11 @@ class Leases:
             return f"it acts for {fact.group} without any lease"
         return f"it acts for {fact.group}, {late_s:.3f} s after its lease ended by its own clock"
 
+    def holder(self, group: str) -> str:
+        """The holder of the last grant of ``group``; empty where that is given up."""
+        grant = self._grants.get(group)
+        return "" if grant is None or grant.released else grant.holder
+
     def granted(self, logged_s: float, on_majority_s: float, fact: PrimaryGrant) -> str | None:
         """A grant has been committed, which was on a disk since ``logged_s`` and on a majority
         since ``on_majority_s``; ``None`` where there is no predecessor to wait for.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusters.providers.sim.oracles.histories import Histories
 from clusters.providers.sim.oracles.synced_disks import Lives, Place, SyncedDisk, SyncedLog
 from harness.protocols.claims import Base, LogEntry, LogUpdate, Members, TermClaim
 
@@ -82,6 +83,13 @@ class Configurations:
         if members is not None:
             self._committed.setdefault(group, []).append((index, members))
 
+    def alone(self, group: str, index: int) -> list[tuple[Place, Members]]:
+        """The entries of ``group`` up to ``index`` from which on one set of voters decides alone,
+        as far as any disk has had them.
+        """
+        known = self._logged.get(group, {}).items()
+        return [(at, found) for at, found in known if at[0] <= index and not found.outgoing]
+
     def stepped(self, log: SyncedLog, update: LogUpdate) -> str | None:
         """The changes of members in ``update``, which is to be written to ``log``; ``None`` where
         there is none, or none before it is known.
@@ -137,24 +145,17 @@ class Configurations:
 class Promotions:
     """New voters, and what was committed as they were taken in to learn."""
 
-    def __init__(self, lives: Lives) -> None:
-        self._lives = lives
-        self._commits: dict[str, dict[int, int]] = {}  # group, second: the commit index by its end
+    def __init__(self, lives: Lives, histories: Histories) -> None:
+        self._lives, self._histories = lives, histories
         # By group, index and members of an entry: what a new voter behind it has at the least.
         self._least: dict[tuple[str, int, Members], int] = {}
         self._judged: dict[tuple[str, int, Members], None] = {}
-
-    def committed(self, now_s: float, group: str, index: int) -> None:
-        """All entries of ``group`` up to ``index`` are committed."""
-        self._commits.setdefault(group, {})[int(now_s)] = index
 
     def logged(self, now_s: float, group: str, entry: LogEntry) -> None:
         """The first disk holds ``entry``."""
         for fact in entry.says:
             if isinstance(fact, Members):
-                until = int(now_s - CAUGHT_UP_BEFORE_S)
-                known = self._commits.get(group, {})
-                least = max((index for second, index in known.items() if second < until), default=0)
+                least = self._histories.commit_index(now_s - CAUGHT_UP_BEFORE_S, group)
                 self._least.setdefault((group, entry.index, fact), min(least, entry.index))
 
     def promoted(
