@@ -44,6 +44,8 @@ _GOES = {"kill": 11, "restart": 3, "partition": 3, "pause": 2}
 _SHARE_TROUBLED = 0.25  # of the seeds, in which leaders of metastorage change, too
 _SHARE_AVAILABLE = 0.35
 _RESTARTS_S = 0.3
+# Of those that come back in the next bout: they go again before the timer of their coming is due.
+_VISITS, _STAYS_S = 0.4, (0.1, 1.0)
 # A disk that is slow now and then, connections that break, small sizes: each may keep the leader of
 # metastorage from a switch for longer than a late one is, and stands in no record.
 _NOT_KEPT = (
@@ -149,7 +151,8 @@ def _departures(
     draw: Random, data: tuple[str, ...], bouts: tuple[Bout, ...], detection_s: float
 ) -> Iterator[Row]:
     """Nodes that go and come back: some before the timer that their leave has started is due, some
-    in the next bout, so that they join in the midst of others that go.
+    in the next bout, so that they join in the midst of others that go; and some of these go again
+    before the timer that their coming has started is due.
     """
     most = draw.choice((2, 2, 3))
     back_s = dict.fromkeys(data, 0.0)
@@ -169,6 +172,12 @@ def _departures(
             hold_s = min(hold_s, DRIVE_S - CALM_S + STARTS_S - at_s)
             back_s[node] = at_s + hold_s + STARTS_S
             yield _row(at_s, kind, node, hold_s)
+            again_s = back_s[node] + draw.uniform(*_STAYS_S)
+            away_s = detection_s + NOTICED_S + bout.wait_s * draw.uniform(0.6, 1.2)
+            visits = not soon and kind != "restart" and draw.random() < _VISITS
+            if visits and again_s + away_s < DRIVE_S - CALM_S:
+                back_s[node] = again_s + away_s + STARTS_S
+                yield _row(again_s, kind, node, away_s)
 
 
 def _alterations(

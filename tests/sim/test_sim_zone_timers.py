@@ -69,3 +69,15 @@ def test_a_seed_whose_faults_are_given_has_no_timers_of_its_own() -> None:
     given = {churn.ASKED_BY: "base", "nemesis.mix": ["kill"]}
 
     assert all(plan.cluster.spares for plan in swarm_plans(None, given, (), range(7100, 7110)))
+
+
+def test_some_nodes_go_again_before_the_timer_of_their_coming_is_due() -> None:
+    found = plans()
+    visits = 0
+    for plan in found:
+        gone = [fault for fault in plan.nemesis.schedule if fault.kind in GOES]
+        for one, other in itertools.permutations(gone, 2):
+            stays_s = other.at_s - (one.at_s + one.hold_s)
+            longest_s = zone_timers.STARTS_S + zone_timers._STAYS_S[1]
+            visits += one.target == other.target and 0 < stays_s <= longest_s + 0.01
+    assert visits > 0.3 * len(found)
