@@ -223,7 +223,7 @@ def live_majority(envelope: Envelope, times: TimesOut, setting: Setting) -> str 
     such faults for the majority to be lost.
     """
     away = times.at(envelope.reset)
-    voters = _voters(envelope)
+    voters = _voters(envelope, times)
     if voters:
         live = sorted(node for node in voters if node not in away and _lived(envelope, node))
         if len(live) >= len(voters) // 2 + 1:
@@ -239,13 +239,16 @@ def live_majority(envelope: Envelope, times: TimesOut, setting: Setting) -> str 
     return f"{of_them} of its voters was out, and it takes {least} to lose the majority"
 
 
-def _voters(envelope: Envelope) -> frozenset[str]:
+def _voters(envelope: Envelope, times: TimesOut) -> frozenset[str]:
     """Return the partition's voters before the reset, by the last sample of each node; empty where
-    the samples do not tell all of them alike.
+    the samples do not tell all of them alike, or others may have come to vote since.
     """
     last = envelope.states.before(envelope.reset).last_by_node
     voters = [row for row in last if row["voter"]]
     sizes = {row["voters"] for row in voters}
+    sampled_ns = min((row["asked_ns"] for row in voters), default=0)
+    if times.moved(envelope.reset, sampled_ns):
+        return frozenset()
     return frozenset(row["node"] for row in voters) if sizes == {len(voters)} else frozenset()
 
 
@@ -265,6 +268,8 @@ class TimesOut:
 
     by_node: Mapping[str, Spans]
     voting: Mapping[str, Mapping[int | None, Spans]]
+    # When a step of a rebalance was told, ascending, by partition.
+    steps: Mapping[int, Sequence[int]]
 
     @classmethod
     def of(cls, faults: pa.Table, events: pa.Table, setting: Setting) -> TimesOut:
@@ -299,7 +304,14 @@ class TimesOut:
                 node: {partition: Spans.of(times) for partition, times in own.items()}
                 for node, own in out.items()
             },
+            steps=_steps(events),
         )
+
+    def moved(self, reset: Reset, since_ns: int) -> bool:
+        """Whether the members of its partition may have changed from ``since_ns`` to ``reset``."""
+        steps = self.steps.get(reset.partition, ())
+        place = bisect.bisect_left(steps, since_ns)
+        return place < len(steps) and steps[place] <= reset.latest_ns
 
     def at(self, reset: Reset) -> frozenset[str]:
         """Return the nodes that may have been out at ``reset``.
@@ -323,6 +335,18 @@ class TimesOut:
                 _includes(its[where], reset) for where in (None, reset.partition) if where in its
             )
         )
+
+
+def _steps(events: pa.Table) -> dict[int, list[int]]:
+    """Return when leaders told that assignments have changed; resets tell of their own generation
+    with it.
+    """
+    found: dict[int, list[int]] = {}
+    columns = ("partition", "generation", "at_ns")
+    for row in rows_of(events, (EventKind.REBALANCE_STAGE,), columns):
+        if row["partition"] is not None and row["generation"] is None:
+            found.setdefault(row["partition"], []).append(row["at_ns"])
+    return {partition: sorted(times) for partition, times in found.items()}
 
 
 def _includes(times: Spans, reset: Reset) -> bool:

@@ -19,10 +19,10 @@ from harness.protocols.generations import Reset
 RESETS_KEPT = 16
 """How many resets' states are kept: losses that follow each other mostly ask for the same few."""
 
-_OF_NODE = ("node", "voter", "voters", "applied_term", "applied_index")
+_OF_NODE = ("node", "asked_ns", "voter", "voters", "applied_term", "applied_index")
 _OF_GENERATION = (
     *_OF_NODE,
-    *("partition", "generation", "asked_ns", "answered_ns", "boot"),
+    *("partition", "generation", "answered_ns", "boot"),
     *("acting", "last_index", "commit_index"),
 )
 

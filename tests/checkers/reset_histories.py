@@ -57,15 +57,19 @@ class Sample:
     acting: bool = False
     generation: int = 0
     term: int = 1
+    voters: int = 0  # of which it is one, where there are any
 
 
 @attrs.frozen(kw_only=True)
 class ResetHistory:
-    """Transactions with times in milliseconds, resets and samples."""
+    """Transactions with times in milliseconds, resets and samples; ``steps`` of rebalances by
+    partition and time.
+    """
 
     txns: tuple[Txn, ...]
     resets: tuple[ResetEvent, ...] = ()
     samples: tuple[Sample, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
 
     @property
     def timed(self) -> list[Txn]:
@@ -115,6 +119,19 @@ def events_of(history: ResetHistory) -> pa.Table:
             rows.append(row | {"kind": EventKind.RESTORED.value})
         if reset.asked:
             rows.append(row | {"kind": EventKind.RESET_ASKED.value})
+    rows += [
+        {
+            "kind": EventKind.REBALANCE_STAGE.value,
+            "node": "n1",
+            "wall_ns": 0,
+            "boot": "1",
+            "at_ns": at * MS,
+            "uncertainty_ns": 0,
+            "partition": partition,
+            "text": "completed",
+        }
+        for partition, at in history.steps
+    ]
     return pa.Table.from_pylist(rows, schema=schema.EVENTS)
 
 
@@ -130,8 +147,8 @@ def states_of(history: ResetHistory) -> pa.Table:
             "group": f"p{sample.partition}",
             "partition": sample.partition,
             "leading": sample.acting,
-            "voter": False,
-            "voters": 0,
+            "voter": sample.voters > 0,
+            "voters": sample.voters,
             "term": 1,
             "applied_index": sample.index,
             "applied_term": sample.term,

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from checker_histories import STRICT, Fault, a, fail, ok, r, write_run
+from reset_histories import ResetEvent, ResetHistory, Sample, verdict_of
 
 from checkers.engine.analyze import analyze
 from harness.history.records import EventKind, PartitionReset, StoreEvent
@@ -151,6 +152,32 @@ def test_only_a_fault_under_which_a_node_may_be_missed_takes_it_out_of_a_majorit
 def test_a_majority_is_one_of_a_single_partition(tmp_path: Path) -> None:
     assert majority_lived(tmp_path / "apart", voter("n1", 0, 2), voter("n2", 1))
     assert not majority_lived(tmp_path / "shared", voter("n1", 0, 1), voter("n2", 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        ((), ["reset-with-majority"]),
+        (((1, 6950),), []),  # others may vote since
+        (((0, 6950),), ["reset-with-majority"]),
+        (((1, 1500),), ["reset-with-majority"]),
+    ],
+)
+def test_voters_are_those_of_samples_unless_members_have_changed_since(
+    steps: tuple[tuple[int, int], ...], found: list[str]
+) -> None:
+    samples = (
+        Sample(node="n2", partition=1, asked=at, answered=at + 1, index=1, voters=1)
+        for at in (1000, 6900, 9000)
+    )
+    history = ResetHistory(
+        txns=(ok(a(1, 1), start=1, finish=2),),
+        resets=(ResetEvent(partition=1, generation=1, since=7000, until=7002, survivors=("n2",)),),
+        samples=tuple(samples),
+        steps=steps,
+    )
+
+    assert list(verdict_of(history).anomalies) == found
 
 
 def test_a_node_counts_as_out_until_it_has_started_again_and_settled(tmp_path: Path) -> None:
