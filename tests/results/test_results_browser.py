@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -109,3 +110,64 @@ def test_a_limit_leads_to_its_window_in_the_plot_which_is_stretched_along_its_ti
     assert 0 <= axis_px < 100, "the names of the axes are out of sight"
     assert hidden
     assert browser.errors == []
+
+
+ROWS = """[...document.querySelectorAll("details")].map((each) => { each.open = true; }) &&
+  [...document.querySelectorAll("table.stacked td:is(.steps, .told):not(:empty)")].map((cell) => {
+    const [row, words] = [cell.parentElement, cell.getBoundingClientRect()];
+    const box = row.parentElement.parentElement.parentElement.getBoundingClientRect();
+    return [row.getBoundingClientRect().height - words.height, words.width / box.width,
+      words.right - box.right];
+  })"""
+WIDE_PX, NARROW_PX = 1000, 400
+FIGURES_PX = 90  # of a row's figures above its words: three lines, and the room between rows
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("script", [True, False])
+def test_on_a_narrow_screen_the_words_of_a_row_are_below_its_figures_and_over_the_whole_width(
+    chromium: str, tmp_path: Path, script: bool
+) -> None:
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=100.0, breaks=BREAKS[:2])
+    write_verdict(run, violation(txns=(10, 11)))
+    page = write_report(run)
+    if not script:
+        page.write_text(re.sub("<script.*?</script>", "", page.read_text(), flags=re.DOTALL))
+
+    with browsing(chromium, tmp_path / "profile") as browser:
+        browser.look(width=NARROW_PX)
+        browser.open(page.as_uri())
+        narrow = browser.run(ROWS)
+        beyond_px = browser.run("document.documentElement.scrollWidth - innerWidth")
+        browser.look(width=WIDE_PX)
+        browser.open(page.as_uri())
+        wide = browser.run(ROWS)
+
+    assert len(narrow) == len(wide) >= 20  # operations and events
+    assert beyond_px <= 0
+    for beside_px, share, out_px in narrow:
+        assert beside_px <= FIGURES_PX, "a row is high for a reason other than its words"
+        assert share > 0.9
+        assert out_px <= 0, "words are out of sight"
+    assert all(beside_px < 20 and share > 0.2 for beside_px, share, _ in wide), "no table any more"
+
+
+@pytest.mark.browser
+def test_a_filter_hides_rows_on_a_narrow_screen_as_well(chromium: str, tmp_path: Path) -> None:
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=100.0, breaks=BREAKS[:2])
+    write_verdict(run, violation(txns=(10, 11)))
+    page = write_report(run)
+    shown = """[...document.querySelectorAll("table.stacked tbody tr")]
+      .filter((row) => row.closest("details") && row.getClientRects().length).length"""
+
+    with browsing(chromium, tmp_path / "profile") as browser:
+        browser.look(width=NARROW_PX)
+        browser.open(page.as_uri())
+        browser.run("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+        before = browser.run(shown)
+        browser.run("""document.querySelectorAll("input[type=search]").forEach((input) => {
+          input.value = "no such word"; input.dispatchEvent(new Event("input")); })""")
+        after = browser.run(shown)
+
+    assert before >= 8
+    assert after == 0
