@@ -7,7 +7,6 @@ is taken from the counts themselves, in pieces of each of ``PIECES_NS``, whichev
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 import attrs
@@ -17,11 +16,13 @@ from checkers.engine.arrays import Ints
 from checkers.limits.served import Period, named
 from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
+from harness.protocols.recovery import Rate, deviation
 from harness.text import seconds
 
 # Standard deviations by which a count may lie below what the count before lets expect: a night
 # asks thousands of times.
 CHANCE = 4.0
+USUAL = 2.0  # by which one in forty whole rates is counted lower
 PIECES_NS = (NS_PER_S, 2 * NS_PER_S)
 MIN_PIECES = 4  # of a time: fewer tell no scatter
 # Of the variance, in counts: a few pieces may look even by chance.
@@ -30,17 +31,17 @@ LEAST_SCATTER = 0.25
 
 @attrs.frozen(kw_only=True, eq=False)
 class RateBefore:
-    """``per_ns`` acknowledgements a nanosecond before ``fault``: of ``acks`` in ``period``."""
+    """The ``rate`` before ``fault``: of ``acks`` in ``period``."""
 
     fault: FaultSpan
-    per_ns: float
+    rate: Rate
     acks: Ints
     period: Period
 
     @property
     def per_s(self) -> float:
         """The rate a second."""
-        return self.per_ns * NS_PER_S
+        return self.rate.per_ns * NS_PER_S
 
     @cached_property
     def scatter(self) -> float:
@@ -51,26 +52,37 @@ class RateBefore:
 @attrs.frozen(kw_only=True, eq=False)
 class RateSince:
     """``count`` acknowledgements in a ``period`` without faults, held against the rate ``before``;
-    ``deviation`` is that of the count from what the rate before lets expect.
+    ``most`` and ``least`` are the scatters of that of both times which scatters more, and less.
     """
 
     before: RateBefore
     count: int
     period: Period
-    deviation: float
+    most: float
+    least: float
 
     @property
-    def _expected(self) -> float:
-        return self.before.per_ns * (self.period[1] - self.period[0])
+    def _length_ns(self) -> int:
+        return self.period[1] - self.period[0]
 
     @property
     def share(self) -> float:
         """Of the rate before."""
-        return self.count / self._expected
+        return self.count / (self.before.rate.per_ns * self._length_ns)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it counts as the rate before: no more chance than either time shows excuses it,
+        as no less convicts it.
+        """
+        rate = self.before.rate
+        return self.count >= rate.enough(self._length_ns, USUAL, self.least)
 
     def is_below(self, share: float) -> bool:
         """Tell whether less than ``share`` of the rate before was served, for certain."""
-        return self.count < share * self._expected - CHANCE * self.deviation
+        expected = self.before.rate.per_ns * self._length_ns
+        chance = CHANCE * deviation(expected, self.before.rate.count, self.most)
+        return self.count < share * expected - chance
 
     @property
     def in_words(self) -> str:
@@ -86,24 +98,10 @@ class RateSince:
 
 def rate_since(acks: Ints, before: RateBefore, period: Period) -> RateSince:
     """Count the ``acks``, ascending, in ``period``, which is not empty."""
-    start_ns, end_ns = period
     low, high = np.searchsorted(acks, period)
     here = acks[low:high]
-    expected = before.per_ns * (end_ns - start_ns)
-    most = max(before.scatter, scatter(here, period) or 0.0)
-    return RateSince(
-        before=before,
-        count=len(here),
-        period=period,
-        deviation=deviation(expected, len(before.acks), most),
-    )
-
-
-def deviation(expected: float, count_before: int, scatter: float = 1.0) -> float:
-    """The standard deviation of a count of which the rate before, itself a count, lets expect so
-    many: of counts whose variance is ``scatter`` times their mean.
-    """
-    return math.sqrt(scatter * (expected + expected**2 / count_before))
+    both = (before.scatter, scatter(here, period) or before.scatter)
+    return RateSince(before=before, count=len(here), period=period, most=max(both), least=min(both))
 
 
 def scatter(acks: Ints, period: Period) -> float | None:

@@ -7,9 +7,8 @@ limit is
 broken      where at no moment within it the rate of ``SHARE`` can have come back, or where in the
             calm behind it less was acknowledged: both by more than chance explains
             (``rate_in_calm``)
-kept        where the rate came back within it, but for what a count usually scatters by, and
-            ``HELD_SHARE`` was acknowledged from there on, until the calm ended or was ``BEFORE_NS``
-            longer than the limit
+kept        where the rate came back within it, and enough for it was acknowledged from there on,
+            until the calm ended or was ``BEFORE_NS`` longer than the limit
 undecided   else; or not tested where another fault, or the end of the drive, came too soon to tell
 ==========  ======================================================================================
 """
@@ -18,16 +17,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
-from checkers.engine.arrays import Bools, Ints
-from checkers.engine.spans import FOREVER_NS
-from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, deviation, rate_since
+from checkers.engine.arrays import Ints
+from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, rate_since
 from checkers.limits.served import (
     Broken,
     Figure,
@@ -43,24 +40,10 @@ from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.models import RECOVERY
-from harness.protocols.recovery import (
-    BEFORE_NS,
-    SHARE,
-    calms_before,
-    counting_ns,
-    rate_before,
-)
+from harness.protocols.recovery import BEFORE_NS, PARTS, SHARE, Calms, deviation, first_back
 from harness.text import seconds
 
-Floats = npt.NDArray[np.float64]
-
-# Of the rate before, in all of the calm since it came back: a store may be slow for a moment, or be
-# counted in its best one.
-HELD_SHARE = 0.8
 MIN_HELD_NS = 5 * NS_PER_S  # of the calm behind a limit: less of it tells no lasting rate
-# Parts of the time over which the rate is counted: what was served later in it makes up for a
-# silence at its begin, within chance, but not in these.
-PARTS = (8, 4, 2, 1)
 
 
 @attrs.frozen(kw_only=True)
@@ -117,18 +100,17 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
     if not faults:
         raise Untested("no fault came into force")
     tested, unmeasured = list[_Tested](), Counter[_Unmeasured]()
-    others = _Others.of(served)
-    calms = calms_before(served.faults, served.drive.start_ns, served.drive.end_ns)
+    calms = Calms.of(served.faults, served.drive.start_ns, served.drive.end_ns)
     for fault in faults:
         if fault.healed_ns is None:
             unmeasured[_Unmeasured.UNHEALED] += 1
             continue
         heal = _Heal(
             fault=fault,
-            before=calms.get(fault.fault),
+            before=calms.before.get(fault.fault),
             healed_ns=fault.healed_ns,
             due_ns=fault.healed_ns + allowed_ns,
-            calm_ns=others.calm_until(fault, fault.healed_ns),
+            calm_ns=calms.until(fault, fault.healed_ns),
         )
         partitions = _partitions(served, heal)
         if heal.calm_ns < heal.due_ns and partitions.broken:
@@ -136,7 +118,7 @@ def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int)
             unmeasured[_Unmeasured.CROWDED] += 1
             continue
         tested.append(partitions)
-        rate = _rate(served, heal, _rate_before(served, heal, others))
+        rate = _rate(served, heal, _rate_before(served, heal, calms))
         if isinstance(rate, _Tested):
             tested.append(rate)
         else:
@@ -165,90 +147,42 @@ def _faults(count: int) -> str:
     return f"{count} fault{'s' * (count != 1)}"
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class _Others:
-    """For each of the faults, which are in the order of their begin, when others are in force.
-    ``healed`` are the two latest heals of each fault and all before it, each with its number.
-    """
-
-    over_ns: int
-    begins: Ints
-    healed: Sequence[tuple[tuple[int, int], tuple[int, int]]]
-
-    @classmethod
-    def of(cls, served: Served) -> _Others:
-        """Those of a drive."""
-        none, found = (-1, -1), list[tuple[tuple[int, int], tuple[int, int]]]()
-        first, second = none, none
-        for fault in served.faults:
-            healed_ns = FOREVER_NS if fault.healed_ns is None else fault.healed_ns
-            first, second, _ = sorted([first, second, (healed_ns, fault.fault)], reverse=True)
-            found.append((first, second))
-        return cls(
-            over_ns=served.drive.end_ns,
-            begins=np.array([fault.begin_ns for fault in served.faults], dtype=np.int64),
-            healed=found,
-        )
-
-    def clear_ns(self, calm: Period, drive_ns: int) -> int:
-        """By when all faults that began before ``calm`` had ended, in which none is in force."""
-        count = int(np.searchsorted(self.begins, calm[1]))
-        return self.healed[count - 1][0][0] if count else drive_ns
-
-    def calm_until(self, fault: FaultSpan, healed_ns: int) -> int:
-        """Until when none but ``fault`` is in force from ``healed_ns`` on."""
-        count = int(np.searchsorted(self.begins, healed_ns, side="right"))
-        for other_ns, number in self.healed[count - 1] if count else ():
-            if number != fault.fault and other_ns > healed_ns:
-                return healed_ns
-        next_ns = int(self.begins[count]) if count < len(self.begins) else self.over_ns
-        return min(self.over_ns, next_ns)
-
-
-def _rate_before(served: Served, heal: _Heal, others: _Others) -> RateBefore | None:
+def _rate_before(served: Served, heal: _Heal, calms: Calms) -> RateBefore | None:
     """Return the rate in the calm before; ``None`` where too few were acknowledged to tell it."""
     calm = heal.before
     if calm is None:
         return None
-    acks, intended = served.acknowledged
-    low, high = np.searchsorted(acks, calm)
-    acks, intended = acks[low:high], intended[low:high]
-    if served.rate_per_s is not None:
-        # What an open loop owed from the fault before that calm is a backlog, not the rate.
-        acks = acks[intended >= others.clear_ns(calm, served.drive.start_ns)]
-    per_ns = rate_before(len(acks), calm[1] - calm[0], served.rate_per_s)
-    if per_ns is None:
+    # What an open loop owed from the fault before that calm is a backlog, not the rate.
+    clear_ns = calms.clear_ns(calm)
+    rate = served.acknowledged.rate(clear_ns, calm)
+    if rate is None:
         return None
-    return RateBefore(fault=heal.fault, per_ns=per_ns, acks=acks, period=calm)
-
-
-def _acks_since(served: Served, heal: _Heal) -> Ints:
-    """The acknowledgements of the calm after the heal, without the backlog of an open loop."""
-    acks, intended = served.acknowledged
-    low = int(np.searchsorted(acks, heal.healed_ns))
-    high = int(np.searchsorted(acks, heal.calm_ns, side="right"))
-    acks, intended = acks[low:high], intended[low:high]
-    return acks if served.rate_per_s is None else acks[intended >= heal.healed_ns]
+    acks = served.acknowledged.own(clear_ns, *calm)
+    return RateBefore(fault=heal.fault, rate=rate, acks=acks, period=calm)
 
 
 def _rate(served: Served, heal: _Heal, before: RateBefore | None) -> _Tested | _Unmeasured:
     """Tell when the rate returned, or why that can't be told."""
     if before is None:
         return _Unmeasured.NO_RATE
-    acks, span_ns = _acks_since(served, heal), counting_ns(before.per_ns)
-    moments = _Moments.of(acks, heal, before, span_ns)
+    # The calm after the heal, without the backlog of an open loop.
+    acks = served.acknowledged.own(heal.healed_ns, heal.healed_ns, heal.calm_ns)
+    back_ns = first_back(acks, before.rate, heal.healed_ns, heal.calm_ns)
+    in_time = back_ns is not None and back_ns <= heal.due_ns
+    span_ns = before.rate.counting_ns
     is_over_soon = heal.due_ns + span_ns > heal.calm_ns
-    if not moments.possible_by(heal.due_ns):
-        return _Unmeasured.CROWDED if is_over_soon else _never_back(heal, before, moments, span_ns)
+    if not in_time:
+        most = _most_by_chance(acks, heal, before, span_ns)
+        if most is not None:
+            return _Unmeasured.CROWDED if is_over_soon else _never_back(heal, before, most, back_ns)
     end_ns = min(heal.calm_ns, heal.due_ns + BEFORE_NS)
     if end_ns - heal.due_ns >= MIN_HELD_NS:
         behind = rate_since(acks, before, (heal.due_ns, end_ns))
         if behind.is_below(SHARE):
             return _not_held(heal, behind)
-    back_ns = moments.back_ns
-    if back_ns is not None and back_ns <= heal.due_ns:
+    if back_ns is not None and in_time:
         since = rate_since(acks, before, (back_ns, end_ns))
-        if since.share >= HELD_SHARE:
+        if since.is_enough:
             took_ns = back_ns - heal.healed_ns
             return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, since=since)
     if is_over_soon:
@@ -256,22 +190,41 @@ def _rate(served: Served, heal: _Heal, before: RateBefore | None) -> _Tested | _
     return _undecided(heal, rate_since(acks, before, (heal.due_ns, end_ns)), back_ns)
 
 
-def _never_back(heal: _Heal, before: RateBefore, moments: _Moments, span_ns: int) -> _Tested:
+def _most_by_chance(acks: Ints, heal: _Heal, before: RateBefore, span_ns: int) -> float | None:
+    """Return the highest rate a second that came back at a moment within the limit, in all of its
+    ``PARTS``; ``None`` where at one of them chance explains what of it is missing.
+    """
+    last_ns = heal.calm_ns - span_ns
+    starts = np.unique(np.append(acks, [heal.healed_ns, heal.due_ns, last_ns]))
+    starts = starts[(starts >= heal.healed_ns) & (starts <= min(last_ns, heal.due_ns))]
+    kept_per_ns = np.full(len(starts), np.inf)
+    is_possible = np.ones(len(starts), dtype=np.bool_)
+    for part in (*PARTS, 1):
+        long_ns = span_ns // part
+        within = np.searchsorted(acks, starts + long_ns, side="right")
+        counts = within - np.searchsorted(acks, starts)
+        expected = before.rate.per_ns * long_ns
+        is_possible &= counts >= SHARE * expected - CHANCE * deviation(expected, before.rate.count)
+        kept_per_ns = np.minimum(kept_per_ns, counts / long_ns)
+    if is_possible.any():
+        return None
+    return float(kept_per_ns.max(initial=0.0)) * NS_PER_S
+
+
+def _never_back(heal: _Heal, before: RateBefore, most_per_s: float, back_ns: int | None) -> _Tested:
     """A rate that at no moment within the limit can have come back."""
-    starts, possible = moments.starts, moments.starts[moments.is_possible]
-    took_ns = int(possible[0] if len(possible) else starts[-1]) - heal.healed_ns
-    most_per_s = float(moments.kept_per_ns[starts <= heal.due_ns].max()) * NS_PER_S
+    took_ns = (heal.calm_ns if back_ns is None else back_ns) - heal.healed_ns
     back = (
-        f"it was again from {seconds(heal.healed_ns + took_ns)} on"
-        if len(possible)
-        else f"it did not return by {seconds(heal.calm_ns)}"
+        f"it did not return by {seconds(heal.calm_ns)}"
+        if back_ns is None
+        else f"it was again from {seconds(back_ns)} on"
     )
     text = (
         f"recovery: of {before.per_s:.1f} transactions a second before {named(heal.fault)} at most "
         f"{most_per_s:.1f} were acknowledged again, from {seconds(heal.healed_ns)}, when it was "
         f"healed, to {seconds(heal.due_ns)}; {back}"
     )
-    counted = (before.period, (heal.healed_ns, heal.due_ns + span_ns))
+    counted = (before.period, (heal.healed_ns, heal.due_ns + before.rate.counting_ns))
     breach = _breach(heal, text, took_ns, counted=counted)
     return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, broken=(breach,))
 
@@ -299,54 +252,6 @@ def _undecided(heal: _Heal, behind: RateSince, back_ns: int | None) -> _Tested:
         "and too much to rule that chance explains what is missing"
     )
     return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, doubt=doubt, since=behind)
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class _Moments:
-    """Moments after a heal from which on the rate may have been back: ``starts``, ascending; of
-    each the rate that is kept in all of its ``PARTS``, whether none of them has less than chance
-    explains, and whether the rate was counted as back.
-    """
-
-    starts: Ints
-    kept_per_ns: Floats
-    is_possible: Bools
-    is_back: Bools
-
-    @classmethod
-    def of(cls, acks: Ints, heal: _Heal, before: RateBefore, span_ns: int) -> _Moments:
-        """Those of times of ``span_ns`` each. Most are counted from an acknowledgement on."""
-        last_ns = heal.calm_ns - span_ns
-        starts = np.unique(np.append(acks, [heal.healed_ns, heal.due_ns, last_ns]))
-        starts = starts[(starts >= heal.healed_ns) & (starts <= last_ns)]
-        kept_per_ns = np.full(len(starts), np.inf)
-        is_possible = np.ones(len(starts), dtype=np.bool_)
-        for part in PARTS:  # the last is the whole
-            long_ns = span_ns // part
-            within = np.searchsorted(acks, starts + long_ns, side="right")
-            counts = within - np.searchsorted(acks, starts)
-            expected = before.per_ns * long_ns
-            chance = CHANCE * deviation(expected, len(before.acks))
-            is_possible &= counts >= SHARE * expected - chance
-            usual = deviation(expected, len(before.acks), before.scatter)
-            is_back = counts >= SHARE * expected - usual
-            kept_per_ns = np.minimum(kept_per_ns, counts / long_ns)
-        return cls(
-            starts=starts,
-            kept_per_ns=kept_per_ns,
-            is_possible=is_possible,
-            is_back=is_possible & is_back,
-        )
-
-    def possible_by(self, due_ns: int) -> bool:
-        """Tell whether the rate may have been back by then."""
-        return bool((self.is_possible & (self.starts <= due_ns)).any())
-
-    @property
-    def back_ns(self) -> int | None:
-        """The first moment at which the rate counts as back."""
-        back = self.starts[self.is_back]
-        return int(back[0]) if len(back) else None
 
 
 def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noqa: ANN401

@@ -16,6 +16,7 @@ from harness.clock import NS_PER_S
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.recovery import Acknowledged
 
 Period = tuple[int, int]
 """From when to when, in nanoseconds on the run's axis."""
@@ -172,11 +173,9 @@ class Served:
         return Tries.of(self.begun, self.ended, self.ended[self.ok])
 
     @cached_property
-    def acknowledged(self) -> tuple[Ints, Ints]:
-        """The ends of those that were acknowledged, ascending, and when each was to begin."""
-        ended = self.ended[self.ok]
-        order = np.argsort(ended, kind="stable")
-        return ended[order], self.intended[self.ok][order]
+    def acknowledged(self) -> Acknowledged:
+        """Those that were acknowledged."""
+        return Acknowledged.of(self.ended[self.ok], self.intended[self.ok], self.rate_per_s)
 
     @property
     def ok(self) -> Any:  # noqa: ANN401 (a mask)

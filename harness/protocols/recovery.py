@@ -1,28 +1,42 @@
-"""When a rate counts as back: the one rule of the limit ``recovered_within_s`` and of the report.
+"""When a rate counts as back: the one rule of the limit ``recovered_within_s``, of the report, and
+of the time to recover that runs are compared by.
 
 The rate before a fault is that of the last time without any, ``MIN_CALM_NS`` to ``BEFORE_NS`` of
 it; where that ended with another fault's begin, too little was free of faults since. ``MIN_BEFORE``
 acknowledgements at least tell it. In an open loop it is at most the rate that is asked for: what is
 more is a backlog that it catches up with. After the heal an open loop owes what it meant to begin
-before; that doesn't count either. The rate is back at the first moment from which on ``SHARE`` of
-it is acknowledged over ``counting_ns``: as long as 200 acknowledgements take at the rate before,
-since a second of few says little. What the limit adds is chance: it breaks only where less came
-than chance explains, over that time or its beginning, so that no later service hides a silence.
+before; that doesn't count either.
+
+The rate is back at the first acknowledgement from which on ``SHARE`` of it is acknowledged over
+``counting_ns``: as long as 200 acknowledgements take at the rate before, since a second of few says
+little. Half of that has to come in each of its beginnings (``PARTS``), so that no later service
+hides a silence. A few transactions tell a rate by chance only: where one that came back whole
+would often be counted lower, so much less is enough, but never less than ``LEAST_SHARE``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
 
 from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
 
-SHARE = 0.9
+SHARE, LEAST_SHARE = 0.9, 0.8
 BEFORE_NS = 10 * NS_PER_S
 MIN_CALM_NS = NS_PER_S  # of the time before a fault: a shorter one tells no rate
 MIN_BEFORE = 20  # acknowledgements before a fault: fewer tell no rate
 NOTICED_NS = 3 * NS_PER_S  # a store may take so long to notice a loss of nodes
 COUNTED, MIN_COUNT_NS, MAX_COUNT_NS = 200, NS_PER_S, 5 * NS_PER_S
+PARTS = (8, 4, 2)
+FOREVER_NS = 2**62
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def calms_before(
@@ -42,6 +56,119 @@ def calms_before(
     return found
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Calms:
+    """When no fault of a drive is in force, around each: ``before`` says when the rate before it is
+    counted, by its number. ``healed`` are the two latest heals of each fault and all that began
+    before it, each with its number.
+    """
+
+    drive_ns: int
+    over_ns: int
+    begins: Ints
+    healed: Sequence[tuple[tuple[int, int], tuple[int, int]]]
+    before: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, spans: Sequence[FaultSpan], drive_ns: int, over_ns: int) -> Calms:
+        """Those around ``spans``, in the order of their begin, from ``drive_ns`` to ``over_ns``."""
+        none, found = (-1, -1), list[tuple[tuple[int, int], tuple[int, int]]]()
+        first, second = none, none
+        for span in spans:
+            healed_ns = FOREVER_NS if span.healed_ns is None else span.healed_ns
+            first, second, _ = sorted([first, second, (healed_ns, span.fault)], reverse=True)
+            found.append((first, second))
+        return cls(
+            drive_ns=drive_ns,
+            over_ns=over_ns,
+            begins=np.array([span.begin_ns for span in spans], dtype=np.int64),
+            healed=found,
+            before=calms_before(spans, drive_ns, over_ns),
+        )
+
+    def clear_ns(self, calm: tuple[int, int]) -> int:
+        """By when all faults that began before ``calm`` had ended, in which none is in force."""
+        count = int(np.searchsorted(self.begins, calm[1]))
+        return self.healed[count - 1][0][0] if count else self.drive_ns
+
+    def until(self, span: FaultSpan, end_ns: int) -> int:
+        """Until when none but ``span`` is in force from its end on; ``end_ns`` where another is."""
+        count = int(np.searchsorted(self.begins, end_ns, side="right"))
+        for other_ns, number in self.healed[count - 1] if count else ():
+            if number != span.fault and other_ns > end_ns:
+                return end_ns
+        next_ns = int(self.begins[count]) if count < len(self.begins) else self.over_ns
+        return max(end_ns, min(self.over_ns, next_ns))
+
+
+@attrs.frozen(kw_only=True)
+class Rate:
+    """A rate of ``per_ns`` acknowledgements a nanosecond, told by ``count`` of them."""
+
+    per_ns: float
+    count: int
+
+    @property
+    def counting_ns(self) -> int:
+        """Over how long acknowledgements are counted to tell it again."""
+        return counting_ns(self.per_ns)
+
+    def enough(self, length_ns: int, deviations: float = 1.0, scatter: float = 1.0) -> float:
+        """Return how many acknowledgements in so long count as this rate: ``SHARE`` of it, or what
+        of the whole chance leaves but for so many ``deviations``, of counts whose variance is
+        ``scatter`` times their mean.
+        """
+        expected = self.per_ns * length_ns
+        chance = deviations * deviation(expected, self.count, scatter)
+        return min(SHARE * expected, max(LEAST_SHARE * expected, expected - chance))
+
+
+def deviation(expected: float, count_before: int, scatter: float = 1.0) -> float:
+    """The standard deviation of a count of which a rate, itself told by a count, lets expect so
+    many: of counts whose variance is ``scatter`` times their mean.
+    """
+    return math.sqrt(scatter * (expected + expected**2 / count_before))
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Acknowledged:
+    """When the transactions of a drive were acknowledged, ascending, and were meant to begin; an
+    open loop was asked for ``asked_per_s`` of them, a closed one for ``None``.
+    """
+
+    ended: Ints
+    intended: Ints
+    asked_per_s: float | None
+
+    @classmethod
+    def of(cls, ended: Ints, intended: Ints, asked_per_s: float | None) -> Acknowledged:
+        """Those that ended and were meant to begin so, in any order."""
+        order = np.argsort(ended, kind="stable")
+        return cls(ended=ended[order], intended=intended[order], asked_per_s=asked_per_s)
+
+    def own(self, clear_ns: int, start_ns: int, end_ns: int) -> Ints:
+        """Return those from ``start_ns`` until ``end_ns``, without what an open loop meant to begin
+        before ``clear_ns`` and caught up with afterwards.
+        """
+        low, high = np.searchsorted(self.ended, [start_ns, end_ns])
+        ended, intended = self.ended[low:high], self.intended[low:high]
+        if self.asked_per_s is None:
+            return ended
+        return ended[(ended < clear_ns) | (intended >= clear_ns)]
+
+    def counts(self, starts: Ints, long_ns: int) -> Ints:
+        """Count those of the times of ``long_ns`` from each of ``starts`` on."""
+        return _counts(self.ended, starts, long_ns)
+
+    def rate(self, clear_ns: int, calm: tuple[int, int]) -> Rate | None:
+        """Return the rate in a ``calm``, before which the last fault was over by ``clear_ns``;
+        ``None`` where too few tell it.
+        """
+        count = len(self.own(clear_ns, *calm))
+        per_ns = rate_before(count, calm[1] - calm[0], self.asked_per_s)
+        return None if per_ns is None else Rate(per_ns=per_ns, count=count)
+
+
 def rate_before(acknowledged: int, length_ns: int, asked_per_s: float | None) -> float | None:
     """Return the rate, in acknowledgements a nanosecond, of so many within ``length_ns``; ``None``
     where they are too few to tell it. ``asked_per_s`` is what an open loop was asked for, ``None``
@@ -56,3 +183,35 @@ def rate_before(acknowledged: int, length_ns: int, asked_per_s: float | None) ->
 def counting_ns(rate: float) -> int:
     """Return over how long acknowledgements are counted at a ``rate`` of so many a nanosecond."""
     return int(min(MAX_COUNT_NS, max(MIN_COUNT_NS, COUNTED / rate)))
+
+
+def is_served(acks: Ints, starts: Ints, rate: Rate) -> Bools:
+    """Tell of the times of ``rate.counting_ns`` from ``starts`` on whether ``acks``, ascending,
+    are enough for ``rate``.
+    """
+    found: Bools = _counts(acks, starts, rate.counting_ns) >= rate.enough(rate.counting_ns)
+    return found
+
+
+def is_back(acks: Ints, starts: Ints, rate: Rate) -> Bools:
+    """Tell at which of ``starts`` the rate is back: half of enough comes in each beginning, too."""
+    long_ns, found = rate.counting_ns, is_served(acks, starts, rate)
+    for part in PARTS:
+        found &= _counts(acks, starts, long_ns // part) >= rate.enough(long_ns) / part / 2
+    return found
+
+
+def _counts(acks: Ints, starts: Ints, long_ns: int) -> Ints:
+    counts = np.searchsorted(acks, starts + long_ns) - np.searchsorted(acks, starts)
+    return counts.astype(np.int64)
+
+
+def first_back(acks: Ints, rate: Rate, start_ns: int, end_ns: int) -> int | None:
+    """Return the first of ``acks``, ascending, from ``start_ns`` on at which the rate is back, as
+    far as what comes until ``end_ns`` tells it; ``None`` where it is not.
+    """
+    low, high = np.searchsorted(acks, [start_ns, end_ns])
+    starts = np.unique(np.append(acks[low:high], start_ns))
+    starts = starts[starts + rate.counting_ns <= end_ns]
+    back = starts[is_back(acks, starts, rate)]
+    return int(acks[np.searchsorted(acks, back[0])]) if len(back) else None

@@ -8,10 +8,11 @@ All counts are of completions, so that anybody can repeat them from ``transactio
 ``during``  from its begin to the proof of its healing
 ``after``   up to ``AROUND_S`` from there on, until the next fault begins
 
-The rate has recovered at the first acknowledgement of the first time with at least 90 % of the rate
-before, by the rule of ``harness.protocols.recovery``, which says how long such a time is. What an
-open loop still owed from a fault is no part of a rate, before or after; times are tried every
-``STEP_S``, and none counts before the rate was lower in one. Beside them on the page stand the gaps
+The rate has recovered at the first acknowledgement from which on 90 % of the rate before are
+acknowledged, by the rule of ``harness.protocols.recovery``, which says over how long, and which the
+limit ``recovered_within_s`` follows. What an open loop still owed from a fault is no part of a
+rate, before or after. From a fault's begin on times are tried every ``STEP_S``, and none counts
+before the rate was lower in one. Beside them on the page stand the gaps
 that the verdict tells of each fault (``availability``).
 """
 
@@ -33,7 +34,15 @@ from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.latency import percentiles
 from harness.protocols.promise import Declaration
-from harness.protocols.recovery import BEFORE_NS, SHARE, calms_before, counting_ns, rate_before
+from harness.protocols.recovery import (
+    BEFORE_NS,
+    Acknowledged,
+    Calms,
+    Rate,
+    first_back,
+    is_back,
+    is_served,
+)
 from harness.protocols.verdict import Availability, FaultWindow, PartitionGaps, Window
 from harness.run.directory import Manifest
 from results.report import tabulate
@@ -128,19 +137,17 @@ def recoveries_in(
     end_ns = marks.get("heal", max([last_ns, *marks.values()]))
     done = _Completions.of(transactions, manifest.declaration, asked_per_s)
     driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
-    around = _Faults.of(spans, start_ns, end_ns)
+    around = Calms.of(spans, start_ns, end_ns)
     return tuple(_recovery(span, around, done) for span in driven)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Completions:
-    """Sorted times of completion by how they ended, and the intended starts and latencies of the ok
-    ones, in the order of their completion.
+    """Sorted times of completion by how they ended; of the ok ones also their latencies, in the
+    order of their completion.
     """
 
-    asked_per_s: float | None
-    ok_ns: Ints
-    intended_ns: Ints
+    ok: Acknowledged
     latency_ns: Ints
     errors_ns: Ints
     conflicts_ns: Ints
@@ -152,20 +159,17 @@ class _Completions:
         done = table["complete_ns"].to_numpy()
         ok = pc.equal(table["type"].cast(pa.string()), OpType.OK.value).to_numpy()
         gave_way = conflicts(declaration, table).to_numpy()
-        order = np.argsort(done[ok], kind="stable")
-        ok_ns, intended_ns = done[ok][order], table["intended_ns"].to_numpy()[ok][order]
+        found = Acknowledged.of(done[ok], table["intended_ns"].to_numpy()[ok], asked_per_s)
         return cls(
-            asked_per_s=asked_per_s,
-            ok_ns=ok_ns,
-            intended_ns=intended_ns,
-            latency_ns=ok_ns - intended_ns,
+            ok=found,
+            latency_ns=found.ended - found.intended,
             errors_ns=np.sort(done[~ok & ~gave_way]),
             conflicts_ns=np.sort(done[~ok & gave_way]),
         )
 
     def stretch(self, start_ns: int, end_ns: int) -> Stretch:
         """Count what completed at or after ``start_ns`` and before ``end_ns``."""
-        low, high = np.searchsorted(self.ok_ns, [start_ns, end_ns])
+        low, high = np.searchsorted(self.ok.ended, [start_ns, end_ns])
         inside = self.latency_ns[low:high]
         return Stretch(
             start_ns=start_ns,
@@ -176,32 +180,13 @@ class _Completions:
             p99_ns=int(percentiles(inside, [99])[0]) if len(inside) else None,
         )
 
-    def without_backlog(self, healed_ns: int, start_ns: int, end_ns: int) -> Ints:
-        """Return the ``ok_ns`` from ``start_ns`` until ``end_ns``, without those that an open loop
-        meant to begin before ``healed_ns`` and caught up with afterwards.
-        """
-        low, high = np.searchsorted(self.ok_ns, [start_ns, end_ns])
-        ok_ns, intended_ns = self.ok_ns[low:high], self.intended_ns[low:high]
-        if self.asked_per_s is None:
-            return ok_ns
-        return ok_ns[(ok_ns < healed_ns) | (intended_ns >= healed_ns)]
 
-    def rate(self, clear_ns: int, start_ns: int, end_ns: int) -> float | None:
-        """Return the acknowledgements a nanosecond of a time without faults, the last of which was
-        over by ``clear_ns``, without what was owed from then; ``None`` where too few tell it.
-        """
-        own = self.without_backlog(clear_ns, start_ns, end_ns)
-        return rate_before(len(own), end_ns - start_ns, self.asked_per_s)
-
-
-def _each(ok_ns: Ints, window: int, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-    """Return the begins of the times of ``window`` ns within, every ``STEP_S`` or, of more than
-    ``STEPS_MAX``, further apart, and how many of the sorted ``ok_ns`` are in each.
+def _steps(window_ns: int, start_ns: int, end_ns: int) -> Ints:
+    """Return the begins of the times of ``window_ns`` within, every ``STEP_S`` or, of more than
+    ``STEPS_MAX``, further apart.
     """
     step = max(int(STEP_S * NS_PER_S), (end_ns - start_ns) // STEPS_MAX)
-    begins = np.arange(start_ns, end_ns - window + 1, step, dtype=np.int64)
-    counts = np.searchsorted(ok_ns, begins + window) - np.searchsorted(ok_ns, begins)
-    return begins, counts.astype(np.int64)
+    return np.arange(start_ns, end_ns - window_ns + 1, step, dtype=np.int64)
 
 
 def _count(times: Ints, start_ns: int, end_ns: int) -> int:
@@ -209,106 +194,60 @@ def _count(times: Ints, start_ns: int, end_ns: int) -> int:
     return int(high - low)
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class _Faults:
-    """The ``spans`` of a drive that begins at ``drive_ns`` and is over at ``over_ns``, in the order
-    of their begin: when each began, by when it and all before it had ended, and when the rate
-    before each is counted.
-    """
-
-    spans: Sequence[FaultSpan]
-    over_ns: int
-    begins: Ints
-    ended: Ints
-    calms: Mapping[int, tuple[int, int]]
-
-    @classmethod
-    def of(cls, spans: Sequence[FaultSpan], drive_ns: int, over_ns: int) -> _Faults:
-        ends = [min(span.end_ns(over_ns), over_ns) for span in spans]
-        return cls(
-            spans=spans,
-            over_ns=over_ns,
-            begins=np.array([span.begin_ns for span in spans], np.int64),
-            ended=np.maximum.accumulate(np.array(ends, np.int64)),
-            calms=calms_before(spans, drive_ns, over_ns),
-        )
-
-    def alone_at(self, end_ns: int) -> bool:
-        """Tell whether all faults that began before ``end_ns`` were over by then."""
-        count = int(np.searchsorted(self.begins, end_ns))
-        return not count or int(self.ended[count - 1]) <= end_ns
-
-    def clear_ns(self, calm: tuple[int, int]) -> int:
-        """Return by when all faults that began before ``calm`` had ended; 0 without any."""
-        count = int(np.searchsorted(self.begins, calm[1]))
-        return int(self.ended[count - 1]) if count else 0
-
-    def next_ns(self, span: FaultSpan, end_ns: int) -> int:
-        """Return when another fault than ``span`` begins, at ``end_ns`` or later, or the drive is
-        over.
-        """
-        at = int(np.searchsorted(self.begins, end_ns))
-        at += at < len(self.spans) and self.spans[at].fault == span.fault
-        return min(self.over_ns, int(self.begins[at])) if at < len(self.spans) else self.over_ns
-
-
-def _recovery(span: FaultSpan, faults: _Faults, done: _Completions) -> Recovery:
+def _recovery(span: FaultSpan, calms: Calms, done: _Completions) -> Recovery:
     begin_ns = span.begin_ns
-    end_ns = min(span.end_ns(faults.over_ns), faults.over_ns)
-    calm, alone = faults.calms.get(span.fault), faults.alone_at(end_ns)
-    next_ns = faults.next_ns(span, end_ns)
-    before = None if calm is None else done.stretch(*calm)
-    after_ns = min(next_ns, end_ns + int(AROUND_S * NS_PER_S))
-    healed = span.healed_ns is not None and alone and after_ns > end_ns
+    end_ns = min(span.end_ns(calms.over_ns), calms.over_ns)
+    calm, until_ns = calms.before.get(span.fault), calms.until(span, end_ns)
     # What falls later is not this fault's doing; what fell by then may be long in coming back.
-    near_ns = after_ns if alone else end_ns
-    _, seconds = _each(done.ok_ns, SECOND_NS, begin_ns, near_ns)
-    rate = None if calm is None else done.rate(faults.clear_ns(calm), *calm)
-    ok_ns = done.without_backlog(end_ns, begin_ns, next_ns)
-    begins, enough = _enough(ok_ns, rate, begin_ns, next_ns if alone else end_ns)
-    fell = not enough[begins < near_ns].all()
-    healed_at, back = _enough(ok_ns, rate, end_ns, next_ns if healed else end_ns)
+    after_ns = min(until_ns, end_ns + int(AROUND_S * NS_PER_S))
+    healed = span.healed_ns is not None and after_ns > end_ns
+    seconds = done.ok.counts(_steps(SECOND_NS, begin_ns, after_ns), SECOND_NS)
+    rate = None if calm is None else done.ok.rate(calms.clear_ns(calm), calm)
+    # Of a stretch that is too short to count a rate in, nothing is known.
+    begin_known = rate is not None and begin_ns + rate.counting_ns <= until_ns
+    end_known = rate is not None and healed and end_ns + rate.counting_ns <= until_ns
+    own_ns = done.ok.own(end_ns, begin_ns, until_ns)
+    back_ns = first_back(own_ns, rate, end_ns, until_ns) if rate and end_known else None
+    fell_ns = _fallen(own_ns, rate, begin_ns, after_ns, until_ns) if rate else None
+    risen_ns = None
+    if rate is not None and fell_ns is not None:
+        risen_ns = _risen(own_ns, rate, fell_ns, until_ns)
+        if fell_ns < end_ns and (risen_ns is None or risen_ns >= end_ns):
+            risen_ns = back_ns if end_known else risen_ns
     return Recovery(
         fault=span.fault,
         kind=span.kind,
         hit=", ".join(span.nodes) or span.target,
-        before=before,
+        before=None if calm is None else done.stretch(*calm),
         during=done.stretch(begin_ns, end_ns),
         after=done.stretch(end_ns, after_ns) if healed else None,
         lowest=int(seconds.min()) if len(seconds) else None,
-        fell=fell,
-        begin_known=len(enough) > 0,
-        end_known=len(back) > 0,
-        from_begin_ns=_first(ok_ns, begins[_risen(enough)], begin_ns) if fell else None,
-        from_end_ns=_first(ok_ns, healed_at[back], end_ns),
+        fell=fell_ns is not None,
+        begin_known=begin_known,
+        end_known=end_known,
+        from_begin_ns=None if risen_ns is None else risen_ns - begin_ns,
+        from_end_ns=None if back_ns is None else back_ns - end_ns,
     )
 
 
-def _enough(
-    ok_ns: Ints, rate: float | None, start_ns: int, end_ns: int
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return the begins of the times in which the rate is counted, and whether each has enough of
-    ``rate``; none where that is not known, or the stretch is too short for one.
+def _fallen(ok_ns: Ints, rate: Rate, start_ns: int, near_ns: int, until_ns: int) -> int | None:
+    """Return the begin of the first time from ``start_ns`` until ``near_ns`` in which less than the
+    rate was acknowledged; ``None`` without any.
     """
-    if rate is None:
-        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    window = counting_ns(rate)
-    begins, counts = _each(ok_ns, window, start_ns, end_ns)
-    return begins, counts >= SHARE * rate * window
+    begins = _steps(rate.counting_ns, start_ns, until_ns)
+    lower = begins[~is_served(ok_ns, begins, rate) & (begins < near_ns)]
+    return int(lower[0]) if len(lower) else None
 
 
-def _risen(enough: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Tell which times have enough after one without."""
-    return enough & (np.arange(len(enough)) > np.argmin(enough))
-
-
-def _first(ok_ns: Ints, begins: Ints, since_ns: int) -> int | None:
-    """Return the time from ``since_ns`` to the first of ``begins``, or, where that begins with a
-    silence, to the acknowledgement that ended it; ``None`` without any.
+def _risen(ok_ns: Ints, rate: Rate, fell_ns: int, until_ns: int) -> int | None:
+    """Return the first acknowledgement at which the rate is back after it fell, of those that
+    follow next on a step; ``None`` without any.
     """
-    if not len(begins):
-        return None
-    return int(ok_ns[np.searchsorted(ok_ns, begins[0])]) - since_ns
+    at = np.searchsorted(ok_ns, _steps(rate.counting_ns, fell_ns, until_ns)[1:])
+    starts = np.unique(ok_ns[at[at < len(ok_ns)]])
+    starts = starts[starts + rate.counting_ns <= until_ns]
+    back = starts[is_back(ok_ns, starts, rate)]
+    return int(back[0]) if len(back) else None
 
 
 # -- as texts for the page

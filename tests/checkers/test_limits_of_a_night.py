@@ -13,9 +13,10 @@ from checkers.engine.arrays import INFO, OK, Ints
 from checkers.limits import gaps
 from checkers.limits.gaps import UNASKED_SHARE, longest_gaps, silences
 from checkers.limits.outcomes import indefinite_share, p99
-from checkers.limits.recovery import _Others, unrecovered
+from checkers.limits.recovery import unrecovered
 from checkers.limits.served import Served, Stretch, Tries, open_in
 from harness.protocols.fault_spans import FaultSpan
+from harness.protocols.recovery import Calms
 
 S = 1_000_000_000
 EVERY_S, PER_S = 60, 20
@@ -230,12 +231,7 @@ def test_a_heal_is_alone_until_what_a_loop_over_all_faults_says() -> None:
             span(number, at, None if draw.random() < 0.1 else at + draw.randrange(25))
             for number, at in enumerate(begins)
         )
-        one = night(1)
-        got = Served(
-            **{name: getattr(one, name) for name in ("txn", "intended", "begun", "ended", "type_")},
-            by_partition={}, drive=Stretch(start_ns=0, end_ns=70), faults=faults, rate_per_s=None,
-        )  # fmt: skip
-        others = _Others.of(got)
+        calms = Calms.of(faults, 0, 70)
         for fault in faults:
             if fault.healed_ns is None:
                 continue
@@ -248,4 +244,4 @@ def test_a_heal_is_alone_until_what_a_loop_over_all_faults_says() -> None:
                 elif other.healed_ns is None or other.healed_ns > fault.healed_ns:
                     until = fault.healed_ns
                     break
-            assert others.calm_until(fault, fault.healed_ns) == until
+            assert calms.until(fault, fault.healed_ns) == max(until, fault.healed_ns)
