@@ -70,7 +70,7 @@ class Assignments:
         if any(row["kind"] == TopologyKind.GAP for row in topology):
             reason = "not every change of assignments was reported: rebalances were not judged"
             return Part(outcome=Outcome.UNKNOWN, reasons=(reason,))
-        calm = calm_of(tables["faults"], setting)
+        calm = calm_of(tables["faults"], setting, tables["events"])
         steps = steps_of(rows)
         variant, available = setting.declaration.rebalance, setting.declaration.may_lose
         names: Counter[str] = Counter()

@@ -107,7 +107,7 @@ class DataNodesChecker:
         if any(row["kind"] == TopologyKind.GAP for row in rows):
             reason = "not every change of the topology was reported: data nodes were not judged"
             return Part(outcome=Outcome.UNKNOWN, reasons=(reason,))
-        calm = calm_of(tables["faults"], setting)
+        calm = calm_of(tables["faults"], setting, tables["events"])
         clock = Punctuality(
             calm=calm,
             voters=_voters(tables["states"]),
@@ -141,7 +141,7 @@ class Punctuality:
         """Whether times can be compared at all: nodes that start with another clock may bring the
         cluster's time forward.
         """
-        return not any(Effect.CHANGES_CLOCK in d.effects for d in self.calm.disturbances)
+        return self.calm.one_clock
 
     def holds(self, due_ns: int, until_ns: int) -> bool:
         """Whether nothing keeps the store from a switch that is due."""

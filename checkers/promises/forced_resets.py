@@ -131,12 +131,12 @@ def steps_of_resets(
 
 
 def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:
-    """Yield one sentence for each reset before its time. Not where clocks were changed, nor where
-    the whole cluster has started again: what leaves then had been gone before, and what was not
+    """Yield one sentence for each reset before its time. Not where clocks differ, nor where the
+    whole cluster has started again: what leaves then had been gone before, and what was not
     told before has the time at which a node applied it once more.
     """
     restarted = any(row["kind"] == TopologyKind.RESTART for row in topology)
-    if restarted or any(Effect.CHANGES_CLOCK in d.effects for d in calm.disturbances):
+    if restarted or not calm.one_clock:
         return
     waits = _reset_waits(topology)
     left = list(_departures(topology))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from change_tables import fault, names, setting, state, tables, topology
+from change_tables import fault, names, ns, setting, state, tables, topology
 
 from checkers.promises.data_nodes import CHECKER
 from harness.exit_codes import Outcome
@@ -153,6 +153,29 @@ def test_a_switch_is_late_only_where_nothing_keeps_its_writer_from_it(
 
     part = judged(rows, states=voter, faults=[fault(28.0, 33.0, kind, node)])
     assert names(part) == found
+
+
+def told_at(node: str, at_s: float, ahead_s: float, off_s: float = 0.1) -> dict[str, Any]:
+    """An event of a node whose wall clock is so far ahead of the run's."""
+    return {
+        "kind": "node-started",
+        "node": node,
+        "boot": "1",
+        "wall_ns": ns(1000 + at_s + ahead_s),
+        "at_ns": ns(at_s),
+        "uncertainty_ns": ns(off_s),
+        "text": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "found"), [(0.0, ["early-data-nodes"]), (0.3, ["early-data-nodes"]), (2.0, [])]
+)
+def test_no_switch_is_early_by_the_clock_of_another_node(ahead_s: float, found: list[str]) -> None:
+    rows = [*BOTH, *SEED, data(6, 400.0, "abcde")]
+    events = [told_at("n1", 5.0, 0.0), told_at("n2", 6.0, ahead_s), told_at("n2", 300.0, ahead_s)]
+
+    assert list(judged(rows, events=events).anomalies) == found
 
 
 def test_time_in_which_the_whole_cluster_was_down_counts_for_no_timer() -> None:
