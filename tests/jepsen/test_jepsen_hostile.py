@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
 import io
 import json
@@ -22,9 +21,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jepsen_files import LAYOUTS, edn_lines, generated, json_array, json_lines, small, txn, write
+from jepsen_files import (
+    LAYOUTS,
+    edn_lines,
+    generated,
+    json_array,
+    json_lines,
+    small,
+    txn,
+    write,
+)
 
 from harness.errors import MalformedHistory
+from harness.history.tables import NO_COMPLETION
 from harness.importers.jepsen import import_limits
 from harness.importers.jepsen.imported_history import read_jepsen
 
@@ -170,13 +179,22 @@ def refusal(tmp_path: Path, content: bytes | str) -> MalformedHistory:
     return refused.value
 
 
-def tolerated(content: bytes) -> None:
-    """Reading ``content`` gives a history or the named error, and nothing else."""
+def tolerated(content: bytes) -> list[dict[str, Any]]:
+    """The transactions that reading ``content`` gives, each with its steps, none where the named
+    error comes; and nothing else does.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "history"
         path.write_bytes(content)
-        with contextlib.suppress(MalformedHistory):
-            read_jepsen(path)
+        try:
+            history = read_jepsen(path)
+        except MalformedHistory:
+            return []
+        rows = history.transactions().to_pylist()
+        steps: dict[int, list[dict[str, Any]]] = {}
+        for step in history.micro_ops().sort_by("pos").to_pylist():
+            steps.setdefault(step["txn"], []).append(step)
+        return [row | {"ops": steps.get(row["txn"], [])} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -299,8 +317,21 @@ def test_a_history_cut_anywhere_is_refused_or_a_prefix(
     layout: Callable[[list[dict[str, Any]]], str],
 ) -> None:
     text = layout(small()).encode()
+    whole, lengths = tolerated(text), set[int]()
     for end in range(len(text)):
-        tolerated(text[:end])
+        found = tolerated(text[:end])
+        lengths.add(len(found))
+        for row, its in zip(found, whole[: len(found)], strict=True):
+            begun = ("process", "invoke_ns", "invoke_index")
+            assert [row[name] for name in begun] == [its[name] for name in begun]
+            # What was cut off before its completion has an outcome that is not known.
+            if row["error"] != NO_COMPLETION:
+                assert (row["type"], row["ops"]) == (its["type"], its["ops"])
+            else:
+                assert row["type"] == "info"
+    # A vector without its end is refused.
+    in_a_vector = b"[" in text[:15]
+    assert lengths <= {0, len(whole)} if in_a_vector else len(lengths) > 2
 
 
 @pytest.mark.parametrize("layout", [edn_lines, json_lines, json_array])
