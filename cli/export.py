@@ -102,8 +102,8 @@ def operations_of(history: History) -> Iterator[dict[str, Any]]:
     from checkers.promises.always_on import log_lines
     from harness.history.layout import table_names, table_path
     from harness.history.parquet import read_summed
-    from harness.importers.exported import LINES, SIDE_TABLES
     from harness.plan.planfile import read_text
+    from harness.run.side_tables import LINES, SIDE_TABLES
     from results.export.operations import operations
 
     run, sums, explaining = history.run, history.manifest.checksums, history.manifest.explaining
@@ -111,7 +111,7 @@ def operations_of(history: History) -> Iterator[dict[str, Any]]:
         sums = sums | explaining
     for reason in (*history.unnamed, *history.logs.unsealed, *history.unexplained):
         raise MalformedHistory(str(run.root), "", reason)
-    exported = {file for file, _ in SIDE_TABLES.values()} | {run.plan.name}
+    exported = {table.file for table in SIDE_TABLES.values()} | {run.plan.name}
     tables = {
         table_path(run, name).relative_to(run.root).as_posix()
         for name in table_names(history.manifest.splits)
@@ -119,9 +119,10 @@ def operations_of(history: History) -> Iterator[dict[str, Any]]:
     for file in sorted(sums.keys() - exported - tables):
         raise MalformedHistory(str(run.root), "", f"expected no sum of {file}, which is no table")
     beside = {LINES: log_lines(history)}
-    for name, (file, schema) in SIDE_TABLES.items():
-        if name != LINES and file in sums:
-            beside[name] = next(iter(read_summed(run.root, sums, {file: schema}).values()))
+    for name, table in SIDE_TABLES.items():
+        if name != LINES and table.file in sums:
+            found = read_summed(run.root, sums, {table.file: table.columns})
+            beside[name] = next(iter(found.values()))
     plan = read_text(run.plan) if history.planned and run.plan.exists() else ""
     return operations(history, plan, beside)
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
 from harness.history.evidence import sizes
-from harness.history.layout import EVENTS, FAULTS, KEYS, KEYS_FILE, NOTES
+from harness.history.layout import EVENTS, FAULTS, NOTES
 from harness.history.load import History, load
 from harness.history.manifest import PREFIX, SEALED, write_manifest
 from harness.history.parquet import ParquetSink, write_side_table
@@ -36,38 +36,17 @@ from harness.importers.jepsen.edn import Number, Unordered
 from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.operation_forms import EXPORTED
 from harness.importers.jepsen.reader import Clock, beginning, forms
-from harness.run import controller_health
-from harness.run.change_recorder import ASSIGNMENTS, ASSIGNMENTS_FILE, TOPOLOGY, TOPOLOGY_FILE
-from harness.run.claim_log import CLAIMS, CLAIMS_FILE, JUDGED, JUDGED_FILE
 from harness.run.directory import EXPLAINING, SCHEMA_VERSION, LogSum, Manifest, RunDirectory
-from harness.run.log_lines import LINES_FILE, LOG_LINES
-from harness.run.node_usage import USAGE, USAGE_FILE
-from harness.run.state_log import LOGS, LOGS_FILE, STATES, STATES_FILE
+from harness.run.side_tables import SIDE_TABLES
 
 PROCESS = EXPORTED
 NEMESIS = "nemesis"
 MANIFEST, PLAN, NODE_LOGS, END = "manifest", "plan", "node_logs", "end"
-KEYS_TABLE, CONTROLLER, LINES = "keys", "controller", "log_lines"
-
-SIDE_TABLES: dict[str, tuple[str, pa.Schema]] = {
-    "states": (STATES_FILE, STATES),
-    "logs": (LOGS_FILE, LOGS),
-    "claims": (CLAIMS_FILE, CLAIMS),
-    "claims_judged": (JUDGED_FILE, JUDGED),
-    "assignments": (ASSIGNMENTS_FILE, ASSIGNMENTS),
-    "topology": (TOPOLOGY_FILE, TOPOLOGY),
-    "usage": (USAGE_FILE, USAGE),
-    CONTROLLER: ("controller.parquet", controller_health.SCHEMA),
-    LINES: (LINES_FILE, LOG_LINES),
-    KEYS_TABLE: (f"history/{KEYS_FILE}", KEYS),
-}
-"""The tables beside the history: file in the run directory, and schema."""
-
 TABLES: dict[str, pa.Schema] = {
     FAULTS: schema.FAULTS,
     EVENTS: schema.EVENTS,
     NOTES: schema.NOTES,
-    **{name: columns for name, (_, columns) in SIDE_TABLES.items()},
+    **{name: table.columns for name, table in SIDE_TABLES.items()},
 }
 """Each table whose rows are records of ``PROCESS``, by the ``f`` of the records."""
 
@@ -295,11 +274,11 @@ class _Restored:
         self._sink = None
         explaining: dict[str, str] = {}
         had = {*manifest.checksums, *(manifest.explaining or ())}
-        for name, (file, _) in SIDE_TABLES.items():
-            if made[name].num_rows or file in had:
+        for name, table in SIDE_TABLES.items():
+            if made[name].num_rows or table.file in had:
                 missing = "the run is not imported"
-                sums = explaining if file in EXPLAINING else checksums
-                sums |= write_side_table(self._run.root, file, made[name], missing)
+                sums = explaining if table.file in EXPLAINING else checksums
+                sums |= write_side_table(self._run.root, table.file, made[name], missing)
         if self._plan is not None:
             files.write_atomically(self._run.plan, self._plan.encode())
             checksums[self._run.plan.name] = files.sha256(self._run.plan)

@@ -38,6 +38,7 @@ from harness.importers.jepsen.imported_history import BANK, REGISTER
 from harness.importers.jepsen.operation_forms import TRANSFER
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_spans import fault_spans
+from harness.run.side_tables import SIDE_TABLES
 from results.export.notation import IntKey, Name
 
 Op = dict[str, Any]
@@ -47,12 +48,8 @@ RUN_INDEX = "run-index"
 PIECE_TXNS = 8192  # held as objects at once, beside those that are open
 _REGISTER_OF = {step: f for f, step in OF_REGISTER.items()}
 # The time of a row, by table; the rows of any other stand at the end.
-_TIMES = {EVENTS: "at_ns", NOTES: "at_ns", "states": "asked_ns", "claims": "at_ns"} | {
-    FAULTS: "injecting_ns",
-    "assignments": "at_ns",
-    "topology": "at_ns",
-    "usage": "at_ns",
-    "controller": "at_ns",
+_TIMES = {EVENTS: "at_ns", NOTES: "at_ns", FAULTS: "injecting_ns"} | {
+    name: table.time for name, table in SIDE_TABLES.items() if table.time is not None
 }
 
 
