@@ -53,21 +53,21 @@ _OPERATIONS = pa.schema(
     [
         ("since_ns", pa.int64()),
         ("ack_ns", pa.int64()),
-        ("read_ns", pa.int64()),
+        ("shown_ns", pa.int64()),
         ("partition", pa.int32()),
     ]
 )
 
 
 def attribute(lost: pa.Table, known: KnownFaults) -> pa.Table:
-    """Return ``lost`` (``since_ns``, ``ack_ns``, ``read_ns``, ``partition``) with the fault that
+    """Return ``lost`` (``since_ns``, ``ack_ns``, ``shown_ns``, ``partition``) with the fault that
     explains each row.
 
     ``phase`` is the acknowledgement's (``PHASES``), ``boundary`` the step of the fault that it is
     nearest to, and ``distance_ns`` how long after that it came, negative before it. All columns are
-    null where no fault was in force from ``since_ns`` to ``read_ns``.
+    null where no fault was in force from ``since_ns`` to ``shown_ns``.
     """
-    losses = Moments.of(*(ints(lost, name) for name in ("since_ns", "ack_ns", "read_ns")))
+    losses = Moments.of(*(ints(lost, name) for name in ("since_ns", "ack_ns", "shown_ns")))
     place = known.explaining(losses, lost["partition"].to_pylist())
     # Only those that explain something: a run may have thousands.
     which, row = np.unique(place[place != NONE], return_inverse=True)
@@ -205,7 +205,7 @@ def explain_operations(
     row = {
         "since_ns": min([op.invoke_ns for op in shown] if since_ns is None else [since_ns]),
         "ack_ns": min(done),
-        "read_ns": max(done),
+        "shown_ns": max(done),
         "partition": None,
     }
     found = attribute(pa.Table.from_pylist([row], schema=_OPERATIONS), known)

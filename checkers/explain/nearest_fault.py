@@ -1,6 +1,6 @@
 """The fault that explains each of many losses, found by order in time instead of pair by pair.
 
-Of the faults that were in force at some moment from ``since_ns`` to ``read_ns`` one that hit the
+Of the faults that were in force at some moment from ``since_ns`` to ``shown_ns`` one that hit the
 leader or the primary of the very partition within ``NEAR_NS`` of ``ack_ns`` explains a loss, then
 the nearest to ``ack_ns``; between equals the one of the least number.
 """
@@ -34,13 +34,13 @@ class Moments:
 
     since_ns: Ints
     ack_ns: Ints
-    read_ns: Ints
+    shown_ns: Ints
 
     @classmethod
-    def of(cls, since_ns: Ints, ack_ns: Ints, read_ns: Ints) -> Moments:
+    def of(cls, since_ns: Ints, ack_ns: Ints, shown_ns: Ints) -> Moments:
         """Those of these losses."""
-        columns = (np.clip(each, -LATEST_NS, LATEST_NS) for each in (since_ns, ack_ns, read_ns))
-        return cls(**dict(zip(("since_ns", "ack_ns", "read_ns"), columns, strict=True)))
+        columns = (np.clip(each, -LATEST_NS, LATEST_NS) for each in (since_ns, ack_ns, shown_ns))
+        return cls(**dict(zip(("since_ns", "ack_ns", "shown_ns"), columns, strict=True)))
 
     def __len__(self) -> int:
         return len(self.ack_ns)
@@ -48,13 +48,13 @@ class Moments:
     def __getitem__(self, rows: Ints | Bools) -> Moments:
         """Return those of some of the losses."""
         return Moments(
-            since_ns=self.since_ns[rows], ack_ns=self.ack_ns[rows], read_ns=self.read_ns[rows]
+            since_ns=self.since_ns[rows], ack_ns=self.ack_ns[rows], shown_ns=self.shown_ns[rows]
         )
 
     @property
     def ordered(self) -> Bools:
         """Which of them were acknowledged between their begin and the read."""
-        return (self.since_ns <= self.ack_ns) & (self.ack_ns <= self.read_ns)
+        return (self.since_ns <= self.ack_ns) & (self.ack_ns <= self.shown_ns)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -127,7 +127,7 @@ class Faults:
         before[self.end_ns[before] < losses.since_ns] = NONE
         place = np.searchsorted(self.begin_ns[self._by_begin], at_ns, side="right")
         after = np.concatenate([self._by_begin, none])[place]
-        after[self.begin_ns[after] > losses.read_ns] = NONE
+        after[self.begin_ns[after] > losses.shown_ns] = NONE
         best = self._in_force.at(at_ns)
         for other in (before, after):
             best = self._better(best, other, at_ns)
@@ -152,7 +152,7 @@ class Faults:
 
     def _nearest_of(self, places: Ints, losses: Moments) -> Ints:
         begin_ns, end_ns = self.begin_ns[places], self.end_ns[places]
-        met = (begin_ns <= losses.read_ns[:, None]) & (end_ns >= losses.since_ns[:, None])
+        met = (begin_ns <= losses.shown_ns[:, None]) & (end_ns >= losses.since_ns[:, None])
         away = self.away_ns(places, losses.ack_ns[:, None])
         # The places ascend: of equals this is the first.
         first = np.where(met, away, np.iinfo(np.int64).max).argmin(axis=1)

@@ -93,7 +93,7 @@ class Cause:
 
 
 def causes(lost: pa.Table, faults: KnownFaults, events: pa.Table) -> list[Cause | None]:
-    """Return the cause of each row of ``lost`` (``ack_ns``, ``read_ns``, ``partition``): the first
+    """Return the cause of each row of ``lost`` (``ack_ns``, ``shown_ns``, ``partition``): the first
     reset of its partition that may lie between acknowledgement and read, ``None`` where there is
     none, and the last one that lies before.
     """
@@ -112,7 +112,7 @@ def causes(lost: pa.Table, faults: KnownFaults, events: pa.Table) -> list[Cause 
     every = _Resets.of(resets)
     by_partition = functools.cache(every.of_partition)
     found: list[Cause | None] = []
-    for row in lost.select(["ack_ns", "read_ns", "partition"]).to_pylist():
+    for row in lost.select(["ack_ns", "shown_ns", "partition"]).to_pylist():
         here = by_partition(row["partition"])
         # The first reset after the acknowledgement discarded the write; later ones found it gone.
         taken, under = here.first_between(row), here.last_before(row)
@@ -192,8 +192,11 @@ class _Resets:
         """The place of the first reset that may lie between acknowledgement and read."""
         # Of the resets so far the latest moment ascends, and of those to come the earliest.
         first = bisect.bisect_left(self._latest_so_far, row["ack_ns"])
-        while first < len(self.places) and self._earliest_to_come[first] <= row["read_ns"]:
-            if self.earliest_ns[first] <= row["read_ns"] and self.latest_ns[first] >= row["ack_ns"]:
+        while first < len(self.places) and self._earliest_to_come[first] <= row["shown_ns"]:
+            if (
+                self.earliest_ns[first] <= row["shown_ns"]
+                and self.latest_ns[first] >= row["ack_ns"]
+            ):
                 return int(self.places[first])
             first += 1
         return None

@@ -20,8 +20,8 @@ _FINDINGS = {
     "followed with another append before it committed",
     "garbage-read": "garbage read: T{txn} read {element} in key {key}, which nobody appended",
     "duplicate-elements": "duplicate elements: T{txn} read {element} in key {key} more than once",
-    "incompatible-order": "incompatible order: the list at key {key} that T{txn} read is no prefix "
-    "of the one that T{other} read",
+    "incompatible-order": "incompatible order: of the lists at key {key} that T{txn} and T{other} "
+    "read neither is a prefix of the other",
     "internal": "internal inconsistency: T{txn} read key {key} in a state that contradicts its own "
     "earlier operations",
     "future-read": "future read: T{txn} read {element} in key {key} before it appended it itself",

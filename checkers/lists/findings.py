@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, spread
 from checkers.engine.transactions import NOBODY
+from checkers.lists.contradictions import first_contradictions
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import NEVER, Versions
 
@@ -176,11 +177,14 @@ def future_reads(ops: ListOps, seen: Seen) -> pa.Table:
 
 
 def incompatible_orders(ops: ListOps, versions: Versions) -> pa.Table:
-    """incompatible-order: two reads of a key of which neither is a prefix of the other."""
+    """incompatible-order: two reads of a key of which neither is a prefix of the other.
+
+    Accused is what contradicts the longest read; what shows it is the first to contradict it.
+    """
     reads = ops.reads
     read = np.flatnonzero(ops.txns.committed[reads.txn] & ~versions.prefix)
-    longest = versions.longest[reads.k[read]]
-    return rows(ops, "incompatible-order", reads.k[read], reads.txn[read], reads.txn[longest])
+    other = first_contradictions(ops, versions, read)
+    return rows(ops, "incompatible-order", reads.k[read], reads.txn[read], reads.txn[other])
 
 
 def intermediate_reads(ops: ListOps) -> pa.Table:

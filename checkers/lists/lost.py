@@ -20,8 +20,8 @@ from harness.protocols.checker import Setting, Tables
 FINAL_READS = "final-reads"
 
 # ``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation;
-# ``gone`` is the first one that misses it behind every read that shows it: by its end the value was
-# lost. Where no reset may have cost writes nothing asks for that, and it is ``read``.
+# ``gone`` is the first one that misses it behind every read that shows it: by its end, at
+# ``shown_ns``, the value was lost.
 # ``seen`` is the last transaction that read the value and began after its acknowledgement; null
 # where there is none, as in every history without final reads. ``seen_ns`` is the last moment as of
 # which a read certainly shows it: the begin of the read, less what its kind may be stale by.
@@ -38,6 +38,7 @@ LOST = pa.schema(
         ("read", pa.int64()),
         ("read_ns", pa.int64()),
         ("gone", pa.int64()),
+        ("shown_ns", pa.int64()),
         ("seen", pa.int64()),
         ("seen_ns", pa.int64()),
         ("followed_ns", pa.int64()),
@@ -134,28 +135,56 @@ def _first_missing(ops: ListOps, lost: Ints, last: Ints, moment: Ints) -> Ints:
     if not len(lost):
         return last
     reads, txns, appends = ops.reads, ops.txns, ops.appends
-    ok = txns.type[reads.txn] == OK
     until = np.where(txns.real_time, txns.finish, moment)
-    shown = txns.finish[appends.txn]  # a copy: at the least acknowledged
-    rows = np.flatnonzero(ok & np.isin(reads.k, appends.k[lost]))
+    shown = _shown_until(ops, lost, until)
+    asked = np.zeros(len(ops.keys), dtype=np.bool_)
+    asked[appends.k[lost]] = True
+    rows = np.flatnonzero((txns.type[reads.txn] == OK) & txns.real_time[reads.txn] & asked[reads.k])
+    if not len(rows):
+        return last
+    rows = rows[np.lexsort((txns.start[reads.txn[rows]], reads.k[rows]))]
+    k, many = reads.k[rows], len(rows)
+    by_end = np.argsort(txns.finish[reads.txn[rows]], kind="stable")
+    rank = np.empty(many, dtype=np.int64)
+    rank[by_end] = np.arange(many)
+    # From each read on the one of its key that ended first: ranks of keys do not overlap.
+    away = k * many
+    soonest = by_end[(np.minimum.accumulate((rank + away)[::-1])[::-1] - away)]
+    # Reads and losses in one order: as many reads lie before a loss as began by then.
+    order = np.lexsort(
+        (
+            np.repeat([0, 1], [many, len(lost)]),
+            np.concatenate([txns.start[reads.txn[rows]], shown]),
+            np.concatenate([k, appends.k[lost]]),
+        )
+    )
+    behind = np.empty(len(order), dtype=np.int64)
+    behind[order] = np.cumsum(order < many)
+    first = behind[many:]
+    there = first < many
+    first = np.where(there, first, 0)
+    there &= k[first] == appends.k[lost]
+    return np.where(there, rows[soonest[first]], last)
+
+
+def _shown_until(ops: ListOps, lost: Ints, until: Ints) -> Ints:
+    """Return for each of ``lost`` the latest ``until`` (one a transaction) of the reads that show
+    it; its acknowledgement where there is no later one.
+    """
+    reads, txns, appends = ops.reads, ops.txns, ops.appends
+    shown = txns.finish[appends.txn]  # a copy
+    # Keys without a loss stay at the maximum, so that none of their reads is expanded.
+    since = np.full(len(ops.keys), NEVER)
+    np.minimum.at(since, appends.k[lost], shown[lost])
+    later = until[reads.txn] > since[reads.k]
+    rows = np.flatnonzero(later & (txns.type[reads.txn] == OK))
     for part in batches(reads.length[rows], CHUNK):
         place, within = spread(reads.length[rows[part]])
         read = rows[part][place]
         append = ops.writer(reads.k[read], ops.elements[reads.start[read] + within])
         known = append >= 0
         np.maximum.at(shown, append[known], until[reads.txn[read[known]]])
-    rows = rows[txns.real_time[reads.txn[rows]]]
-    rows = rows[np.lexsort((txns.start[reads.txn[rows]], reads.k[rows]))]
-    found = last.copy()
-    for k in np.unique(appends.k[lost]).tolist():
-        own = rows[np.searchsorted(reads.k[rows], k) : np.searchsorted(reads.k[rows], k, "right")]
-        begun, ended = txns.start[reads.txn[own]], txns.finish[reads.txn[own]]
-        at = np.flatnonzero(appends.k[lost] == k)
-        behind = np.searchsorted(begun, shown[lost[at]], side="right")
-        for number, first in zip(at.tolist(), behind.tolist(), strict=True):
-            if first < len(own):
-                found[number] = own[first + int(np.argmin(ended[first:]))]
-    return found
+    return shown[lost]
 
 
 def _followed(ops: ListOps, lost: Ints, read: Ints) -> Ints:
@@ -239,7 +268,7 @@ def _table(
     moment = ops.txns.start - staleness_ns(tables, setting)
     writer = ops.appends.txn[lost]
     reader = ops.reads.txn[read]
-    gone = _first_missing(ops, lost, read, moment) if setting.may_lose else read
+    gone = ops.reads.txn[_first_missing(ops, lost, read, moment)]
     times = tables["transactions"]
     columns: dict[str, Any] = {
         "key": pa.array(ops.keys[ops.appends.k[lost]], pa.int64()),
@@ -250,7 +279,8 @@ def _table(
         "ack_ns": times.column("complete_ns").take(pa.array(writer)),
         "read": pa.array(reader, pa.int64()),
         "read_ns": times.column("invoke_ns").take(pa.array(reader)),
-        "gone": pa.array(ops.reads.txn[gone], pa.int64()),
+        "gone": pa.array(gone, pa.int64()),
+        "shown_ns": times.column("complete_ns").take(pa.array(gone)),
         "seen": _transaction(ops, seen),
         "seen_ns": _or_null(_last_moment(ops, lost, moment)),
         "followed_ns": _or_null(_followed(ops, lost, read)),

@@ -287,8 +287,11 @@ def _beside(table: pa.Table, more: pa.Table) -> pa.Table:
 
 
 def _transactions(row: dict[str, Any]) -> tuple[int, ...]:
-    """Return the writer, the last reader that saw its value, and the one that missed it."""
-    return tuple(row[name] for name in ("writer", "seen", "read") if row[name] is not None)
+    """Return the writer, the last reader that saw its value, the first one that missed it, and the
+    last.
+    """
+    named = (row[name] for name in ("writer", "seen", "gone", "read"))
+    return tuple(dict.fromkeys(txn for txn in named if txn is not None))
 
 
 def _finding(

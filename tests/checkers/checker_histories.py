@@ -191,6 +191,7 @@ def write_run(
     interrupted: bool = False,
     trouble: tuple[str, ...] = (),
     events: tuple[StoreEvent, ...] = (),
+    marks: tuple[PhaseMark, ...] = (),
 ) -> RunDirectory:
     """A sealed run directory, made by the real writer and the real seal."""
     root.mkdir(parents=True)
@@ -211,7 +212,7 @@ def write_run(
     write_manifest(run, manifest)
     writer = ChunkWriter(run.chunks)
     writer.append(PhaseMark(name="drive", at_ns=0))
-    for record in (*records(txns, faults), *events):
+    for record in (*marks, *records(txns, faults), *events):
         writer.append(record)
     writer.close()
     seal(run, partition_of=lambda key: key % 2, splits=splits)

@@ -30,7 +30,7 @@ def known(*faults: dict[str, Any]) -> KnownFaults:
 
 
 def attributed(ack_ms: int, **changed: Any) -> dict[str, Any]:
-    lost = {"since_ns": (ack_ms - 5) * MS, "ack_ns": ack_ms * MS, "read_ns": 300 * MS}
+    lost = {"since_ns": (ack_ms - 5) * MS, "ack_ns": ack_ms * MS, "shown_ns": 300 * MS}
     if ack_ms > 240:
         lost["since_ns"] = 230 * MS
     [row] = attribute(

@@ -94,7 +94,7 @@ def random_faults(rng: random.Random, count: int) -> list[dict[str, Any]]:
 
 def plainly(loss: dict[str, Any], known: Sequence[FaultSpan]) -> dict[str, Any]:
     """The definition: each fault is looked at."""
-    met = [span for span in known if span.touches(loss["since_ns"], loss["read_ns"])]
+    met = [span for span in known if span.touches(loss["since_ns"], loss["shown_ns"])]
     if not met:
         return {}
     at_ns = loss["ack_ns"]
@@ -138,7 +138,7 @@ def test_losses_are_attributed_as_the_definition_says() -> None:
             times = sorted(rng.randrange(32) for _ in "abc")
             if rng.random() < 0.1:
                 rng.shuffle(times)
-            names = ("since_ns", "ack_ns", "read_ns")
+            names = ("since_ns", "ack_ns", "shown_ns")
             loss = {n: at * STEP_NS for n, at in zip(names, times, strict=True)}
             lost.append(loss | {"partition": rng.choice((None, 1, 2, 3))})
         known, spans = KnownFaults.of(faults), fault_spans(faults.to_pylist())
@@ -158,7 +158,7 @@ _LOST = pa.schema(
     [
         ("since_ns", pa.int64()),
         ("ack_ns", pa.int64()),
-        ("read_ns", pa.int64()),
+        ("shown_ns", pa.int64()),
         ("partition", pa.int32()),
     ]
 )
@@ -175,7 +175,7 @@ def test_a_hundred_thousand_losses_beside_ten_thousand_faults_take_a_moment() ->
     ]
     known = KnownFaults.of(pa.Table.from_pylist(faults, schema=schema.FAULTS))
     place = np.arange(100_000)
-    lost = {"since_ns": place // 10, "ack_ns": place // 10 + 5, "read_ns": place * 0 + 10**9}
+    lost = {"since_ns": place // 10, "ack_ns": place // 10 + 5, "shown_ns": place * 0 + 10**9}
     table = pa.table({**lost, "partition": pa.array(place % 64, pa.int32())})
 
     begun_s = time.process_time()

@@ -72,7 +72,7 @@ def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_
     None
 ):
     known = KnownFaults.of(pa.Table.from_pylist([WHOLE], schema=FAULTS))
-    at = {"since_ns": [3100 * MS], "ack_ns": [3100 * MS], "read_ns": [8000 * MS]}
+    at = {"since_ns": [3100 * MS], "ack_ns": [3100 * MS], "shown_ns": [8000 * MS]}
     lost = pa.table(at | {"partition": [0]})
 
     (span,) = fault_spans([WHOLE])
