@@ -149,6 +149,26 @@ def merged(stretches: Iterable[tuple[N, N]], closer_than: N) -> list[tuple[N, N]
     return found
 
 
+def without(stretches: Iterable[tuple[N, N]], holes: Iterable[tuple[N, N]]) -> list[tuple[N, N]]:
+    """Return the parts of ``stretches`` (in order, apart) outside of ``holes``."""
+    found = list[tuple[N, N]]()
+    waiting = sorted(holes, reverse=True)
+    for begin, end in stretches:
+        since = begin
+        while waiting and waiting[-1][0] < end:
+            low, high = waiting[-1]
+            if low > since:
+                found.append((since, low))
+            since = max(since, high)
+            # It may reach into the next one.
+            if high > end:
+                break
+            waiting.pop()
+        if since < end:
+            found.append((since, end))
+    return found
+
+
 def bars(stretches: Collection[tuple[float, float]], span: float) -> list[tuple[float, float]]:
     """Return ``stretches`` of a drawing of ``span`` as (begin, length). Of many those that overlap,
     or are too near to each other for the eye, become one: what is drawn over itself thousands of

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from harness.history.records import OpType
 from harness.importers.jepsen.imported_tables import UNKNOWN_NODE
-from results.drawing.axis import Axis, Scale, Segment, axis_of, in_lanes
+from results.drawing.axis import Axis, Scale, Segment, axis_of, in_lanes, without
 from results.drawing.svg import clipped, hatching, path, picture, tag, text, width_px
 from results.report.steps import Telling
 
@@ -185,31 +185,56 @@ def _shades(axis: Axis, faults: Sequence[tuple[Window, int]], bottom: float) -> 
         )  # fmt: skip
         for begin, end in fault.unsure:
             yield hatching(axis.x(begin), axis.x(end), y, y + FAULT_PX - 4, "g-hatch")
-        after = min(
-            (axis.x(f.start) for f, other in faults if other == lane and f.start > fault.start),
-            default=RIGHT,
+        others = [f for f, other in faults if other == lane]
+        room = _Room(
+            bar=(left, right),
+            # Beside its hatching, on which no word can be read.
+            parts=tuple(
+                (axis.x(start), axis.x(end))
+                for start, end in without([(fault.start, fault.end)], fault.unsure)
+            ),
+            before=max((axis.x(f.end) for f in others if f.start < fault.start), default=LEFT),
+            after=min((axis.x(f.start) for f in others if f.start > fault.start), default=RIGHT),
         )
-        yield from _fault_label(fault, left, right, after, y + 11)
+        yield from _fault_label(fault, room, y + 11)
     if faults:
         yield text("faults", LEFT - 10, 13, "g-soft", text_anchor="end")
 
 
-def _fault_label(
-    fault: Window, left: float, right: float, after: float, y: float
-) -> Iterator[Markup]:
-    """Place the label in the bar where it fits, else beside it where the next bar leaves room, else
-    only the number.
+@attrs.frozen(kw_only=True)
+class _Room:
+    """Where a fault may be named: from left to right its ``bar``, the ``parts`` of that without
+    hatching, and the ends of the bars ``before`` and ``after`` it.
     """
-    label = f"{fault.number} {fault.label}"
-    room = right - left - 8
-    if width_px(label) <= room or room > LABEL_MIN_PX:
-        yield text(clipped(label, room), left + 4, y, "g-fault-text")
-    elif after - right > width_px(label) + 8:
+
+    bar: tuple[float, float]
+    parts: tuple[tuple[float, float], ...]
+    before: float
+    after: float
+
+
+def _fault_label(fault: Window, room: _Room, y: float) -> Iterator[Markup]:
+    """Name a fault in its bar where that is not hatched, else beside it where other bars leave
+    room, else over its hatching; or give its number alone.
+    """
+    label, number = f"{fault.number} {fault.label}", str(fault.number)
+    left, right = room.bar
+    width = width_px(label)
+    free = max(room.parts, key=lambda part: part[1] - part[0], default=(left, left))
+    inside, whole = free[1] - free[0] - 8, right - left - 8
+    if width <= inside or inside > LABEL_MIN_PX:
+        yield text(clipped(label, inside), free[0] + 4, y, "g-fault-text")
+    elif room.after - right > width + 8:
         yield text(label, right + 4, y, "g-soft")
-    elif after == RIGHT:
+    elif left - room.before > width + 8:
         yield text(label, left - 4, y, "g-soft", text_anchor="end")
-    elif after - right > width_px(str(fault.number)) + 4:
-        yield text(str(fault.number), right + 2, y, "g-soft")
+    elif width <= whole or whole > LABEL_MIN_PX:
+        said = clipped(label, whole)
+        box = {"x": left + 2, "y": y - 11, "width": width_px(said) + 4, "height": FAULT_PX - 4}
+        yield tag("rect", class_="g-fault", **box)
+        yield text(said, left + 4, y, "g-fault-text")
+    elif room.after - right > width_px(number) + 4:
+        yield text(number, right + 2, y, "g-soft")
 
 
 def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Markup]:

@@ -16,7 +16,7 @@ from harness.history.records import OpType
 from harness.text import inert
 from results.drawing import partitions, placement_lanes, resources, role_lanes, series
 from results.drawing.assignments_over_time import Placement
-from results.drawing.axis import SECONDS, Scale, bars, in_lanes
+from results.drawing.axis import SECONDS, Scale, bars, in_lanes, without
 from results.drawing.node_roles import RolesOverTime
 from results.drawing.series import Outcomes
 from results.drawing.svg import inline
@@ -45,7 +45,9 @@ LABEL_CHARS = 40
 MILLISECONDS = Scale("ms", 1_000_000)
 UNIT_NAMES = {"s": "second", "ms": "millisecond", "µs": "microsecond", "ns": "nanosecond"}
 MAX_PHASES = 32  # a run has seven; each line of a plot costs as much as thousands of points
-CHARS_ACROSS = 150  # about how many characters of a label fit over the whole width
+CHARS_ACROSS = 105  # about how many characters of a label in a wide font fit over the whole width
+LABEL_PT, STEP_PT = 8, 5
+HATCHED_CHARS = 6  # of a bar's hatching are left beside a label over it
 
 
 @attrs.frozen(kw_only=True)
@@ -101,7 +103,8 @@ class Picture:
 @attrs.frozen(kw_only=True)
 class Scene:
     """The content of the plot: operations by type, fault windows, and (name, start)
-    of the phases. ``conflicts`` are operations that gave way to another, and of no type.
+    of the phases. ``conflicts`` are operations that gave way to another, and of no type;
+    ``allowed_gap_s`` is the shortest time without an acknowledgement that a limit allows.
     """
 
     operations: dict[OpType, Outcomes]
@@ -115,6 +118,7 @@ class Scene:
     placement: Placement | None = None
     resources: tuple[resources.Panel, ...] = ()
     breaches: tuple[Breach, ...] = ()
+    allowed_gap_s: float | None = None
 
     @property
     def per_s(self) -> float:
@@ -161,7 +165,9 @@ def draw(scene: Scene) -> Picture:
     strip_in = 0.2 + 0.2 * max(1, max(lanes, default=0) + 1)
     with matplotlib.rc_context(_style()):
         start, end = scene.span_s()
-        served = () if scene.touches is None else partitions.lanes(scene.touches, start, end)
+        served: tuple[partitions.Lane, ...] = ()
+        if scene.touches is not None:
+            served = partitions.lanes(scene.touches, start, end, scene.allowed_gap_s)
         broken = min(len({breach.label for breach in scene.breaches}), BREACH_LANES_MAX)
         heights = [strip_in, *([BREACH_IN * (broken + 1)] if broken else []), 3.2, 2.0]
         if served:
@@ -185,13 +191,14 @@ def draw(scene: Scene) -> Picture:
         lowest = others[-1] if others else rate
         for axes in (latency, rate):
             _shade(axes, scene.faults, end - start)
-        _draw_strip(strip, scene, lanes, end - start)
+        _draw_strip(strip, scene, lanes, start, end)
         notes = _draw_latency(latency, scene, start, end)
         _draw_rate(rate, scene, start, end)
         _mark_phases((latency, rate), scene.phases, start, end)
         named = ["Faults", "latency", "rate"]
         if served:
-            notes += partitions.draw(others.pop(0), served)
+            least_s = partitions.shortest_shown_s(end - start, scene.allowed_gap_s)
+            notes += partitions.draw(others.pop(0), served, end - start, least_s)
             named.append("the partitions' availability")
         if roles is not None:
             notes += role_lanes.draw(others.pop(0), roles, start, end)
@@ -285,34 +292,64 @@ class _Labels:
     span_s: float
     _taken_s: dict[float, float] = attrs.field(factory=dict)  # by their height, until when
 
-    def room(self, start_s: float, end_s: float, y: float) -> int:
+    def room(self, start_s: float, end_s: float, y: float, size_pt: float = LABEL_PT) -> int:
         """Return how many characters have room in the middle of that time."""
         half_s = (end_s - start_s) / 2
         free_s = min(half_s, start_s + half_s - self._taken_s.get(y, start_s))
-        return int(CHARS_ACROSS * 2 * free_s / self.span_s)
+        return int(CHARS_ACROSS * LABEL_PT / size_pt * 2 * free_s / self.span_s)
 
     def write(self, said: str, start_s: float, end_s: float, y: float, **style: Any) -> None:  # noqa: ANN401
         """Write ``said`` in the middle of that time."""
         middle_s = (start_s + end_s) / 2
-        self._taken_s[y] = middle_s + self.span_s * max(1, len(said)) / CHARS_ACROSS / 2
+        size_pt = style["fontsize"]
+        half_s = self.span_s * max(1, len(said)) * size_pt / LABEL_PT / CHARS_ACROSS / 2
+        self._taken_s[y] = middle_s + half_s
         style |= {"ha": "center", "va": "center_baseline", "clip_on": True}
         self.axes.text(middle_s, y, said, **style)
 
+    def name(self, fault: FaultWindow, end_s: float, next_s: float, y: float, colour: str) -> None:
+        """Write the name of a fault where its bar, which ends at ``end_s``, is not hatched; where
+        that is too short behind it, if the next one in its lane, from ``next_s`` on, leaves room;
+        else over a part of its hatching, if some of that is left on both sides; or its number.
+        """
+        number, label = f"{fault.number}", f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
+        sure = _longest(without([(fault.start_s, end_s)], fault.unsure))
+        unsure = _longest(fault.unsure)
+        behind = end_s, end_s + self.span_s * (len(label) + 2) / CHARS_ACROSS
+        on_bar: dict[str, Any] = {"color": "white", "fontsize": LABEL_PT}
+        if sure and len(label) <= self.room(*sure, y):
+            self.write(label, *sure, y, **on_bar)
+        elif behind[1] <= next_s and len(label) <= self.room(*behind, y):
+            self.write(label, *behind, y, color=INK, fontsize=LABEL_PT)
+        elif unsure and len(label) + HATCHED_CHARS <= self.room(*unsure, y):
+            wide_s = self.span_s * (len(label) + 1) / CHARS_ACROSS
+            plate = (sum(unsure) - wide_s) / 2, wide_s
+            self.axes.broken_barh([plate], (y - 0.42, 0.84), color=colour, linewidth=0, zorder=2)
+            self.write(label, *unsure, y, **on_bar)
+        elif len(number) <= self.room(*(sure or (fault.start_s, end_s)), y):
+            self.write(number, *(sure or (fault.start_s, end_s)), y, **on_bar)
 
-def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
-    colours, labels = _colours(scene.faults), _Labels(axes, span_s)
+
+def _longest(stretches: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    return max(stretches, key=lambda stretch: stretch[1] - stretch[0], default=None)
+
+
+def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], start: float, end: float) -> None:
+    colours, span_s = _colours(scene.faults), end - start
+    labels = _Labels(axes, span_s)
     in_force: dict[tuple[str, int], list[tuple[float, float]]] = {}
     unsure: dict[int, list[tuple[float, float]]] = {}
+    named: dict[int, list[tuple[FaultWindow, float]]] = {}
     for fault, lane in zip(scene.faults, lanes, strict=True):
         # A short fault of a long run would be less than a pixel.
         end_s = max(fault.end_s, fault.start_s + span_s / 400)
         in_force.setdefault((colours[fault.kind], lane), []).append((fault.start_s, end_s))
         unsure.setdefault(lane, []).extend(fault.unsure)
-        if room := labels.room(fault.start_s, end_s, -lane):
-            label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
-            said = label if len(label) <= room else f"{fault.number}"
-            if len(said) <= room:
-                labels.write(said, fault.start_s, end_s, -lane, color="white", fontsize=8)
+        named.setdefault(lane, []).append((fault, end_s))
+    for lane, these in named.items():
+        nexts_s = [fault.start_s for fault, _ in these[1:]] + [end]
+        for (fault, end_s), next_s in zip(these, nexts_s, strict=True):
+            labels.name(fault, end_s, next_s, -lane, colours[fault.kind])
     many = len(scene.faults) > FAULTS_VECTOR_MAX
     for (colour, lane), stretches in in_force.items():
         height = (-lane - 0.42, 0.84)
@@ -326,13 +363,17 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
             )  # fmt: skip
     _draw_steps(axes, scene.faults, lanes, labels)
     axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
+    _strip_frame(axes)
+    if not scene.faults:
+        axes.text(0.5, 0.5, "no faults", color=FAINT, ha="center", transform=axes.transAxes)
+
+
+def _strip_frame(axes: Axes) -> None:
     axes.set_ylabel("faults", rotation=0, ha="right", va="center")
     axes.set_yticks([])
     axes.tick_params(axis="x", length=0, labelbottom=False)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
-    if not scene.faults:
-        axes.text(0.5, 0.5, "no faults", color=FAINT, ha="center", transform=axes.transAxes)
 
 
 def _draw_breaches(axes: Axes, breaches: Sequence[Breach], span_s: float) -> None:
@@ -376,8 +417,8 @@ def _draw_steps(
                 )
         for step in sorted(steps, key=lambda step: step.start_s + step.end_s):
             times = step.start_s, step.end_s, low + height / 2
-            if (room := labels.room(*times)) and len(step.node) <= room:
-                labels.write(inert(step.node, LABEL_CHARS), *times, color=INK, fontsize=5)
+            if (room := labels.room(*times, STEP_PT)) and len(step.node) <= room:
+                labels.write(inert(step.node, LABEL_CHARS), *times, color=INK, fontsize=STEP_PT)
 
 
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from results.report.tabulate import DASH
 
 LIMITS_MAX = 200  # a stranger's plan may name any number of kinds
 DIGITS = 4  # of a figure
+GAP_LIMIT = "longest_gap_s"
 METER_PX, ALLOWED_PX = 90.0, 60.0  # of a meter: its width, and where what is allowed ends
 UNITS = {"_ms": "ms", "_s": "s"}  # by the end of a limit's name; a share has none
 
@@ -80,6 +81,12 @@ def _window(limit: JudgedLimit) -> str:
     start, end = in_seconds(limit.start_ns), in_seconds(limit.end_ns)
     times = f"at {start} s" if start == end else f"{start} to {end} s"
     return times if limit.partition is None else f"{times}, partition {limit.partition}"
+
+
+def shortest_gap_s(verdict: Verdict | None) -> float | None:
+    """Return the shortest time without an acknowledgement that a limit of the plan allows."""
+    limits = verdict.limits if verdict else ()
+    return min((x.allowed for x in limits if short_name(x).endswith(GAP_LIMIT)), default=None)
 
 
 def in_words(limit: JudgedLimit) -> str:

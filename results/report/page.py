@@ -41,7 +41,7 @@ from results.report.fault_rows import FaultRow
 from results.report.finding_cards import Card, Event
 from results.report.harness_actions import HarnessActions
 from results.report.html import MARKS
-from results.report.limit_rows import LIMITS_MAX, LimitRow, limit_rows
+from results.report.limit_rows import LIMITS_MAX, LimitRow, limit_rows, shortest_gap_s
 from results.report.next_commands import Command, next_commands
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
@@ -367,6 +367,7 @@ def _picture(
             placement=_placement(run_data),
             resources=resources.panels(run_data.usage),
             breaches=tuple(_breaches(run_data.verdict)),
+            allowed_gap_s=shortest_gap_s(run_data.verdict),
         )
         drawn = plots.draw(scene)
         figures = plot_data.of(scene, drawn)

@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import attrs
 import msgspec
 import pytest
 from chromium_pages import browsing
@@ -171,3 +172,37 @@ def test_a_filter_hides_rows_on_a_narrow_screen_as_well(chromium: str, tmp_path:
 
     assert before >= 8
     assert after == 0
+
+
+STRIP = """(() => {
+  const box = (each) => { const b = each.getBoundingClientRect();
+    return [b.left, b.right, b.top, b.bottom]; };
+  const svg = document.querySelector(".layer svg");
+  const names = [...svg.querySelectorAll("text")]
+    .filter((each) => each.textContent.match(/^\\d+ (kill|pause|partition)/));
+  return [names.map((each) => [each.textContent, ...box(each)]),
+    [...svg.querySelectorAll('[fill^="url(#"]')].map(box)];
+})()"""
+
+
+@pytest.mark.browser
+def test_each_of_three_faults_is_named_in_the_plot_over_no_hatching_and_no_other_name(
+    chromium: str, tmp_path: Path
+) -> None:
+    long, short = attrs.evolve(BREAKS[1], end_s=24.0), attrs.evolve(BREAKS[2], end_s=25.2)
+    run = build(tmp_path / "run", duration_s=40.0, rate_per_s=50.0, breaks=(BREAKS[0], long, short))
+    write_verdict(run, violation(txns=(10, 11)))
+    page = write_report(run)
+
+    with browsing(chromium, tmp_path / "profile") as browser:
+        browser.look(width=1400)
+        browser.open(page.as_uri())
+        names, hatched = browser.run(STRIP)
+
+    assert [name for name, *_ in names] == ["0 kill n3", "1 partition n1 n4", "2 kill n5"]
+    assert len(hatched) >= 6
+    boxes = [box for _, *box in names]
+    for place, box in enumerate(boxes):
+        for left, right, top, bottom in [*hatched, *boxes[:place]]:
+            apart = right <= box[0] or box[1] <= left or bottom <= box[2] or box[3] <= top
+            assert apart, (names[place], left, right)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import attrs
 import numpy as np
 import pytest
 from markupsafe import Markup
@@ -17,7 +18,7 @@ from results.drawing import axis, cycle, lanes, plots
 from results.drawing.axis import PLACES, SECONDS, scale_of
 from results.drawing.lanes import Stage, Tick, Window
 from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
-from results.drawing.svg import tag, text
+from results.drawing.svg import tag, text, width_px
 from results.report import plot_data
 from results.report.finding_cards import _places
 from results.report.steps import Telling, parting
@@ -62,7 +63,7 @@ def parsed(drawing: Markup) -> ET.Element:
     """The drawing as elements; nothing in it is styled inline, active or from elsewhere."""
     root = ET.fromstring(str(drawing))  # noqa: S314 (our own, made a moment ago)
     for element in root.iter():
-        assert element.tag in {"svg", "g", "rect", "text", "polyline", "polygon"}
+        assert element.tag in {"svg", "g", "rect", "text", "polyline", "polygon", "path"}
         assert not {"style", "href", "onload"} & set(element.attrib)
     return root
 
@@ -195,6 +196,44 @@ def test_faults_in_force_are_shaded_and_named_and_others_left_out() -> None:
     assert "0 kill n1" in words(drawing)
     assert "1 partition n2" not in words(drawing)
     assert "1 partition n2" in words(explained), "what explains it is always on the axis"
+
+
+def test_the_name_of_a_fault_stands_on_none_of_its_hatching() -> None:
+    """Where its effect or its healing was not proven yet no word can be read."""
+    unsure = ((2 * MS, 9 * MS), (21 * MS, 22 * MS))
+    hatched = Window(number=0, label="kill n1", start=2 * MS, end=22 * MS, unsure=unsure)
+    plain = attrs.evolve(hatched, unsure=())
+    rows = [op(n, ("append", 7, n)) for n in range(3)]
+
+    beside, first = (
+        next(e for e in parsed(lanes.draw(stage(*rows, faults=(f,)))).iter("text")
+             if e.text == "0 kill n1")
+        for f in (hatched, plain)
+    )  # fmt: skip
+    drawing = parsed(lanes.draw(stage(*rows, faults=(hatched,))))
+    lines = [e.attrib["d"] for e in drawing.iter("path") if e.attrib["class"] == "g-hatch"]
+    xs = [[float(x) for x in re.findall(r"[ML]([\d.]+),", d)] for d in lines]
+
+    assert len(xs) == 2
+    assert float(beside.attrib["x"]) > max(xs[0])
+    assert float(beside.attrib["x"]) + width_px("0 kill n1") < min(xs[1])
+    assert float(first.attrib["x"]) < float(beside.attrib["x"]), "without hatching at its begin"
+
+
+def test_the_name_of_a_fault_that_is_hatched_all_over_stands_on_a_plate_and_beside_no_drawing() -> (
+    None
+):
+    whole = Window(number=1, label="partition n5", start=0, end=90 * MS, unsure=((0, 90 * MS),))
+    rows = [op(n, ("append", 7, n)) for n in range(1, 9)]
+
+    drawing = parsed(lanes.draw(stage(*rows, faults=(whole,))))
+
+    (name,) = [e for e in drawing.iter("text") if e.text == "1 partition n5"]
+    plate = [e for e in drawing.iter("rect") if e.attrib["class"] == "g-fault"][-1].attrib
+    left, width = float(plate["x"]), float(plate["width"])
+    assert lanes.LEFT <= left <= float(name.attrib["x"])
+    assert float(name.attrib["x"]) + width_px("1 partition n5") <= left + width < lanes.RIGHT
+    assert name.attrib["class"] == "g-fault-text"
 
 
 def test_events_are_ticks_numbered_as_their_table() -> None:

@@ -248,7 +248,7 @@ def test_a_partition_that_was_only_just_asked_is_not_silent() -> None:
 
     assert (crossing.served, crossing.silent) == (((1.0, 2.0),), ())
     assert (asked_later.served, asked_later.silent) == (((0.0, 1.0),), ())
-    assert (waiting.served, waiting.silent) == (((4.0, 5.0),), ((3.0, 4.0),))
+    assert (waiting.served, waiting.silent) == (((4.5, 5.0),), ((2.0, 4.5),))
 
 
 def test_transactions_that_gave_way_make_no_partition_silent(tmp_path: Path) -> None:
