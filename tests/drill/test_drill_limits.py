@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from harness.exit_codes import Outcome
-from harness.protocols.models import LONGEST_GAP, P99, REFUSAL, SERVICE
+from harness.protocols.models import INDEFINITE, LONGEST_GAP, P99, RECOVERY, REFUSAL, SERVICE
 from harness.protocols.verdict import LimitState, Verdict, read_verdict
 from harness.run.directory import RunDirectory
 
@@ -64,8 +64,8 @@ indefinite_share = 0.5
 refused_within_s = 3.0
 serves_within_s = 7.0
 """
-# A sound store breaks neither of the other two for certain: each outcome may be known, and the rate
-# may be back at once. ``tests/checkers/test_service_limits.py`` breaks them.
+# In containers a sound store breaks neither of the other two for certain: outcomes may be known,
+# and the rate may be back at once. Simulated nodes are always the same.
 BROKEN = """
 [promise]
 longest_gap_s = 0.01
@@ -74,14 +74,29 @@ p99_ms = 0.5
 refused_within_s = 0.00005
 serves_within_s = 0.1
 """
+# All nodes go while each client has a transaction open, and none serves at once as they come back.
+ALL_KILLED = (
+    DRILL.partition("[[nemesis")[0].replace("rate_per_s = 40.0\n", "")
+    + """
+[[nemesis.schedule]]
+at_s = 12.0
+kind = "kill"
+target = "all"
+hold_s = 3.0
+
+[promise]
+indefinite_share = 0.0
+recovered_within_s = 0.05
+"""
+)
 OF_BOTH = {LONGEST_GAP, P99}
 OF_MODE = {"sc": REFUSAL, "ha": SERVICE}
 WINDOW = re.compile(r"from \d+\.\d{3} s to \d+\.\d{3} s")
 
 
-def drilled(limits: str, provider: str, mode: str, directory: Path) -> tuple[int, Verdict]:
+def drilled(drill: str, provider: str, mode: str, directory: Path) -> tuple[int, Verdict]:
     plan = directory / "limits.toml"
-    plan.write_text(DRILL + limits)
+    plan.write_text(drill)
     command = [
         *(str(FIREDRILL), "run", str(plan), "--provider", provider, "--no-report"),
         *("--set", f"system.mode={mode.upper()}", "--runs-dir", str(directory / "runs")),
@@ -104,6 +119,18 @@ def test_limits_that_no_store_keeps_make_it_a_violation_that_shows_when(
     broken("sim", mode, tmp_path)
 
 
+@pytest.mark.parametrize("mode", ["sc", "ha"])
+def test_nodes_that_go_with_all_that_was_open_break_the_limits_of_outcomes_and_recovery(
+    mode: str, tmp_path: Path
+) -> None:
+    code, verdict = drilled(ALL_KILLED, "sim", mode, tmp_path)
+
+    assert (verdict.outcome, code) == (Outcome.VIOLATION, 1)
+    assert set(verdict.anomalies) == {INDEFINITE, RECOVERY}
+    assert {limit.state for limit in verdict.limits} == {LimitState.BROKEN}
+    require_windows(verdict)
+
+
 @pytest.mark.docker
 @pytest.mark.slow
 def test_limits_are_kept_in_containers(docker_daemon: docker.APIClient, tmp_path: Path) -> None:
@@ -117,7 +144,7 @@ def test_limits_are_broken_in_containers(docker_daemon: docker.APIClient, tmp_pa
 
 
 def kept(provider: str, mode: str, directory: Path) -> None:
-    code, verdict = drilled(KEPT, provider, mode, directory)
+    code, verdict = drilled(DRILL + KEPT, provider, mode, directory)
 
     states = [limit.state for limit in verdict.limits]
     assert (verdict.outcome, code) == (Outcome.VALID, 0), verdict.reasons
@@ -125,10 +152,14 @@ def kept(provider: str, mode: str, directory: Path) -> None:
 
 
 def broken(provider: str, mode: str, directory: Path) -> None:
-    code, verdict = drilled(BROKEN, provider, mode, directory)
+    code, verdict = drilled(DRILL + BROKEN, provider, mode, directory)
 
     assert (verdict.outcome, code) == (Outcome.VIOLATION, 1)
     assert set(verdict.anomalies) == OF_BOTH | {OF_MODE[mode]}
+    require_windows(verdict)
+
+
+def require_windows(verdict: Verdict) -> None:
     for anomaly in verdict.anomalies.values():
         for example in anomaly.examples:
             assert WINDOW.search(example.text), example.text
