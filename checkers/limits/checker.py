@@ -34,10 +34,10 @@ from checkers.limits import majority_loss, outcomes, recovery
 from checkers.limits.gaps import longest_gaps
 from checkers.limits.majority_loss import MajorityLoss, majority_losses
 from checkers.limits.served import (
-    Broken,
+    Breach,
+    ClientOutcomes,
     Figure,
-    Period,
-    Served,
+    Interval,
     Stretch,
     Untested,
     named,
@@ -132,7 +132,7 @@ class _Judged:
 
     limit: _Limit
     judged: JudgedLimit
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[Breach, ...] = ()
     doubt: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -178,14 +178,14 @@ def _first_of(doubts: Sequence[str]) -> str:
     return doubts[0] + (f"; and {more} more like it" if more else "")
 
 
-def _limits(sections: Mapping[str, ServiceLimits], got: Served) -> Iterator[_Limit]:
+def _limits(sections: Mapping[str, ServiceLimits], got: ClientOutcomes) -> Iterator[_Limit]:
     for path, limits in sections.items():
         for key, allowed in limits.given.items():
             stretches = _stretches(path, got)
             yield _Limit(path=path, key=key, allowed=allowed, stretches=stretches)
 
 
-def _stretches(path: str, got: Served) -> tuple[Stretch, ...]:
+def _stretches(path: str, got: ClientOutcomes) -> tuple[Stretch, ...]:
     """The whole drive, or the time of each fault of the kind that the path names."""
     _, _, kind = path.partition(".")
     if not kind:
@@ -209,7 +209,7 @@ class _Starved:
     """
 
     reason: str = ""
-    periods: tuple[Period, ...] = ()
+    periods: tuple[Interval, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.reason)
@@ -230,7 +230,7 @@ def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
     return _Starved(reason=reasons[0], periods=tuple(found))
 
 
-def _apart(periods: Sequence[Period], late: Sequence[Period]) -> bool:
+def _apart(periods: Sequence[Interval], late: Sequence[Interval]) -> bool:
     return all(end < low or start > high for low, high in periods for start, end in late)
 
 
@@ -240,9 +240,9 @@ class _Clients:
 
     tables: Tables
     setting: Setting
-    got: Served
+    got: ClientOutcomes
 
-    def without(self, periods: Sequence[Period]) -> _Clients:
+    def without(self, periods: Sequence[Interval]) -> _Clients:
         return attrs.evolve(self, got=self.got.without(periods))
 
     def losses(self, limit: _Limit) -> tuple[MajorityLoss, ...]:
@@ -282,18 +282,18 @@ def _serves(limit: _Limit, clients: _Clients) -> Figure:
 
 
 def _apart_long_enough(
-    limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Period]
+    limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Interval]
 ) -> Figure:
     return longest_gaps(clients.got, limit.stretches, limit.allowed_ns, late)
 
 
-def _counted_apart(_limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Period]) -> Figure:
+def _counted_apart(_limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Interval]) -> Figure:
     broken = tuple(one for one in figure.broken if _apart(one.rests_on, late))
     return attrs.evolve(figure, broken=broken)
 
 
 def _measured_without(
-    limit: _Limit, figure: Figure, clients: _Clients, late: Sequence[Period]
+    limit: _Limit, figure: Figure, clients: _Clients, late: Sequence[Interval]
 ) -> Figure:
     try:
         return limit.rule.measure(limit, clients.without(late))
@@ -309,7 +309,7 @@ class _Rule:
     """
 
     measure: Callable[[_Limit, _Clients], Figure]
-    beyond_doubt: Callable[[_Limit, Figure, _Clients, Sequence[Period]], Figure]
+    beyond_doubt: Callable[[_Limit, Figure, _Clients, Sequence[Interval]], Figure]
     promised: Callable[[Declaration], bool] = lambda _: True
 
 
@@ -330,9 +330,9 @@ RULES = {
 }
 
 
-def _anomalies(found: Sequence[_Judged], got: Served, lookup: Lookup) -> dict[str, Anomaly]:
+def _anomalies(found: Sequence[_Judged], got: ClientOutcomes, lookup: Lookup) -> dict[str, Anomaly]:
     """Return an anomaly for each name of breaches; its count has also those that are not told."""
-    counts, shown = Counter[str](), dict[str, list[tuple[_Limit, Broken]]]()
+    counts, shown = Counter[str](), dict[str, list[tuple[_Limit, Breach]]]()
     for each in found:
         counts[each.broken[0].name] += each.judged.broken
         shown.setdefault(each.broken[0].name, []).extend((each.limit, one) for one in each.broken)
@@ -345,7 +345,7 @@ def _anomalies(found: Sequence[_Judged], got: Served, lookup: Lookup) -> dict[st
     }
 
 
-def _finding(limit: _Limit, one: Broken, got: Served, lookup: Lookup) -> Finding:
+def _finding(limit: _Limit, one: Breach, got: ClientOutcomes, lookup: Lookup) -> Finding:
     operations = lookup.operations(one.txns) if one.txns else {}
     within = [
         f"{named(fault)} from {seconds(fault.begin_ns)}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from checkers.engine.arrays import Bools, Ints
 from checkers.engine.spans import FOREVER_NS
-from checkers.limits.served import Broken, Figure, Period, Served, Span, Stretch, Tries
+from checkers.limits.served import Breach, ClientOutcomes, Figure, Interval, Span, Stretch, Tries
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX
@@ -51,7 +51,7 @@ class _Silences:
             Span(length_ns=length_ns, start_ns=start_ns, end_ns=end_ns, partition=self.partition),
         )
 
-    def breaches(self, got: Served) -> Iterator[Broken]:
+    def breaches(self, got: ClientOutcomes) -> Iterator[Breach]:
         """Yield the longest of the breaches, as many as are shown."""
         found = np.flatnonzero(self.is_breach)
         order = np.argsort(self.starts[found] - self.ends[found], kind="stable")[:EXAMPLES_MAX]
@@ -60,7 +60,10 @@ class _Silences:
 
 
 def longest_gaps(
-    got: Served, stretches: tuple[Stretch, ...], allowed_ns: int, late: Sequence[Period] = ()
+    got: ClientOutcomes,
+    stretches: tuple[Stretch, ...],
+    allowed_ns: int,
+    late: Sequence[Interval] = (),
 ) -> Figure:
     """Measure the silences of the store, and of each partition, that begin in ``stretches``. One is
     a breach where a part of it that touches none of ``late`` is longer than allowed; the longest
@@ -76,7 +79,7 @@ def longest_gaps(
 
 
 def _of_stretch(
-    got: Served, stretch: Stretch, allowed_ns: int, late: Sequence[Period]
+    got: ClientOutcomes, stretch: Stretch, allowed_ns: int, late: Sequence[Interval]
 ) -> Iterator[_Silences]:
     def of(tries: Tries, partition: int | None, least: int, step_ns: int) -> _Silences:
         starts, ends = silences(tries, stretch, got.drive.end_ns, allowed_ns, least=least)
@@ -90,7 +93,7 @@ def _of_stretch(
         yield of(tries, number, MIN_TRIES, STEP_NS)
 
 
-def _breach(got: Served, start_ns: int, end_ns: int, partition: int | None) -> Broken:
+def _breach(got: ClientOutcomes, start_ns: int, end_ns: int, partition: int | None) -> Breach:
     what, txns = "nothing was acknowledged", tuple[int, ...]()
     if partition is not None:
         what = f"partition {partition} acknowledged nothing"
@@ -98,7 +101,7 @@ def _breach(got: Served, start_ns: int, end_ns: int, partition: int | None) -> B
         around = got.ok & ((got.ended == start_ns) | (got.ended == end_ns))
         txns = tuple(got.txn[around].tolist()[:2])
     length_ns = end_ns - start_ns
-    return Broken(
+    return Breach(
         name=LONGEST_GAP,
         text=f"longest gap: {what} from {seconds(start_ns)} to {seconds(end_ns)}, for "
         f"{seconds(length_ns)}, though clients asked",
@@ -110,7 +113,7 @@ def _breach(got: Served, start_ns: int, end_ns: int, partition: int | None) -> B
     )
 
 
-def _undisturbed(starts: Ints, ends: Ints, late: Sequence[Period]) -> Ints:
+def _undisturbed(starts: Ints, ends: Ints, late: Sequence[Interval]) -> Ints:
     """Return how long the longest part of each of these times is that touches none of ``late``."""
     if not late or not len(starts):
         return ends - starts

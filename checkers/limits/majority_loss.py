@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.engine.spans import FOREVER_NS
 from checkers.limits.gaps import silences
-from checkers.limits.served import Broken, Figure, Served, Span, Stretch, Tries, Untested
+from checkers.limits.served import Breach, ClientOutcomes, Figure, Span, Stretch, Tries, Untested
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
@@ -105,7 +105,9 @@ class MajorityLoss:
         return any(s.fault is None or s.fault.fault in numbers for s in stretches)
 
 
-def majority_losses(tables: Tables, setting: Setting, got: Served) -> tuple[MajorityLoss, ...]:
+def majority_losses(
+    tables: Tables, setting: Setting, got: ClientOutcomes
+) -> tuple[MajorityLoss, ...]:
     """Return the losses of the drive, in the order of their begin."""
     kinds, found = by_name(setting.fault_kinds), list[MajorityLoss]()
     of_down = {name for name, kind in kinds.items() if kind.takes_down}
@@ -172,7 +174,7 @@ def _lost(voters: frozenset[str] | None, faults: Sequence[FaultSpan]) -> bool:
 
 
 def _end_ns(
-    taking: Sequence[FaultSpan], kinds: Mapping[str, FaultKind], got: Served, at_ns: int
+    taking: Sequence[FaultSpan], kinds: Mapping[str, FaultKind], got: ClientOutcomes, at_ns: int
 ) -> int:
     """Until when nothing but ``taking`` is in force; ``at_ns`` where something else is."""
     end_ns = min(got.drive.end_ns, *(_healed(fault) for fault in taking))
@@ -223,7 +225,7 @@ def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) ->
     """
     table = tables["transactions"]
     begun, ended = ints(table, "invoke_ns"), ints(table, "complete_ns")
-    spans, broken, judged = list[Span](), list[Broken](), 0
+    spans, broken, judged = list[Span](), list[Breach](), 0
     doubts, remarks = list[str](), list[str]()
     served = {loss: _write_in(tables.get(TRIES), loss) for loss in losses}
     certain = [loss for loss, at_ns in served.items() if at_ns is None]
@@ -292,10 +294,10 @@ def _asked_of(
     return np.asarray(found[np.asarray(there, dtype=np.bool_)], dtype=np.int64)
 
 
-def _late(loss: MajorityLoss, late: Ints, begun: Ints, ended: Ints, asked: int) -> Broken:
+def _late(loss: MajorityLoss, late: Ints, begun: Ints, ended: Ints, asked: int) -> Breach:
     slowest = np.argsort(begun - ended, kind="stable")[:EXAMPLES_MAX]
     longest_ns = int((ended - begun).max())
-    return Broken(
+    return Breach(
         name=REFUSAL,
         text=f"late refusal: {loss.in_words}, and {len(late)} of {asked} requests to it alone were "
         f"not refused in time, from {seconds(int(begun.min()))} to {seconds(int(ended.max()))}; "
@@ -321,7 +323,7 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
     had not served since.
     """
     first = [_first_ack(tables.get(TRIES), loss) for loss in losses]
-    counted, broken, judged = list[Span](), list[Broken](), 0
+    counted, broken, judged = list[Span](), list[Breach](), 0
     for loss in losses:
         if loss.left == () or loss.end_ns - loss.start_ns < allowed_ns + STEP_NS:
             continue
@@ -395,9 +397,9 @@ def _tries(acks: tuple[Ints, Ints], begun: Ints, ended: Ints) -> Tries:
     return Tries.of(begins, ends, np.unique(acks[1]))
 
 
-def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Broken:
+def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Breach:
     start_ns, end_ns = span
-    return Broken(
+    return Breach(
         name=SERVICE,
         text=f"late service: {loss.in_words}, and acknowledged no write from {seconds(start_ns)} "
         f"to {seconds(end_ns)}, though clients asked and {_left(loss)}",

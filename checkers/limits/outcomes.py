@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import Bools
-from checkers.limits.served import Broken, Figure, Served, Stretch, Untested, open_in
+from checkers.limits.served import Breach, ClientOutcomes, Figure, Stretch, Untested, open_in
 from harness.protocols.checker import EXAMPLES_MAX
 from harness.protocols.latency import MIN_SAMPLES, percentiles
 from harness.protocols.models import INDEFINITE, P99
@@ -18,7 +18,7 @@ from harness.text import seconds
 BY_CHANCE = 3e-5
 
 
-def p99(got: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Figure:
+def p99(got: ClientOutcomes, stretches: tuple[Stretch, ...], allowed_ms: float) -> Figure:
     """Measure the latency of the acknowledged transactions, of all stretches together: one alone
     holds too few to tell a percentile. Raises ``Untested`` where all do.
     """
@@ -36,7 +36,7 @@ def p99(got: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Figur
     if is_kept:
         return figure
     slowest = got.txn[inside][np.argsort(-took, kind="stable")[:EXAMPLES_MAX]]
-    one = Broken(
+    one = Breach(
         name=P99,
         text=f"p99: {int((took > allowed_ms * 1e6).sum())} of {len(took)} acknowledged "
         f"transactions took longer than {allowed_ms:g} ms, 1 in 100 of all {p99_ms:.1f} ms or "
@@ -49,7 +49,7 @@ def p99(got: Served, stretches: tuple[Stretch, ...], allowed_ms: float) -> Figur
     return attrs.evolve(figure, broken=(one,))
 
 
-def indefinite_share(got: Served, stretches: tuple[Stretch, ...], allowed: float) -> Figure:
+def indefinite_share(got: ClientOutcomes, stretches: tuple[Stretch, ...], allowed: float) -> Figure:
     """Measure the share of the transactions of which the outcome is not known. It is too large
     where so many would hardly come by chance of what is allowed; where chance explains them, that
     is left open. Raises ``Untested`` where the transactions are too few to tell.
@@ -67,7 +67,7 @@ def indefinite_share(got: Served, stretches: tuple[Stretch, ...], allowed: float
     if not is_broken:
         doubt = f"{told}, which chance explains where {allowed:.2%} are allowed"
         return attrs.evolve(figure, doubts=(doubt,) if share > allowed else ())
-    one = Broken(
+    one = Breach(
         name=INDEFINITE,
         text=f"indefinite share: {told}, from {seconds(worst.start_ns)} to {seconds(worst.end_ns)}",
         start_ns=worst.start_ns,
@@ -87,14 +87,14 @@ def chance_of(count: int, total: int, share: float) -> float:
     return float(bdtrc(count - 1, total, share))
 
 
-def _within(got: Served, stretches: Sequence[Stretch]) -> Bools:
+def _within(got: ClientOutcomes, stretches: Sequence[Stretch]) -> Bools:
     """Which transactions were wanted and not over at some time of one of ``stretches``: what a
     fault delays may end long after it.
     """
     return open_in(got.intended, got.ended, [(s.start_ns, s.end_ns) for s in stretches])
 
 
-def _fullest(got: Served, stretches: Sequence[Stretch], guilty: Bools) -> Stretch:
+def _fullest(got: ClientOutcomes, stretches: Sequence[Stretch], guilty: Bools) -> Stretch:
     """The one of ``stretches`` in which most of the ``guilty`` transactions were open; of several
     the first.
     """

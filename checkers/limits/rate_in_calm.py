@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import Ints
-from checkers.limits.served import Period, named
+from checkers.limits.served import Interval, named
 from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.recovery import Rate, deviation
@@ -36,7 +36,7 @@ class RateBefore:
     fault: FaultSpan
     rate: Rate
     acks: Ints
-    period: Period
+    period: Interval
 
     @property
     def per_s(self) -> float:
@@ -57,7 +57,7 @@ class RateSince:
 
     before: RateBefore
     count: int
-    period: Period
+    period: Interval
     most: float
     least: float
 
@@ -96,7 +96,7 @@ class RateSince:
         )
 
 
-def rate_since(acks: Ints, before: RateBefore, period: Period) -> RateSince:
+def rate_since(acks: Ints, before: RateBefore, period: Interval) -> RateSince:
     """Count the ``acks``, ascending, in ``period``, which is not empty."""
     low, high = np.searchsorted(acks, period)
     here = acks[low:high]
@@ -104,7 +104,7 @@ def rate_since(acks: Ints, before: RateBefore, period: Period) -> RateSince:
     return RateSince(before=before, count=len(here), period=period, most=max(both), least=min(both))
 
 
-def scatter(acks: Ints, period: Period) -> float | None:
+def scatter(acks: Ints, period: Interval) -> float | None:
     """Return how much the variance of the counts of pieces of ``period`` is of their mean; ``None``
     where it has too few pieces to tell.
     """

@@ -26,10 +26,10 @@ import numpy as np
 from checkers.engine.arrays import Ints
 from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, rate_since
 from checkers.limits.served import (
-    Broken,
+    Breach,
+    ClientOutcomes,
     Figure,
-    Period,
-    Served,
+    Interval,
     Span,
     Stretch,
     Tries,
@@ -53,7 +53,7 @@ class _Heal:
     """
 
     fault: FaultSpan
-    before: Period | None
+    before: Interval | None
     healed_ns: int
     due_ns: int
     calm_ns: int
@@ -68,7 +68,7 @@ class _Tested:
     took_ns: int
     since_ns: int
     partition: int | None = None
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[Breach, ...] = ()
     doubt: str = ""
     since: RateSince | None = None
 
@@ -91,7 +91,7 @@ class _Unmeasured(enum.StrEnum):
     NO_RATE = "with too little served, or too short a time without a fault, before it"
 
 
-def unrecovered(served: Served, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
+def unrecovered(served: ClientOutcomes, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
     """Test each heal of the faults of ``stretches``, or of all. Raises ``Untested`` where the rate
     could be told after none, and no partition was silent for too long.
     """
@@ -147,7 +147,7 @@ def _faults(count: int) -> str:
     return f"{count} fault{'s' * (count != 1)}"
 
 
-def _rate_before(served: Served, heal: _Heal, calms: Calms) -> RateBefore | None:
+def _rate_before(served: ClientOutcomes, heal: _Heal, calms: Calms) -> RateBefore | None:
     """Return the rate in the calm before; ``None`` where too few were acknowledged to tell it."""
     calm = heal.before
     if calm is None:
@@ -161,7 +161,7 @@ def _rate_before(served: Served, heal: _Heal, calms: Calms) -> RateBefore | None
     return RateBefore(fault=heal.fault, rate=rate, acks=acks, period=calm)
 
 
-def _rate(served: Served, heal: _Heal, before: RateBefore | None) -> _Tested | _Unmeasured:
+def _rate(served: ClientOutcomes, heal: _Heal, before: RateBefore | None) -> _Tested | _Unmeasured:
     """Tell when the rate returned, or why that can't be told."""
     if before is None:
         return _Unmeasured.NO_RATE
@@ -254,8 +254,8 @@ def _undecided(heal: _Heal, behind: RateSince, back_ns: int | None) -> _Tested:
     return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, doubt=doubt, since=behind)
 
 
-def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noqa: ANN401
-    return Broken(
+def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Breach:  # noqa: ANN401
+    return Breach(
         name=RECOVERY,
         text=text,
         start_ns=heal.healed_ns,
@@ -265,7 +265,7 @@ def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Broken:  # noq
     )
 
 
-def _partitions(served: Served, heal: _Heal) -> _Tested:
+def _partitions(served: ClientOutcomes, heal: _Heal) -> _Tested:
     """The partitions that acknowledged nothing in time, though they were asked."""
     found = list(_silent(served.by_partition, heal))
     took_ns, slowest = max(

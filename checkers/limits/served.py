@@ -18,7 +18,7 @@ from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.recovery import Acknowledged
 
-Period = tuple[int, int]
+Interval = tuple[int, int]
 """From when to when, in nanoseconds on the run's axis."""
 
 
@@ -32,7 +32,7 @@ class Stretch:
 
 
 @attrs.frozen(kw_only=True)
-class Broken:
+class Breach:
     """One breach: from when to when it showed, its figure in the unit of its limit, and the
     transactions that show it. ``counted`` are the periods in which its evidence was counted, where
     these are not the time in which it showed.
@@ -45,10 +45,10 @@ class Broken:
     measured: float
     txns: tuple[int, ...] = ()
     partition: int | None = None
-    counted: tuple[Period, ...] = ()
+    counted: tuple[Interval, ...] = ()
 
     @property
-    def rests_on(self) -> tuple[Period, ...]:
+    def rests_on(self) -> tuple[Interval, ...]:
         """The periods in which its evidence was counted."""
         return self.counted or ((self.start_ns, self.end_ns),)
 
@@ -75,7 +75,7 @@ class Figure:
     start_ns: int
     end_ns: int
     partition: int | None = None
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[Breach, ...] = ()
     untold: int = 0
     basis: str = ""
     doubts: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Figure:
     def of_longest(
         cls,
         spans: Sequence[Span],
-        broken: Sequence[Broken],
+        broken: Sequence[Breach],
         stretches: Sequence[Stretch],
         remarks: tuple[str, ...] = (),
     ) -> Figure:
@@ -151,7 +151,7 @@ class Tries:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Served:
+class ClientOutcomes:
     """The transactions without those that gave way to another, by column. ``by_partition`` is
     empty where partitions are not known; ``faults`` are all that were injected, in the order of
     their begin. ``rate_per_s`` is the rate that an open loop was asked for.
@@ -187,19 +187,19 @@ class Served:
         """Of which transactions the outcome is not known."""
         return self.type_ == INFO
 
-    def without(self, periods: Sequence[tuple[int, int]]) -> Served:
+    def without(self, periods: Sequence[tuple[int, int]]) -> ClientOutcomes:
         """Leave out the transactions that were open at some time of ``periods``; ``by_partition``
         stays whole.
         """
         return self.at(np.flatnonzero(~open_in(self.begun, self.ended, periods)))
 
-    def at(self, rows: Ints) -> Served:
+    def at(self, rows: Ints) -> ClientOutcomes:
         """Keep some of the transactions, by their rows; ``by_partition`` stays whole."""
         columns = ("txn", "intended", "begun", "ended", "type_")
         return attrs.evolve(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
-def open_in(begun: Ints, ended: Ints, periods: Sequence[Period]) -> Bools:
+def open_in(begun: Ints, ended: Ints, periods: Sequence[Interval]) -> Bools:
     """Tell what began by the end of one of ``periods`` and ended from its start on."""
     if not periods:
         return np.zeros(len(begun), dtype=np.bool_)
@@ -210,14 +210,14 @@ def open_in(begun: Ints, ended: Ints, periods: Sequence[Period]) -> Bools:
     return np.asarray((before > 0) & (latest[np.maximum(before - 1, 0)] >= begun), dtype=np.bool_)
 
 
-def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Served:
+def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> ClientOutcomes:
     """Return what clients got while the run drove, which begins at the mark ``drive``."""
     table = tables["transactions"]
     yielded = np.asarray(conflicts(setting.declaration, table))
     table = table.filter(pa.array(~yielded))
     ended, type_ = ints(table, "complete_ns"), codes(table, "type", TYPES).astype(np.int64)
     last_ns = int(ended.max(initial=marks["drive"]))
-    return Served(
+    return ClientOutcomes(
         txn=ints(table, "txn"),
         intended=ints(table, "intended_ns"),
         begun=ints(table, "invoke_ns"),

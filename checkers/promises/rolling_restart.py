@@ -31,7 +31,7 @@ import pyarrow as pa
 from checkers.engine.arrays import OK, Bools, Ints, ints
 from checkers.engine.spans import FOREVER_NS, Overlaps, OwnedSpans, Spans
 from checkers.limits.gaps import silences
-from checkers.limits.served import Served, Stretch, served
+from checkers.limits.served import ClientOutcomes, Stretch, served
 from checkers.promises import controller_overload, liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
@@ -203,7 +203,7 @@ class RollingRestarts:
 
 
 def _restarts(
-    tables: Tables, setting: Setting, got: Served, among: FaultTimes
+    tables: Tables, setting: Setting, got: ClientOutcomes, among: FaultTimes
 ) -> Iterator[Restart]:
     steps = StepEvents.in_table(tables["events"]).by_procedure(got.faults, FOREVER_NS)
     for place, fault in enumerate(got.faults):
@@ -239,7 +239,7 @@ def _settled_ns(setting: Setting) -> int:
     return SETTLED_NS if isinstance(bound_s, msgspec.UnsetType) else round(bound_s * NS_PER_S)
 
 
-def _served_by(restart: Restart, got: Served) -> Served:
+def _served_by(restart: Restart, got: ClientOutcomes) -> ClientOutcomes:
     """Return what clients got while ``restart`` went on and in the calm before it, without what was
     open while another fault may have shown.
     """
@@ -258,14 +258,14 @@ def _shared(restart: Restart) -> Iterator[str]:
         )
 
 
-def _calm_since(got: Served, among: FaultTimes, start_ns: int) -> int:
+def _calm_since(got: ClientOutcomes, among: FaultTimes, start_ns: int) -> int:
     """Since when no fault was in force before ``start_ns``: some seconds at most."""
     since_ns = max(got.drive.start_ns, start_ns - BEFORE_NS)
     healed_ns = among.in_force.latest_end_before(start_ns)
     return since_ns if healed_ns is None else max(since_ns, min(healed_ns, start_ns))
 
 
-def _measured(restart: Restart, got: Served, moments: Mapping[str, Ints]) -> dict[str, Any]:
+def _measured(restart: Restart, got: ClientOutcomes, moments: Mapping[str, Ints]) -> dict[str, Any]:
     """Return the figures of one restart. A figure that too few transactions tell is absent.
 
     ``moments`` are those of resets, and of the acknowledgements of what was lost, under one fault
@@ -318,7 +318,7 @@ def _within(moments: Ints, restart: Restart) -> Ints:
     return inside[restart.alone(inside, inside)]
 
 
-def _longest_silence(restart: Restart, got: Served) -> tuple[int, int, int] | None:
+def _longest_silence(restart: Restart, got: ClientOutcomes) -> tuple[int, int, int] | None:
     """Return the partition that was asked longest without an acknowledgement, from when to when;
     ``None`` where none ever was.
     """
@@ -385,7 +385,9 @@ def _usual_untested(restart: Restart, measured: Mapping[str, Any]) -> Iterator[s
             )
 
 
-def _breaches(restart: Restart, measured: Mapping[str, Any], got: Served) -> Iterator[Breach]:
+def _breaches(
+    restart: Restart, measured: Mapping[str, Any], got: ClientOutcomes
+) -> Iterator[Breach]:
     allowed = limits(restart.options)
     for key, limit in allowed.items():
         if key not in measured or measured[key] <= limit:
@@ -422,13 +424,13 @@ def _of_resets(measured: Mapping[str, Any]) -> Iterator[Breach]:
         yield Breach(name=RESTART_RESET, text=text, figures={"resets": measured["resets"]})
 
 
-def _slowest(restart: Restart, got: Served) -> tuple[int, ...]:
+def _slowest(restart: Restart, got: ClientOutcomes) -> tuple[int, ...]:
     inside = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns) & got.ok
     took = (got.ended - got.intended)[inside]
     return tuple(sorted(got.txn[inside][np.argsort(-took, kind="stable")[:EXAMPLES_MAX]].tolist()))
 
 
-def _failed(restart: Restart, got: Served) -> tuple[int, ...]:
+def _failed(restart: Restart, got: ClientOutcomes) -> tuple[int, ...]:
     inside = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns)
     return tuple(got.txn[inside & (got.type_ != OK)][:EXAMPLES_MAX].tolist())
 

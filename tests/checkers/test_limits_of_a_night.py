@@ -14,7 +14,7 @@ from checkers.limits import gaps
 from checkers.limits.gaps import UNASKED_SHARE, longest_gaps, silences
 from checkers.limits.outcomes import indefinite_share, p99
 from checkers.limits.recovery import unrecovered
-from checkers.limits.served import Served, Stretch, Tries, open_in
+from checkers.limits.served import ClientOutcomes, Stretch, Tries, open_in
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.recovery import Calms
 
@@ -33,14 +33,14 @@ def span(number: int, begin_ns: int, healed_ns: int | None) -> FaultSpan:
     )  # fmt: skip
 
 
-def night(faults: int, out_s: tuple[int, int] = (0, 0)) -> Served:
+def night(faults: int, out_s: tuple[int, int] = (0, 0)) -> ClientOutcomes:
     """A fault a minute, and twenty transactions a second on two partitions."""
     count = faults * EVERY_S * PER_S
     begun = np.arange(count, dtype=np.int64) * (S // PER_S)
     out = (begun >= out_s[0] * S) & (begun < out_s[1] * S)
     ended = begun + np.where(out, S, 5_000_000)
     halves = [np.arange(number, count, 2) for number in range(2)]
-    return Served(
+    return ClientOutcomes(
         txn=np.arange(count),
         intended=begun,
         begun=begun,
@@ -168,13 +168,13 @@ def test_the_silences_are_those_that_a_loop_over_all_acknowledgements_finds(
         assert max((end - start for start, end in found), default=0) == longest
 
 
-def rare(begun_s: Ints, out: Ints) -> Served:
+def rare(begun_s: Ints, out: Ints) -> ClientOutcomes:
     """Transactions of 10 ms each, begun at these times; those ``out`` end after a second, and
     without an outcome.
     """
     begun = np.asarray(begun_s * S, dtype=np.int64)
     ended = begun + np.where(out, S, S // 100)
-    return Served(
+    return ClientOutcomes(
         txn=np.arange(len(begun)), intended=begun, begun=begun, ended=ended,
         type_=np.where(out, INFO, OK), by_partition={}, faults=(), rate_per_s=None,
         drive=Stretch(start_ns=0, end_ns=int(ended.max())),
