@@ -206,3 +206,25 @@ def test_each_of_three_faults_is_named_in_the_plot_over_no_hatching_and_no_other
         for left, right, top, bottom in [*hatched, *boxes[:place]]:
             apart = right <= box[0] or box[1] <= left or bottom <= box[2] or box[3] <= top
             assert apart, (names[place], left, right)
+
+
+@pytest.mark.browser
+def test_words_below_a_row_of_a_table_that_is_wider_than_the_screen_are_in_sight(
+    chromium: str, tmp_path: Path
+) -> None:
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=100.0, breaks=BREAKS[:2])
+    limit = JudgedLimit(
+        name="promise.partition.recovered_within_s", allowed=2.0, measured=0.0,
+        state=LimitState.KEPT, start_ns=10 * NS, end_ns=12 * NS, reason="of 14.1 a second " * 12,
+    )  # fmt: skip
+    write_verdict(run, msgspec.structs.replace(violation(txns=(10, 11)), limits=(limit,)))
+    page = write_report(run)
+
+    with browsing(chromium, tmp_path / "profile") as browser:
+        browser.look(width=NARROW_PX)
+        browser.open(page.as_uri())
+        words = browser.run("""[...document.querySelectorAll("tr.detail .kept")].map((each) => {
+          const box = each.getBoundingClientRect(); return [box.left, box.right]; })""")
+
+    assert len(words) == 3  # of a limit, and of two faults
+    assert all(0 <= left and right <= NARROW_PX for left, right in words), words
