@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from harness.protocols import verdict
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.roles import COVERED, classes, parsed
+from harness.protocols.roles import COVERED, cell_name, classes, parsed
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class Coverage:
         if not cells:
             return Part()
         empty = [
-            f"{kind} of {'an' if role[0] in 'aeiou' else 'a'} {role}"
+            cell_name(kind, role)
             for kind, row in cells.items()
             for role, count in row.items()
             if not count

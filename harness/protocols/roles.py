@@ -35,6 +35,7 @@ VOTES = frozenset({RoleKind.PRIMARY, RoleKind.LEADER, RoleKind.FOLLOWER, RoleKin
 PRIMARY, VOTER, METASTORAGE = "primary of a partition", "other voter", "metastorage leader"
 COVERED = (PRIMARY, VOTER, METASTORAGE)
 """The classes of roles by which coverage counts. A voter that may be the leader is of none."""
+_ARTICLES = {VOTER: "another voter"}  # "other" and an article are one word
 _CLASS_OF = {
     RoleKind.PRIMARY: PRIMARY,
     RoleKind.LEADER: PRIMARY,
@@ -46,6 +47,11 @@ _CLASS_OF = {
 _OF_PARTITION = re.compile(r"([a-z ]+) of partition (\d{1,9})", re.ASCII)
 # Plans name followers so, as targets: those of a partition that are not its leader.
 _WORDS = {kind.value: kind for kind in RoleKind} | {"other voter": RoleKind.FOLLOWER}
+
+
+def cell_name(kind: str, role: str) -> str:
+    """Return a cell of coverage in words: faults of one kind on one class of roles."""
+    return f"{kind} of {_ARTICLES.get(role, f'a {role}')}"
 
 
 @attrs.frozen

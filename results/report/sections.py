@@ -6,7 +6,7 @@ from itertools import islice
 
 import attrs
 
-from harness.protocols.roles import COVERED
+from harness.protocols.roles import COVERED, cell_name
 from harness.protocols.verdict import Memory, Verdict
 from harness.text import duration
 from results.report.tabulate import cell
@@ -59,7 +59,7 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
     hit = [row for row in every if any(row.counts)]
     rows, never = tuple(hit[:CELLS_MAX]), [row.kind for row in every if not any(row.counts)]
     partly = [
-        f"{row.kind} of {'an' if role[0] in 'aeiou' else 'a'} {role}"
+        cell_name(row.kind, role)
         for row in rows
         for role, count in zip(COVERED, row.counts, strict=True)
         if not count

@@ -62,9 +62,9 @@ def test_cells_are_kinds_by_roles_and_the_empty_ones_are_named(tmp_path: Path) -
     assert (found.coverage.hit, found.coverage.of) == (4, 9)
     assert found.coverage.empty == (
         "freeze of a primary of a partition",
-        "freeze of an other voter",
+        "freeze of another voter",
         "freeze of a metastorage leader",
-        "pause of an other voter",
+        "pause of another voter",
         "pause of a metastorage leader",
     )
 

@@ -227,4 +227,4 @@ def test_words_below_a_row_of_a_table_that_is_wider_than_the_screen_are_in_sight
           const box = each.getBoundingClientRect(); return [box.left, box.right]; })""")
 
     assert len(words) == 3  # of a limit, and of two faults
-    assert all(0 <= left and right <= NARROW_PX for left, right in words), words
+    assert all(left >= 0 and right <= NARROW_PX for left, right in words), words
