@@ -308,26 +308,38 @@ class _Labels:
         self.axes.text(middle_s, y, said, **style)
 
     def name(self, fault: FaultWindow, end_s: float, next_s: float, y: float, colour: str) -> None:
-        """Write the name of a fault where its bar, which ends at ``end_s``, is not hatched; where
-        that is too short behind it, if the next one in its lane, from ``next_s`` on, leaves room;
-        else over a part of its hatching, if some of that is left on both sides; or its number.
+        """Write the name of a fault, or its kind, where there is room: its bar ends at ``end_s``,
+        the next one in its lane begins at ``next_s``. Else write its number.
         """
-        number, label = f"{fault.number}", f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
-        sure = _longest(without([(fault.start_s, end_s)], fault.unsure))
-        unsure = _longest(fault.unsure)
-        behind = end_s, end_s + self.span_s * (len(label) + 2) / CHARS_ACROSS
-        on_bar: dict[str, Any] = {"color": "white", "fontsize": LABEL_PT}
+        bar, number = (fault.start_s, end_s), f"{fault.number}"
+        sure = _longest(without([bar], fault.unsure))
+        for name in (fault.label, fault.kind):
+            if self._wrote(f"{number} {inert(name, LABEL_CHARS)}", fault, bar, next_s, y, colour):
+                return
+        if len(number) <= self.room(*(sure or bar), y):
+            self.write(number, *(sure or bar), y, color="white", fontsize=LABEL_PT)
+
+    def _wrote(
+        self, label: str, fault: FaultWindow, bar: tuple[float, float], next_s: float, y: float,
+        colour: str,
+    ) -> bool:  # fmt: skip
+        """Write ``label`` where the bar is not hatched, else behind it, else over a part of its
+        hatching, if some of that is left on both sides; tell whether any had room.
+        """
+        sure, unsure = _longest(without([bar], fault.unsure)), _longest(fault.unsure)
+        wide_s = self.span_s * (len(label) + 1) / CHARS_ACROSS
+        behind = bar[1], bar[1] + wide_s
         if sure and len(label) <= self.room(*sure, y):
-            self.write(label, *sure, y, **on_bar)
+            self.write(label, *sure, y, color="white", fontsize=LABEL_PT)
         elif behind[1] <= next_s and len(label) <= self.room(*behind, y):
             self.write(label, *behind, y, color=INK, fontsize=LABEL_PT)
         elif unsure and len(label) + HATCHED_CHARS <= self.room(*unsure, y):
-            wide_s = self.span_s * (len(label) + 1) / CHARS_ACROSS
             plate = (sum(unsure) - wide_s) / 2, wide_s
             self.axes.broken_barh([plate], (y - 0.42, 0.84), color=colour, linewidth=0, zorder=2)
-            self.write(label, *unsure, y, **on_bar)
-        elif len(number) <= self.room(*(sure or (fault.start_s, end_s)), y):
-            self.write(number, *(sure or (fault.start_s, end_s)), y, **on_bar)
+            self.write(label, *unsure, y, color="white", fontsize=LABEL_PT)
+        else:
+            return False
+        return True
 
 
 def _longest(stretches: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
