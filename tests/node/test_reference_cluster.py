@@ -238,7 +238,8 @@ async def misuse_is_answered(running: Store) -> None:
     async def until_refused() -> StoreError:
         while True:
             try:
-                await short.read(10)
+                # Of no key before: a rollback does not wait for its locks to go.
+                await short.read(15)
             except StoreError as error:
                 return error
 
