@@ -17,7 +17,7 @@ from cli.judging.keep import keep_verdict
 from cli.session import say
 from harness.errors import FiredrillError, NotStored, PlanError, UsageError
 from harness.history.files import READ_ONLY, copy_files, is_regular
-from harness.history.manifest import RUNNING, read_manifest
+from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory
 from harness.scratch import lasting_scratch
@@ -101,6 +101,8 @@ def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
     from cli.wiring import build_system
     from harness.plan import plan
 
+    if not plan_drove(run, read_manifest(run)):
+        return None
     try:
         return build_system(plan.load(run.plan)).partition_of
     except UsageError:
@@ -108,11 +110,13 @@ def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
 
 
 def planned_executor(run: RunDirectory) -> str:
-    """Return the executor of the run's plan; a history without a readable plan
-    takes the default.
+    """Return the executor of the run's plan; a history that no readable plan drove takes the
+    default.
     """
     from harness.plan import plan
 
+    if not plan_drove(run, read_manifest(run)):
+        return DEFAULT_EXECUTOR
     try:
         return plan.load(run.plan).check.executor
     except PlanError:

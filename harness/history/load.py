@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import attrs
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -34,7 +33,7 @@ from harness.history.layout import (
     table_path,
     table_schema,
 )
-from harness.history.manifest import RUNNING, read_manifest
+from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.history.parquet import ROWS_PER_BYTE, require_plausible
 from harness.history.records import EventKind
 from harness.run.directory import Manifest, RunDirectory
@@ -83,10 +82,8 @@ class History:
 
     @property
     def planned(self) -> bool:
-        """Whether a plan drove the history. The plan beside an imported one drove nothing."""
-        if isinstance(self.manifest.origin, msgspec.UnsetType):
-            return self.run.plan.exists()  # those of the first versions have no checksum
-        return self.run.plan.name in self.manifest.checksums
+        """Whether a plan drove the history."""
+        return plan_drove(self.run, self.manifest)
 
     @property
     def transactions_file(self) -> Path:

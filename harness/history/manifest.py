@@ -38,6 +38,15 @@ def write_manifest(run: RunDirectory, manifest: Manifest) -> None:
     write_atomically(run.manifest, _encoded(manifest))
 
 
+def plan_drove(run: RunDirectory, manifest: Manifest) -> bool:
+    """Tell whether the plan in ``run`` drove its history. The plan beside an imported one drove
+    nothing, unless the import took it over: its manifest then has the plan's sum.
+    """
+    if isinstance(manifest.origin, msgspec.UnsetType):
+        return run.plan.exists()  # those of the first versions have no checksum
+    return run.plan.name in manifest.checksums
+
+
 def read_manifest(run: RunDirectory, *, plain: bool = False) -> Manifest:
     """The run's manifest, once ``require_plain`` holds: every reader of a run calls this first.
     ``plain``: the caller has just called that. Raises ``MalformedHistory`` where there is no

@@ -8,10 +8,12 @@ import attrs
 
 from harness.errors import MalformedHistory, PlanError
 from harness.exit_codes import Outcome
+from harness.history.manifest import plan_drove, read_manifest
 from harness.plan import planfile
-from harness.plan.plan import PromisePlan, promise_of
+from harness.plan.plan import PromisePlan, promise_of, schedule_of
+from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
-from results.store.run_entry import cell_key, entry_of
+from results.store.run_entry import RunEntry, cell_key, entry_of
 from results.store.store import RunStore, is_run_id
 
 SIMULATED = "sim"
@@ -62,8 +64,9 @@ def next_commands(
 
 def run_before(run: RunDirectory) -> RunDirectory | None:
     """Return the newest run of the same store that is older than ``run``, was judged, and can be
-    compared with it: both are of one cell, and were held against the same limits, since a limit
-    that one of them did not have would be news. ``None`` where none of the last ``LOOKED_BACK`` is.
+    compared with it: both are of one cell, had the same faults where these were written down one by
+    one, and were held against the same limits, since a limit that one of them did not have would be
+    news. ``None`` where none of the last ``LOOKED_BACK`` is.
     """
     if not is_run_id(run.root.name):
         return None
@@ -71,17 +74,25 @@ def run_before(run: RunDirectory) -> RunDirectory | None:
     older = [each for each in store.runs() if each.root.name < run.root.name][-LOOKED_BACK:]
     if not older:
         return None
-    cell, limits = cell_key(entry_of(run, sized=False)), _limits(run)
+    entry = entry_of(run, sized=False)
+    cell, given = cell_key(entry), _given(run, entry)
     for each in reversed(older):
         entry = entry_of(each, sized=False)
-        if entry.outcome is not None and cell_key(entry) == cell and _limits(each) == limits:
+        if entry.outcome is not None and cell_key(entry) == cell and _given(each, entry) == given:
             return each
     return None
 
 
-def _limits(run: RunDirectory) -> PromisePlan | None:
-    """The limits of a run's plan; ``None`` where no plan can be read."""
+def _given(
+    run: RunDirectory, entry: RunEntry
+) -> tuple[PromisePlan, tuple[PlannedFault, ...] | None] | None:
+    """The limits of a run's plan, and its faults where they were not drawn from a mix, which each
+    seed does anew; ``None`` where no plan drove it, or its plan can't be read.
+    """
     try:
-        return promise_of(planfile.read_table(run.plan))
+        if not plan_drove(run, read_manifest(run)):
+            return None
+        table = planfile.read_table(run.plan)
+        return promise_of(table), None if entry.mix else schedule_of(table)
     except (MalformedHistory, PlanError):
         return None

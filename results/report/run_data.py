@@ -171,8 +171,7 @@ def gather(run: RunDirectory) -> RunData:
     history, and ``PlanError`` where its plan is no text.
     """
     history = load(run)
-    # A history from elsewhere has none.
-    plan_text = planfile.read_text(run.plan) if run.plan.exists() else ""
+    plan_text = planfile.read_text(run.plan) if history.planned else ""
     transactions = history.transactions()
     return RunData(
         run=run,

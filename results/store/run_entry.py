@@ -16,7 +16,7 @@ import msgspec
 
 from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory, PlanError
-from harness.history.manifest import read_manifest
+from harness.history.manifest import plan_drove, read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_SEED
 from harness.protocols.faults import MAX_DURATION_S
@@ -117,7 +117,7 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
     except MalformedHistory as error:
         if os.path.lexists(run.manifest):
             refused = _text(f"{os.path.relpath(error.file, run.root)}: {error.reason}")
-    plan = _plan_of(run) if plain else {}
+    plan = _plan_of(run, manifest) if plain else {}
     verdict = _verdict_of(run) if plain else None
     outcome = None
     if plain:
@@ -177,7 +177,10 @@ def cell_key(entry: RunEntry, across: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple("" if name in left_out else parts[name] for name in CELL_PARTS)
 
 
-def _plan_of(run: RunDirectory) -> dict[str, Any]:
+def _plan_of(run: RunDirectory, manifest: Manifest | None) -> dict[str, Any]:
+    """The tables of the plan that drove ``run``, also where its manifest can't be read."""
+    if manifest is not None and not plan_drove(run, manifest):
+        return {}
     try:
         return planfile.read_table(run.plan)
     except (MalformedHistory, PlanError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shlex
 import shutil
 import subprocess
@@ -49,7 +50,7 @@ def test_a_valid_run_says_what_was_driven_before_its_outcome(
 
     assert driven == (
         "list-append, seed 3, 3 nodes (sim), 13 s: 1,520 ok, 1,476 refused by "
-        "conflict, 14 fail, 0 info (CONNECT-FAILED 12, CONNECTION-LOST 2); p50 17.4 ms, p99 88.9 "
+        "conflict, 14 fail, 0 info (CONNECT-FAILED 12, CONNECTION-LOST 2); p50 17.3 ms, p99 89 "
         "ms of all ok; longest gap of the store 49.5 ms; 1 fault, 1 with proven effect"
     )
     assert last.startswith("VALID: ")
@@ -130,6 +131,27 @@ def test_a_run_is_compared_with_the_newest_one_before_it_that_is_of_its_cell_and
     assert execute(shlex.split(line)[1:]) in (0, 2), "a command that was named is refused"
     first = told("sim-valid", tmp_path / "20261126-010000-drill-0004", capsys)
     assert not any("firedrill compare" in line for line in first), "there is no run before it"
+
+
+def test_a_run_before_that_had_other_faults_of_the_same_kinds_is_not_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where they were drawn from one mix, each seed has others."""
+    for name in (OLDER, NEWEST):
+        told("sim-valid", tmp_path / name, capsys)
+    run = RunDirectory(tmp_path / NEWEST)
+    plan = run.plan.read_text()
+    assert plan.count("at_s = ") == 1
+    run.plan.write_text(re.sub(r"at_s = [\d.]+", "at_s = 0.25", plan))
+    written = run_before(run)
+    for name in (OLDER, NEWEST):
+        manifest = read_manifest(RunDirectory(tmp_path / name))
+        mixed = msgspec.structs.replace(manifest, mix=("kill",))
+        write_manifest(RunDirectory(tmp_path / name), mixed)
+    execute(["check", str(tmp_path / OLDER), "--no-report"])
+
+    assert written is None
+    assert run_before(run) == RunDirectory(tmp_path / OLDER)
 
 
 def test_a_run_before_that_had_other_limits_is_not_named(
