@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from cli.cleanup import known_as
-from cli.session import RunName, runs_option, say
+from cli.session import NodeName, RunName, runs_option, say
 from harness.errors import PlanError, UsageError
 from harness.history.files import open_or_refuse
 from harness.run.directory import RunDirectory, directory_mark
@@ -27,7 +27,7 @@ DOCKER, PROCESS = "docker", "process"
 # Options behind the names belong to the command that runs on the node.
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("run", type=RunName())
-@click.argument("node")
+@click.argument("node", type=NodeName())
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @runs_option
 def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int:
@@ -50,7 +50,7 @@ def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int
 
 @click.command()
 @click.argument("run", type=RunName())
-@click.argument("node")
+@click.argument("node", type=NodeName())
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is logged from now on.")
 @runs_option
 def logs(run: str, node: str, follow: bool, store: RunStore) -> int:

@@ -14,7 +14,7 @@ from cli import quantities
 from cli.drill import Budget, Keep, RunOptions, one
 from cli.repeat import MAX_REPEAT, Bounds, series
 from cli.run_modes import compare, modes_of
-from cli.session import PlanFile, Session, executor_option, runs_option
+from cli.session import PlanFile, PluginName, Session, executor_option, runs_option
 from harness.errors import MissingCapability, PlanError, UsageError
 from harness.plan.overrides import merged
 from harness.plan.plan import MAX_SEED, Plan, load
@@ -36,14 +36,22 @@ class _Keeping(click.Command):
 PLAN_FLAGS = (
     click.option("--name", help="Name of the run; part of its identifier."),
     click.option("--seed", type=int, help="Seed of every random choice (drawn when not given)."),
-    click.option("--provider", help="Where nodes come from: auto, docker, process, ..."),
+    click.option(
+        "--provider",
+        type=PluginName("providers"),
+        help="Where nodes come from: auto, docker, process, ...",
+    ),
     click.option("--nodes", type=int, help="How many nodes."),
     click.option("--duration", type=float, help="Seconds of the drive phase."),
     click.option("--concurrency", type=int, help="Logical client processes."),
-    click.option("--system", help="The store under test."),
-    click.option("--workload", help="What clients do."),
+    click.option("--system", type=PluginName("systems"), help="The store under test."),
+    click.option("--workload", type=PluginName("workloads"), help="What clients do."),
     click.option(
-        "--fault", "faults", multiple=True, help="A fault kind of the random mix; repeatable."
+        "--fault",
+        "faults",
+        multiple=True,
+        type=PluginName("faults"),
+        help="A fault kind of the random mix; repeatable.",
     ),
     click.option("--schedule", multiple=True, metavar=SCHEDULE_FORM, help="A fault; repeatable."),
     click.option(

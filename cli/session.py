@@ -17,7 +17,8 @@ from click.shell_completion import CompletionItem
 from checkers.engine.spark_options import LOCAL, SparkOptions
 from cli.judging.limits import LimitOptions
 from cli.quantities import seconds
-from harness.errors import HarnessError, UsageError
+from harness import plugins
+from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history.files import write_atomically
 from harness.run.directory import RunDirectory
@@ -102,8 +103,43 @@ class RunName(click.types.StringParamType):
         return found or [CompletionItem(incomplete, type="file")]
 
 
+class NodeName(click.types.StringParamType):
+    """The type of a NODE argument behind a RUN. A shell that completes is told the run's nodes."""
+
+    name = "node"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """See ``click.ParamType``; of no run, or one without a plan, there are none."""
+        from harness.plan.plan import load, machine_names
+
+        store = ctx.params.get("store") or RunStore()
+        try:
+            names = machine_names(load(store.resolve(ctx.params.get("run") or "").plan))
+        except FiredrillError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class PluginName(click.types.StringParamType):
+    """The type of an option that names a plug-in of ``group``, which a shell completes."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """See ``click.ParamType``."""
+        names = plugins.names(self.group)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 class PlanFile(click.Path):
-    """The type of a PLAN argument: a path. No name is no path, which would mean this directory."""
+    """The type of a PLAN argument: a path, or ``-`` for stdin. No name is no path, which would mean
+    this directory.
+    """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -117,7 +153,7 @@ class PlanFile(click.Path):
         """Raises ``click.BadParameter``."""
         if value == "":
             self.fail("expected the path of a plan (got an empty name)", param, ctx)
-        return super().convert(value, param, ctx)
+        return super().convert("/dev/stdin" if value == "-" else value, param, ctx)
 
 
 def executor_option(command: C) -> C:

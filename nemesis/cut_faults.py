@@ -25,9 +25,11 @@ class CutFault(LinkFault):
     """A ``LinkFault`` whose target names both ends."""
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
-        """Refuse a text that does not name two ends, each by a target."""
-        for end in _ends(target, path):
-            targets.checked(end, None, nodes, partitions, path)
+        """Refuse a text that does not name two ends, each by a target, or one node as both."""
+        ends = [targets.checked(end, None, nodes, partitions, path) for end in _ends(target, path)]
+        if ends[0].nodes == ends[1].nodes and len(ends[0].nodes) == 1:
+            expected = "the two ends of a link, which are different nodes"
+            raise PlanError(path, f"target must be {expected} (got {target!r})")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

@@ -198,6 +198,8 @@ def parse(text: str, path: str = "target") -> Target:
             expected = "a number of % or ms (n1 at 30 %, one at 100 ms)"
             raise PlanError(path, f"target's strength must be {expected} (got {given!r})")
         raise PlanError(path, f"target must be one of: {ACCEPTED} (got {text!r})")
+    if len(set(target.nodes)) < len(target.nodes):
+        raise PlanError(path, f"target must name each node once (got {text!r})")
     return attrs.evolve(target, strength=strength, unit=unit)
 
 
@@ -210,7 +212,7 @@ def _parse_who(words: str) -> Target | None:
         return Target(form=_PARTITION_FORMS[match[1]], partition=number)
     names = tuple(part.strip() for part in words.split(","))
     if all(_NAME.fullmatch(name) for name in names):
-        return Target(form=Form.NAMED, nodes=tuple(sorted(dict.fromkeys(names))))
+        return Target(form=Form.NAMED, nodes=tuple(sorted(names)))
     return None
 
 

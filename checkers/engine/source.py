@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from checkers.engine.arrays import Ints
 from checkers.engine.split import Split, split_of_steps
-from harness.errors import InvariantError, MalformedHistory
+from harness.errors import InvariantError, MalformedHistory, UsageError
 from harness.history import schema
 from harness.history.files import regular
 from harness.history.records import MicroOp
@@ -146,7 +146,13 @@ class Source:
         return table.set_column(at, "txn", numbers).combine_chunks()
 
     def operations(self, txns: tuple[int, ...]) -> dict[int, RecordedOperation]:
-        """Return the operations ``txns``; see ``Lookup``."""
+        """Return the operations ``txns``; see ``Lookup``. Raises ``UsageError`` for one that is not
+        in the history: a checker asked for it.
+        """
+        strange = [txn for txn in txns if not 0 <= txn < self.count]
+        if strange:
+            expected = f"transactions of the history, from 0 to below {self.count}"
+            raise UsageError(f"operations: expected {expected} (got {strange[0]})")
         ops: dict[int, list[MicroOp]] = {txn: [] for txn in sorted(set(txns))}
         steps: list[dict[str, Any]] = []
         # Without a transaction to look for, no file is read.

@@ -32,7 +32,7 @@ import attrs
 from checkers.engine.arrays import ints
 from checkers.limits import majority_loss, outcomes, recovery
 from checkers.limits.gaps import longest_gaps
-from checkers.limits.majority_loss import MajorityLoss, majority_losses
+from checkers.limits.majority_loss import MajorityLoss, majority_losses, metastorage_loss
 from checkers.limits.served import (
     Breach,
     ClientOutcomes,
@@ -250,6 +250,12 @@ class _Clients:
         losses = majority_losses(self.tables, self.setting, self.got)
         found = tuple(loss for loss in losses if loss.of(limit.stretches))
         if not found:
+            taken = metastorage_loss(self.tables, self.setting, self.got)
+            if taken is not None:
+                raise Untested(
+                    f"metastorage had lost its majority by {seconds(taken)}, and without it no "
+                    "partition is judged: aim at `majority of partition P`"
+                )
             raise Untested("no partition certainly lost the majority of its voters")
         return found
 

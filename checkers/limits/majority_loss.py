@@ -153,6 +153,19 @@ def majority_losses(
     return tuple(loss for loss in found if loss.end_ns > loss.start_ns)
 
 
+def metastorage_loss(tables: Tables, setting: Setting, got: ClientOutcomes) -> int | None:
+    """Return when metastorage first lost its majority in the drive, as far as states tell."""
+    kinds = by_name(setting.fault_kinds)
+    down = [f for f in got.faults if f.kind in kinds and kinds[f.kind].takes_down]
+    for fault in down:
+        at_ns = fault.effective_ns
+        if at_ns is not None and got.drive.start_ns <= at_ns < got.drive.end_ns:
+            voters = _voters(tables.get("states"), fault.begin_ns).get(_METASTORAGE)
+            if _lost(voters, [each for each in down if _in_force(each, at_ns)]):
+                return at_ns
+    return None
+
+
 def _in_force(fault: FaultSpan, at_ns: int) -> bool:
     return fault.effective_ns is not None and fault.effective_ns <= at_ns < _healed(fault)
 

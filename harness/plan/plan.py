@@ -17,6 +17,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
+from harness import plugins
 from harness.errors import PlanError
 from harness.plan import planfile
 from harness.plan.overrides import ONE_OF_RIVALS, PLUGINS, TOML_TIMES, Overrides, applied
@@ -250,7 +251,9 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
         _LimitS | None,
         Meta(
             description="Except in mode HA: so long after it was made a request to a partition "
-            "without the majority of its voters is refused, from 3 s after the loss on."
+            "without the majority of its voters is refused, from 3 s after the loss on. It needs a "
+            "fault that takes a partition's majority (`majority of partition P`) and leaves "
+            "metastorage its own, or nothing is certain of partitions."
         ),
     ] = None
     serves_within_s: Annotated[
@@ -417,10 +420,23 @@ def _promise(given: Any) -> Any:  # noqa: ANN401 (any TOML value)
     if not isinstance(given, dict):
         return given
     during = {key: value for key, value in given.items() if isinstance(value, dict)}
+    for key, value in given.items():
+        if key not in during and key not in ServiceLimits.__struct_fields__:
+            raise _no_limit(key, value)
     for kind, limits in during.items():
         # One by one, for their errors: those of a table of tables do not tell which one.
         planfile.convert(ServiceLimits, limits, planfile.dotted("promise", (kind,)))
     return {key: value for key, value in given.items() if key not in during} | {"during": during}
+
+
+def _no_limit(key: str, value: object) -> PlanError:
+    """The error of a key that is neither a limit nor the table of a kind of fault."""
+    path, kinds = planfile.dotted("promise", (key,)), plugins.names("faults")
+    if key in kinds:
+        expected = f"a table of limits while a fault of kind {key} is in force"
+        return PlanError(path, f"expected {expected} (got {planfile.shown(value)})")
+    known = (*ServiceLimits.__struct_fields__, *kinds)
+    return PlanError(path, f"unknown key{planfile.nearest(key, known)}")
 
 
 def options(cls: type[T], table: Mapping[str, Any], path: str) -> T:
@@ -544,6 +560,10 @@ def _check_faults(plan: Plan) -> None:
     """Check the rules for faults that types can't express."""
     if plan.nemesis.mix and plan.nemesis.schedule:
         raise PlanError("nemesis.mix", ONE_OF_RIVALS)
+    overlap, nodes = plan.nemesis.overlap, plan.cluster.nodes
+    if plan.nemesis.mix and overlap > nodes:
+        most = f"at most cluster.nodes, {nodes}: faults that come together have nodes of their own"
+        raise PlanError("nemesis.overlap", f"expected {most} (got {overlap})")
     for number, fault in enumerate(plan.nemesis.schedule):
         path = f"nemesis.schedule[{number}]"
         if not fault.at_s < plan.drive.duration_s:

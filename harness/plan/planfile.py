@@ -106,6 +106,9 @@ def parse(text: str, source: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         match = _TOML_AT.match(str(error))
         where, reason = (match["where"], match["reason"]) if match else ("", str(error))
+        if where == "end of document":
+            where = f"line {text.count(chr(10)) + 1}, the end of the text"
+            reason += " (is a bracket or a quote before it not closed?)"
         raise PlanError("", ": ".join(filter(None, (source, where, reason)))) from error
     except RecursionError as error:
         raise PlanError("", f"{source}: nested too deeply") from error

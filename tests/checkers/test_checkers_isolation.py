@@ -18,6 +18,7 @@ from checkers.engine.java import JavaChoice
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
+from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.models import NONE_DECLARED, OBSERVED, Meaning, Meanings, breaking
@@ -86,6 +87,24 @@ def test_a_violation_stands_beside_a_checker_that_breaks() -> None:
     assert found.outcome == "violation"
     place = f"test_checkers_isolation.py:{Broken.judge.__code__.co_firstlineno + 1}"
     assert f"checker broken gave up: KeyError: 'nope' ({place})" in found.reasons
+
+
+def test_a_transaction_that_is_not_in_the_history_is_named() -> None:
+    """Where the checker gets it, the place would be one of the harness."""
+
+    @attrs.frozen
+    class Stranger:
+        name: str = "stranger"
+        kernels: tuple[Kernel, ...] = ()
+
+        def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+            lookup.operations((0, 99_999))
+            return Part(outcome=Outcome.VALID)
+
+    assert judged(Stranger()).reasons == (
+        "checker stranger gave up: operations: expected transactions of the history, from 0 to "
+        "below 3 (got 99999)",
+    )
 
 
 def test_an_accusation_without_an_example_is_none() -> None:

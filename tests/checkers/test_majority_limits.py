@@ -24,6 +24,7 @@ S = 1_000_000_000
 END_S = 40.0
 KILLED_S, HEALED_S = 10.0, 20.0
 KILL = (KILLED_S, HEALED_S, "kill", "majority of partition 0", ("n1", "n2"))
+ALL_VOTE = ("n1", "n2", "n3", "n4", "n5")
 VOTERS = {0: ("n1", "n2", "n3"), 1: ("n3", "n4", "n5")}
 REFUSED, SERVES = PromisePlan(refused_within_s=1.0), PromisePlan(serves_within_s=6.0)
 
@@ -49,10 +50,12 @@ def ops(
     return [(at, at + took_s, partitions, type_, node) for at in starts]
 
 
-def states(voters: dict[int, tuple[str, ...]]) -> pa.Table:
+def states(
+    voters: dict[int, tuple[str, ...]], metastorage: tuple[str, ...] = ("n3", "n4", "n5")
+) -> pa.Table:
     """Each replica's state, told a second before the kill."""
     groups = {f"p{number}": (number, nodes) for number, nodes in voters.items()}
-    groups["metastorage"] = (None, ("n3", "n4", "n5"))
+    groups["metastorage"] = (None, metastorage)
     rows = [
         dict.fromkeys(STATES.names, None)
         | {"group": group, "partition": partition, "node": node, "voter": True}
@@ -177,6 +180,19 @@ def test_what_hangs_until_the_majority_is_back_was_not_refused_either() -> None:
 )
 def test_what_may_have_another_cause_accuses_nothing(more: list[Op]) -> None:
     assert verdict(PROMPT + more, REFUSED, mode="SC").outcome is Outcome.VALID
+
+
+def test_where_metastorage_lost_its_majority_too_that_is_why_no_partition_is_judged() -> None:
+    everything = (KILLED_S, HEALED_S, "kill", "majority", ("n1", "n2", "n3"))
+
+    for found in (
+        verdict(PROMPT, REFUSED, mode="SC", faults=(everything,), told=states(VOTERS, ALL_VOTE)),
+        verdict(PROMPT, SERVES, mode="HA", faults=(everything,), told=states(VOTERS, ALL_VOTE)),
+    ):
+        (limit,) = found.limits
+        assert limit.state is LimitState.NOT_TESTED
+        assert "metastorage had lost its majority by 10.000 s" in limit.reason
+        assert "aim at `majority of partition P`" in limit.reason
 
 
 REFUTED = HANGING + ops(17, 18, "ok")

@@ -87,24 +87,37 @@ def test_what_asks_for_pandas_by_name_still_gets_it() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_shell_completes_the_names_of_runs(run: Path) -> None:
-    def completed(word: str) -> list[str]:
-        done = subprocess.run(
-            [FIREDRILL],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=os.environ
-            | {
-                "_FIREDRILL_COMPLETE": "bash_complete",
-                "COMP_WORDS": f"firedrill report --runs-dir {run.parent} {word}",
-                "COMP_CWORD": "4",
-            },
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout.splitlines()
+def completed(*words: str) -> list[str]:
+    """What a shell is told that completes the last of ``words``."""
+    done = subprocess.run(
+        [FIREDRILL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ
+        | {
+            "_FIREDRILL_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(("firedrill", *words)),
+            "COMP_CWORD": str(len(words)),
+        },
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line for line in done.stdout.splitlines() if line]
 
+
+def test_a_shell_completes_the_names_of_runs_and_their_nodes(run: Path) -> None:
+    store = ("--runs-dir", str(run.parent))
     shutil.copytree(run, run.parent / NAME)
-    assert completed("") == ["plain,latest", f"plain,{NAME}"]
-    assert completed(NAME[:5]) == [f"plain,{NAME}"]
-    assert completed("./x") == ["file,./x"]
+
+    assert completed("report", *store, "") == ["plain,latest", f"plain,{NAME}"]
+    assert completed("report", *store, NAME[:5]) == [f"plain,{NAME}"]
+    assert completed("report", *store, "./x") == ["file,./x"]
+    assert completed("logs", *store, NAME, "") == ["plain,n1", "plain,n2", "plain,n3"]
+    assert completed("logs", *store, "latest", "n2") == ["plain,n2"]
+    assert completed("logs", *store, "absent", "") == []
+
+
+def test_a_shell_completes_the_names_of_plug_ins() -> None:
+    assert "plain,bank" in completed("run", "--workload", "")
+    assert completed("plan", "--fault", "rolling-r") == ["plain,rolling-restart"]
+    assert completed("plan", "--system", "ref") == ["plain,reference"]

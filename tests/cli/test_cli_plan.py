@@ -214,6 +214,16 @@ def test_a_limit_of_lost_majorities_is_planned_where_a_fault_takes_one(
     assert execute(["plan", *SIM, *given, "--set", "promise.refused_within_s=1"]) == 0
 
 
+def test_more_faults_together_than_there_are_nodes_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ("plan", *SIM, "--nodes", "5", "--set")
+
+    assert execute([*given, "nemesis.overlap=6"]) == 254
+    assert "expected at most cluster.nodes, 5" in capsys.readouterr().err
+    assert execute([*given, "nemesis.overlap=5"]) == 0
+
+
 @pytest.mark.parametrize("schedule", ["0:kill:n1:4", "0.5:kill:n1:4"])
 def test_a_recovery_is_refused_where_no_time_before_a_fault_tells_the_rate(
     schedule: str, capsys: pytest.CaptureFixture[str]
@@ -256,10 +266,11 @@ def test_a_missing_capability_is_named_by_its_word(capsys: pytest.CaptureFixture
     assert "fault 'leave' needs 'members', which is not available" in capsys.readouterr().err
 
 
-def test_a_plan_is_read_from_a_pipe_that_its_caller_opened() -> None:
+@pytest.mark.parametrize("name", ["/dev/stdin", "-"])
+def test_a_plan_is_read_from_a_pipe_that_its_caller_opened(name: str) -> None:
     firedrill = Path(sys.executable).with_name("firedrill")
     done = subprocess.run(
-        [firedrill, "plan", "/dev/stdin"],
+        [firedrill, "plan", name],
         input='name = "piped"\nseed = 1\n',
         capture_output=True,
         text=True,

@@ -12,6 +12,7 @@ from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import Strength
 from harness.protocols.roles import parse, parsed
 from nemesis import targets
+from nemesis.cut_faults import cut
 from nemesis.targets import Form, Target
 
 SHARE, IN_MS = Strength(unit="%", usual=30.0, least=2.0), Strength(unit="ms", usual=100.0)
@@ -35,7 +36,7 @@ def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | Non
     ("text", "target"),
     [
         ("n1", Target(form=Form.NAMED, nodes=("n1",))),
-        ("n3, n1,n3", Target(form=Form.NAMED, nodes=("n1", "n3"))),
+        ("n3, n1", Target(form=Form.NAMED, nodes=("n1", "n3"))),
         ("minority", Target(form=Form.MINORITY)),
         ("  leader of   partition 12 ", Target(form=Form.LEADER, partition=12)),
         ("follower of partition 0", Target(form=Form.FOLLOWER, partition=0)),
@@ -61,6 +62,22 @@ def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | Non
 )
 def test_what_is_accepted(text: str, target: Target) -> None:
     assert targets.parse(text) == target
+
+
+def test_a_node_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(PlanError, match="each node once"):
+        targets.parse("n1,n2,n1")
+
+
+@pytest.mark.parametrize("text", ["n1>n1", "n2<>n2", "n1 > n1"])
+def test_a_link_between_a_node_and_itself_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="the two ends of a link, which are different nodes"):
+        cut().check(text, ("n1", "n2", "n3"), 1, "target")
+
+
+@pytest.mark.parametrize("text", ["n1>n2", "n1>n1,n2", "one>one", "n1<>leader of partition 0"])
+def test_a_link_that_may_be_between_two_nodes_is_planned(text: str) -> None:
+    cut().check(text, ("n1", "n2", "n3"), 1, "target")
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,7 @@ def test_an_override_without_a_key_or_value_is_refused() -> None:
     [
         (b"seed = 1\nname = \n", r"broken\.toml: line 2, column 8: Invalid value"),
         (b"seed = 1\nseed = 2\n", r"broken\.toml: line 2, column 9: Cannot overwrite a value"),
+        (b"seed = 1\nx = [1,\n", r"broken\.toml: line 3, the end of the text: .*not closed"),
         (b"seed = 1\n# \xff\n", r"broken\.toml: line 2: not UTF-8 text"),
         (b"a = " + b"[" * 5000, r"broken\.toml: nested too deeply"),
         (b"#" * (1 << 21), r"broken\.toml: a plan has at most 1048576 bytes"),
@@ -320,6 +321,9 @@ def test_limits_of_a_kind_stand_below_the_limits_of_the_run() -> None:
         ("kill.p99 = 5", "promise.kill.p99", "did you mean 'p99_ms'?"),
         ("refused_within_s = 0", "promise.refused_within_s", "expected a number > 0"),
         ("kill.served_within_s = 6", "promise.kill.served_within_s", "'serves_within_s'?"),
+        ("kill = 3", "promise.kill", "expected a table of limits while a fault of kind kill is in"),
+        ("partition = []", "promise.partition", "is in force (got [])"),
+        ("partitoin = 3", "promise.partitoin", "unknown key (did you mean 'partition'?)"),
         ("kill.indefinite_share = 2", "promise.kill.indefinite_share", "expected a number"),
     ],
 )
