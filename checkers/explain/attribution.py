@@ -2,8 +2,8 @@
 
 A fault counts as in force from the moment when its injection begins until it is proven healed
 (``fault_spans``). A loss is explained by one that was in force at some moment from the begin of the
-write to the end of the read that shows it; a fault that hit the leader or the primary of the very
-partition near the acknowledgement is preferred, then one in force at it, then the nearest
+write to the end of the first read that shows it; a fault that hit the leader or the primary of the
+very partition near the acknowledgement is preferred, then one in force at it, then the nearest
 (``nearest_fault``). Where there is none, no fault explains the loss: the one that had been healed
 last is named with its distance, and accuses nothing.
 """

@@ -30,7 +30,9 @@ _CELLS = 1_000_000  # pairs that are looked at together
 
 @attrs.frozen(kw_only=True, eq=False)
 class Moments:
-    """The times of losses: since when each can have happened, its acknowledgement, its read."""
+    """The times of losses: since when each can have happened, its acknowledgement, and the end of
+    the first read that shows it.
+    """
 
     since_ns: Ints
     ack_ns: Ints
@@ -53,7 +55,7 @@ class Moments:
 
     @property
     def ordered(self) -> Bools:
-        """Which of them were acknowledged between their begin and the read."""
+        """Which of them were acknowledged between their begin and that read."""
         return (self.since_ns <= self.ack_ns) & (self.ack_ns <= self.shown_ns)
 
 
