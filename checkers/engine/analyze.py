@@ -82,6 +82,8 @@ from harness.run.state_log import read_states
 
 EXECUTORS = ("local", "spark")
 EVIDENCE = "evidence"
+OF_ANY_RUN = frozenset({EVIDENCE, "availability", "statistics"})  # they judge no values
+UNTESTED = "vacuous: of the run's checkers none looks at what transactions read and wrote"
 OUT_OF_ROOM = "the disk of the run was full, and what lies on it fails for that alone"
 LOGS_UNPROVEN = (
     "the controller died before it sealed the run, so that nothing shows that the logs of the "
@@ -186,6 +188,10 @@ def judge(
     return _combined(parts, setting)
 
 
+def _untested(names: tuple[str, ...]) -> tuple[str, ...]:
+    return (UNTESTED,) if OF_ANY_RUN.issuperset(names) else ()
+
+
 def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
     """Add the checkers of evidence: no workload chooses whether a run may be judged green."""
     return names if EVIDENCE in names else (*names, EVIDENCE)
@@ -243,7 +249,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         search_limit=search_limit or check.search_limit,
         limits=promise_of(table),
         schedule=schedule_of(table),
-        missing=history.unnamed + (missing if looks_at_logs else ()),
+        missing=history.unnamed + _untested(manifest.checkers) + (missing if looks_at_logs else ()),
         remarks=remarks + history.unexplained,
         bank=BankRules() if origin is None else origin.bank,
         state=manifest.state,

@@ -67,11 +67,11 @@ def longest_gaps(
 ) -> Figure:
     """Measure the silences of the store, and of each partition, that begin in ``stretches``. One is
     a breach where a part of it that touches none of ``late`` is longer than allowed; the longest
-    are told, those of the store before those of partitions.
+    are told, of equal ones that of the store first.
     """
     found = [each for stretch in stretches for each in _of_stretch(got, stretch, allowed_ns, late)]
     breaches = [breach for each in found for breach in each.breaches(got)]
-    breaches.sort(key=lambda one: (one.partition is not None, -one.measured))
+    breaches.sort(key=lambda one: (-one.measured, one.partition is not None))
     shown = breaches[:EXAMPLES_MAX]
     count = sum(int(each.is_breach.sum()) for each in found)
     figure = Figure.of_longest([span for each in found for span in each.longest], shown, stretches)

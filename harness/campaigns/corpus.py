@@ -19,7 +19,7 @@ import attrs
 from harness.campaigns.cell import Cell, key_of
 from harness.campaigns.coverage_log import decode, encode
 from harness.errors import PlanError
-from harness.history.files import disk_failure, write_atomically
+from harness.history.files import disk_failure, is_regular, open_regular, write_atomically
 from harness.plan.plan import Plan, dumps, loads
 from harness.protocols.coverage import Features
 
@@ -63,7 +63,11 @@ class Corpus:
         try:
             paths = sorted(root.glob(f"*{SUFFIX}"))
             for path in paths:
-                entry = _decoded(path.read_bytes(), path.stem)
+                entry = None
+                # A link or a FIFO is no plan that was kept here.
+                if is_regular(path):
+                    with open_regular(path) as stream:
+                        entry = _decoded(stream.read(), path.stem)
                 if entry is None:
                     damaged.append(path)
                 else:

@@ -176,16 +176,19 @@ def _require_splits(run: RunDirectory, manifest: Manifest) -> None:
 
 def _require_transactions(tables: Mapping[str, Path], splits: int) -> None:
     """Each micro-operation is one of a transaction that is there: the number of a transaction is
-    its row, which the checkers count on.
+    its row, which the checkers count on. Each stands in the split of its key.
     """
     count = 0
-    for txn in _numbers(tables[TRANSACTIONS]):
+    for (txn,) in _numbers(tables[TRANSACTIONS], "txn"):
         if not np.array_equal(txn, np.arange(count, count + len(txn))):
             reason = "expected transactions numbered by their rows, found others"
             raise MalformedHistory(str(tables[TRANSACTIONS]), "", reason)
         count += len(txn)
-    for name in map(micro_ops_name, range(splits)):
-        for txn in _numbers(tables[name]):
+    for split, name in enumerate(map(micro_ops_name, range(splits))):
+        for txn, key in _numbers(tables[name], "txn", "key"):
+            if np.any(schema.splits_of(key, splits) != split):
+                reason = f"expected the keys of split {split} of {splits}, found others"
+                raise MalformedHistory(str(tables[name]), "", reason)
             if len(txn) and not 0 <= txn.min() <= txn.max() < count:
                 found = f"found {txn.max() if txn.max() >= count else txn.min()}"
                 reason = f"expected micro-operations of {count} transactions, {found}"
@@ -211,12 +214,12 @@ def _require_few_events(path: Path) -> None:
             raise MalformedHistory(str(path), "", f"{expected}, found {count:,}")
 
 
-def _numbers(path: Path) -> Iterator[npt.NDArray[np.int64]]:
-    """The column ``txn``, piece by piece."""
+def _numbers(path: Path, *names: str) -> Iterator[list[npt.NDArray[np.int64]]]:
+    """The columns ``names``, piece by piece."""
     try:
         with pq.ParquetFile(regular(path)) as source:
-            for piece in source.iter_batches(columns=["txn"]):
-                yield piece.column(0).to_numpy()
+            for piece in source.iter_batches(columns=list(names)):
+                yield [piece.column(name).to_numpy() for name in names]
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
 

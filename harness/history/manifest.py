@@ -7,6 +7,8 @@ of the rest in canonical form, which detects a damaged manifest.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 
 import msgspec
 
@@ -14,7 +16,7 @@ from harness.errors import MalformedHistory
 from harness.history.files import read_small, write_atomically
 from harness.protocols.promise import MAX_LOG_PATTERN_CHARS, MAX_LOG_PATTERNS
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
-from harness.text import brackets, inert_json, key_twice
+from harness.text import brackets, inert, inert_json, key_twice
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
@@ -75,7 +77,7 @@ def read_manifest(run: RunDirectory, *, plain: bool = False) -> Manifest:
     if not content.endswith(b"}\n"):
         reason = "expected a line break after the last brace, found none: it was cut off"
         raise MalformedHistory(str(path), "", reason)
-    _require_few_patterns(run, manifest)
+    _require_declarable(run, manifest)
     if manifest.state not in STATES:
         reason = f"expected a state of {', '.join(STATES)}, found {manifest.state!r}"
         raise MalformedHistory(str(path), "", reason)
@@ -110,10 +112,31 @@ def _require_version(run: RunDirectory, version: int) -> None:
         raise MalformedHistory(str(run.manifest), "", reason)
 
 
-def _require_few_patterns(run: RunDirectory, manifest: Manifest) -> None:
+def _require_declarable(run: RunDirectory, manifest: Manifest) -> None:
+    """Refuse what no system can declare: it would make any history a violation."""
+    declared = manifest.declaration
+    times = {"liveness_s": declared.liveness_s} | {
+        f"promises.{promise.kind}.staleness_s": promise.staleness_s for promise in declared.promises
+    }
+    for name, time_s in times.items():
+        if isinstance(time_s, float | int) and not 0 <= time_s < math.inf:
+            reason = f"expected a time of 0 s or more, found {time_s}"
+            raise MalformedHistory(str(run.manifest), f"declaration.{inert(name)}", reason)
+    kinds = Counter(promise.kind for promise in declared.promises)
+    for kind, count in kinds.items():
+        if count > 1:
+            reason = f"expected one promise of kind {inert(kind)}, found {count}"
+            raise MalformedHistory(str(run.manifest), "declaration.promises", reason)
+    _require_patterns(run, manifest)
+
+
+def _require_patterns(run: RunDirectory, manifest: Manifest) -> None:
     logs = manifest.declaration.logs
     if isinstance(logs, msgspec.UnsetType):
         return
+    if any(not pattern.regex for pattern in logs):
+        reason = "expected patterns of log lines, found one that is in every line"
+        raise MalformedHistory(str(run.manifest), "declaration.logs", reason)
     chars = max((len(pattern.regex) + len(pattern.name) for pattern in logs), default=0)
     if len(logs) > MAX_LOG_PATTERNS or chars > MAX_LOG_PATTERN_CHARS:
         most = f"at most {MAX_LOG_PATTERNS} log patterns of {MAX_LOG_PATTERN_CHARS} characters"

@@ -202,7 +202,7 @@ def require_plausible(path: Path, *, rows_per_byte: float = ROWS_PER_BYTE) -> pa
         size = regular(path).stat().st_size
         with pq.ParquetFile(path) as file:
             found, metadata = file.schema.to_arrow_schema(), file.metadata
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"it is no Parquet file: {error}") from error
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # A forged footer may contradict itself, and readers allocate by either figure.
@@ -222,7 +222,7 @@ def require_plausible(path: Path, *, rows_per_byte: float = ROWS_PER_BYTE) -> pa
             _require_most(
                 path, "bytes of texts", whole + _repeated_bytes(path, repeated), most_bytes
             )
-    except (Contradiction, OSError, pa.ArrowException) as error:
+    except (Contradiction, OSError, pa.ArrowException, UnicodeDecodeError) as error:
         reason = f"expected pages as its footer tells of them, found {error}"
         raise MalformedHistory(str(path), "", reason) from error
     return found
@@ -279,10 +279,17 @@ def read_summed(
                 if columns.names == schema.names:
                     reason = "expected the types of the columns here, found others"
                 raise MalformedHistory(str(path), "", reason)
-            found[path.stem] = pq.read_table(regular(path))
+            found[path.stem] = _whole_table(path)
             if lacking := without_values(path.stem, found[path.stem]):
                 reason = f"expected a value in each row of {', '.join(lacking)}, found rows without"
                 raise MalformedHistory(str(path), "", reason)
         else:
             found[path.stem] = schema.empty_table()
     return found
+
+
+def _whole_table(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(regular(path))
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error

@@ -220,7 +220,9 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
         _LimitS | None,
         Meta(
             description="The longest time in which clients asked and nothing was acknowledged: by "
-            "the store as a whole, and by each partition."
+            "the store as a whole, and by each partition. Where none asked for half of this time "
+            "it is cut, so that the figure of a run under a small limit may be smaller than under "
+            "a large one: measure under a large one what a limit shall be."
         ),
     ] = None
     p99_ms: Annotated[

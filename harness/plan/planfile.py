@@ -10,6 +10,7 @@ import codecs
 import copy
 import difflib
 import enum
+import itertools
 import os
 import re
 import tomllib
@@ -30,6 +31,7 @@ MAX_DEPTH = 16  # tables and arrays within each other; a plan has three
 # A TOML reader takes time and memory by the square of the parts of one key: 12,000 of them, 24 KB
 # of text, took it 8 s and 500 MB.
 MAX_KEY_PARTS = MAX_DEPTH
+NESTED_MAX = 100  # brackets that stand open, before they are known to be some of TOML's
 OF_64_BITS = "expected an integer of 64 bits"
 MAX_SHOWN = 60  # characters of a wrong value in a message
 
@@ -39,6 +41,7 @@ _UNKNOWN = re.compile(r"unknown field `(?P<key>.*)`", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<key>.*)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d*)(?:\.\.\.)?\]")
 _TOML_AT = re.compile(r"^(?P<reason>.*) \(at (?P<where>.*)\)$", re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 _WHOLE = re.compile(r"(?<=\d)\.0\b")  # as plans have whole numbers
 _TYPE_WORDS = {
     "object": "a table",
@@ -101,6 +104,7 @@ def read_table(path: Path, source: str = "") -> dict[str, Any]:
 def parse(text: str, source: str) -> dict[str, Any]:
     """The tables of TOML ``text``. Raises ``PlanError`` with source, line and reason."""
     _require_short_keys(text, source)
+    _require_shallow(text, source)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -110,12 +114,20 @@ def parse(text: str, source: str) -> dict[str, Any]:
             where = f"line {text.count(chr(10)) + 1}, the end of the text"
             reason += " (is a bracket or a quote before it not closed?)"
         raise PlanError("", ": ".join(filter(None, (source, where, reason)))) from error
-    except RecursionError as error:
-        raise PlanError("", f"{source}: nested too deeply") from error
     except ValueError as error:  # Python refuses to read an integer of more than 4,300 digits
         raise PlanError("", f"{source}: {OF_64_BITS}, found one of far too many digits") from error
     require_shape(table, "", source)
     return table
+
+
+def _require_shallow(text: str, source: str) -> None:
+    """Refuse what the parser, which recurses, would not get to the bottom of: what else of Python
+    runs there, a finalizer of another object, fails as well.
+    """
+    steps = (1 if found[0] in "[{" else -1 for found in _BRACKET.finditer(text))
+    # Those within texts count as well: no plan has so many that are never closed.
+    if max(itertools.accumulate(steps), default=0) > NESTED_MAX:
+        raise PlanError("", f"{source}: nested too deeply")
 
 
 def require_shape(value: object, path: str, source: str = "plan") -> None:

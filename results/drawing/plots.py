@@ -246,7 +246,9 @@ def _style() -> Any:  # noqa: ANN401 (matplotlib's stubs name three hundred lite
 def _svg(figure: Figure, label: str) -> str:
     buffer = io.StringIO()
     # Neither date nor versions: an equal run draws equal bytes.
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    # A run of some nanoseconds has axes of no length, which are drawn as well as any.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return inline(buffer.getvalue(), label)
 
 

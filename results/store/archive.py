@@ -7,6 +7,7 @@ found to be what the list of sums says, and a run is in the store only once ever
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import io
 import itertools
@@ -258,8 +259,9 @@ def _add(tar: tarfile.TarFile, name: str, stream: _Summing | IO[bytes], size_byt
 
 
 def _opened(raw: IO[bytes]) -> tarfile.TarFile:
-    # A stream: nothing is sought.
-    return tarfile.open(fileobj=raw, mode="r|gz", tarinfo=_PlainFile)
+    # A stream: nothing is sought. Python's own of gzip looks at no sum of the whole.
+    unpacked = gzip.GzipFile(fileobj=raw)
+    return tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_PlainFile)
 
 
 @contextlib.contextmanager
@@ -268,7 +270,14 @@ def _reading(source: Path) -> Iterator[None]:
         yield
     except FiredrillError:
         raise
-    except (tarfile.TarError, zlib.error, EOFError, ValueError, RecursionError) as error:
+    except (
+        tarfile.TarError,
+        zlib.error,
+        gzip.BadGzipFile,
+        EOFError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise _malformed(source, f"expected an archive of a run, found {error}") from error
 
 
@@ -385,5 +394,8 @@ def _read(tar: tarfile.TarFile, sums: _Sums, root: Path | None, source: Path) ->
                     target.write(chunk)
         if digest.hexdigest() != told.sha256:
             raise _malformed(source, f"{name[:80]!r} is not what its sum says")
+    while tar.fileobj is not None and (rest := tar.fileobj.read(CHUNK_BYTES)):
+        if rest.strip(b"\0"):
+            raise _malformed(source, "expected nothing behind its last file, found more")
     if missing:
         raise _malformed(source, f"{len(missing)} files are missing, {min(missing)[:80]!r} first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import zlib
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_a_damaged_file_is_left_out_by_name_and_the_others_count(
     assert found.damaged == (path,)
     assert [each.plan.seed for each in found.entries.values()] == [2]
     assert path.exists()
+
+
+def test_what_is_no_file_is_left_out_and_not_waited_for(tmp_path: Path) -> None:
+    root = tmp_path / "corpus"
+    corpus, one = Corpus(root), entry(1, "a")
+    corpus.add(one)
+    os.mkfifo(root / f"fifo{SUFFIX}")
+    (root / f"link{SUFFIX}").symlink_to(root / f"{one.key}{SUFFIX}")
+
+    found = Corpus.read(root)
+
+    assert found.entries == {one.key: one}
+    assert {path.stem for path in found.damaged} == {"fifo", "link"}
 
 
 def test_a_file_of_an_older_form_of_plans_is_a_plan_of_the_corpus(tmp_path: Path) -> None:

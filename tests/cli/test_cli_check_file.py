@@ -297,7 +297,7 @@ def test_a_history_is_parsed_in_the_process_that_has_limits(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
-        (("--time-limit", "0.05s"), "it came to no end within 0.05 s (--time-limit or "),
+        (("--time-limit", "0.05s"), "it came to no end within 50 ms (--time-limit or "),
         (("--memory-mib", "60"), "its process ended with exit code"),
     ],
 )

@@ -369,3 +369,34 @@ def test_a_file_that_takes_far_longer_than_its_size_explains_is_refused(tmp_path
     assert read_jepsen(path, clock=lambda: 7.0).operations == 40
     with pytest.raises(MalformedHistory, match="took 3600 s of processor time"):
         read_jepsen(path, clock=lambda: next(slow))
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        ':value [[:r 1 [1 3]]], "value" [[:r 1 [1 2 3]]]',
+        ":value [[:r 1 [1 3]]], value [[:r 1 [1 2 3]]]",
+        ':type :fail, "type" :ok, :value [[:r 1 [1]]]',
+    ],
+)
+def test_an_operation_that_says_two_things_is_refused(twice: str, tmp_path: Path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(
+        "{:index 0, :type :invoke, :process 0, :f :txn, :value [[:r 1 nil]]}\n"
+        "{:index 1, "
+        + ("" if ":type" in twice else ":type :ok, ")
+        + f":process 0, :f :txn, {twice}}}\n"
+    )
+
+    with pytest.raises(MalformedHistory, match=r"the key \S+ stands twice in one map"):
+        read_jepsen(path)
+
+
+def test_keys_that_can_not_be_told_apart_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(
+        r'{:index 0, :type :ok, :process 0, :f :txn, :value [[:append "\ud800" 1]]}' + "\n"
+    )
+
+    with pytest.raises(MalformedHistory, match="expected a key that can be shown"):
+        read_jepsen(path)

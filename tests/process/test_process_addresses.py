@@ -17,7 +17,7 @@ from harness.history.manifest import write_manifest
 from harness.protocols.cluster import Address, Cluster
 from harness.protocols.promise import Declaration
 from harness.run.addresses import read_addresses, write_addresses
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, directory_mark
 
 RUN_ID = "20261121-104500-drill-1a2b"
 
@@ -99,6 +99,16 @@ def test_a_copy_of_a_run_has_no_nodes(run: RunDirectory, tmp_path: Path) -> None
         read_addresses(RunDirectory(tmp_path / "copy"))
     os.rename(run.root, moved)
     assert read_addresses(RunDirectory(moved)).nodes == ("n1",)
+
+
+def test_a_run_from_elsewhere_that_guesses_its_path_has_no_nodes(run: RunDirectory) -> None:
+    content = run.addresses.read_text()
+    own = directory_mark(run.root)
+    assert own in content
+    run.addresses.write_text(content.replace(own, f"0:0:{run.root.resolve()}"))
+
+    with pytest.raises(UsageError, match="it is a copy of a run"):
+        read_addresses(run)
 
 
 @pytest.mark.parametrize("content", [b'{"directory": "\xff"}', b"[" * 50_000, b"{}", b"\xff"])

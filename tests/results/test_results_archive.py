@@ -205,7 +205,20 @@ def flipped(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda c: c[: len(c) // 2], lambda c: c[:5], flipped, lambda c: b"", lambda c: c[9:]]
+    "damage",
+    [
+        lambda c: c[: len(c) // 2],
+        lambda c: c[:5],
+        flipped,
+        lambda c: b"",
+        lambda c: c[9:],
+        # At its end: without what gzip says of the whole, wrong about it, or with more behind.
+        lambda c: c[:-8],
+        lambda c: c[:-8] + bytes([c[-8] ^ 1]) + c[-7:],
+        lambda c: c[:-1] + bytes([c[-1] ^ 1]),
+        lambda c: c + b"junk",
+        lambda c: c + c,
+    ],
 )
 def test_a_damaged_archive_is_refused(
     run: RunDirectory, tmp_path: Path, damage: Callable[[bytes], bytes]

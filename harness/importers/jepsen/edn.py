@@ -259,15 +259,12 @@ def _map(frame: _Frame) -> dict[Any, Any]:
     if len(frame.items) % 2:
         raise Notation(frame.at, "a map with a key that has no value")
     found: dict[Any, Any] = {}
-    seen = set()
     pairs = iter(frame.items)
     for key, value in zip(pairs, pairs, strict=True):
         name = hashable(key)
-        # Python takes 1, True and the like for one key; EDN does not.
-        identity = (type(key).__name__, name)
-        if identity in seen:
+        # ``:value`` and ``"value"`` too, two keys in EDN: here they are one, and say two things.
+        if name in found:
             raise Notation(frame.at, f"the key {shown(key)} stands twice in one map")
-        seen.add(identity)
         found[name] = value
     return found
 

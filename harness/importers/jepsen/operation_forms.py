@@ -317,7 +317,8 @@ def _key_name(key: str) -> str:
     text = str(key)
     if len(text) > MAX_TEXT_CHARS:
         raise Refused(f"a key of {len(text)} characters; at most {MAX_TEXT_CHARS} can be kept")
-    if not text.isprintable():
+    # Lone surrogates became one character: it may stand for different keys.
+    if not text.isprintable() or "\ufffd" in text:
         raise Refused(f"expected a key that can be shown, found {inert(text)!r}")
     if type(key) is Keyword:
         return f":{text}"

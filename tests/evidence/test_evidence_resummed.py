@@ -1,0 +1,124 @@
+"""Runs whose sums were made anew: what contradicts the rest of the run is named all the same."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from checkers.engine.analyze import UNTESTED, analyze
+from harness.errors import MalformedHistory
+from harness.exit_codes import Outcome
+from harness.history.files import sha256
+from harness.history.load import load
+from harness.history.manifest import read_manifest, write_manifest
+from harness.protocols.promise import LogPattern
+from harness.run.directory import RunDirectory
+from harness.run.state_log import read_states
+
+RUNS = Path(__file__).parent / "runs"
+SPLITS = [f"history/micro_ops-{split:04d}.parquet" for split in range(4)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(Path(shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")))
+
+
+def resum(run: RunDirectory, **fields: object) -> None:
+    """Make the sums of all files anew, and change ``fields`` of the manifest."""
+    manifest = read_manifest(run)
+    sums = {name: sha256(run.root / name) for name in manifest.checksums}
+    sizes = {name: (run.root / name).stat().st_size for name in sums}
+    write_manifest(run, msgspec.structs.replace(manifest, checksums=sums, sizes=sizes, **fields))
+
+
+def test_a_split_in_the_place_of_another_is_refused(run: RunDirectory) -> None:
+    sizes = {name: pq.ParquetFile(run.root / name).metadata.num_rows for name in SPLITS}
+    other, one = sorted(SPLITS, key=lambda name: sizes[name])[-2:]
+    shutil.copy(run.root / one, run.root / other)
+    resum(run)
+
+    with pytest.raises(MalformedHistory, match=r"expected the keys of split \d of 4, found others"):
+        load(run)
+
+
+@pytest.mark.parametrize("checkers", [(), ("evidence",), ("availability", "statistics")])
+def test_a_run_that_no_checker_of_values_judges_is_no_evidence(
+    run: RunDirectory, checkers: tuple[str, ...]
+) -> None:
+    shutil.rmtree(run.root)
+    shutil.copytree(RUNS / "sim-valid", run.root)
+    assert UNTESTED not in analyze(run, executor="local").reasons
+    resum(run, checkers=checkers)
+
+    verdict = analyze(run, executor="local")
+
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert UNTESTED in verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda d: {"liveness_s": -5.0}, "expected a time of 0 s or more, found -5"),
+        (lambda d: {"promises": d.promises[:1] * 2}, "expected one promise of kind"),
+        (
+            lambda d: {"logs": (LogPattern(name="any", regex="", breaks=True),)},
+            "found one that is in every line",
+        ),
+    ],
+)
+def test_what_no_system_can_declare_is_refused(
+    run: RunDirectory, change: Callable[..., dict[str, object]], reason: str
+) -> None:
+    declared = read_manifest(run).declaration
+    resum(run, declaration=msgspec.structs.replace(declared, **change(declared)))
+
+    with pytest.raises(MalformedHistory, match=reason):
+        read_manifest(run)
+
+
+def read(run: RunDirectory) -> str:
+    """Read the run's history and states; return what is refused, if anything is."""
+    try:
+        load(run)
+        read_states(run.root, read_manifest(run).checksums)
+    except MalformedHistory as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", ["states.parquet", "events.parquet", SPLITS[0]])
+def test_a_name_of_a_column_that_is_no_text_is_refused(run: RunDirectory, name: str) -> None:
+    path = run.root / name
+    content = path.read_bytes()
+    column = pq.ParquetFile(path).schema.names[0].encode()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    refusals = []
+    for found in re.finditer(re.escape(column), content[footer:]):
+        at = footer + found.start()
+        path.write_bytes(content[:at] + b"\x9b" + content[at + 1 :])
+        resum(run)
+        refusals.append(read(run))
+
+    assert any("it is no Parquet file" in refusal for refusal in refusals)
+    assert all(name in refusal for refusal in refusals if refusal)
+
+
+def test_pages_that_can_not_be_unpacked_are_refused(run: RunDirectory) -> None:
+    path = run.root / "states.parquet"
+    content = path.read_bytes()
+    refusals = []
+    for at in range(40, 400, 9):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        resum(run)
+        refusals.append(read(run))
+
+    assert sum(map(bool, refusals)) > 5
+    assert all(path.name in refusal for refusal in refusals if refusal)
