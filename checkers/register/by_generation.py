@@ -128,7 +128,9 @@ def _generation(one: _Register, place: int) -> tuple[Ops, tuple[int, ...] | None
         # A value that is first written in a later one is found by the search alone.
         early = set(found) - written - {INITIAL}
         return own, (INITIAL,) if early else None
-    possible = [value for value in found if one.may_begin_with(value, place)]
+    # What an operation of unknown outcome found counts, too: where it took effect it found that.
+    sought = np.unique(own.seen[own.f != WRITE]).tolist()
+    possible = [value for value in sought if one.may_begin_with(value, place)]
     foreign = [value for value in found if value not in written]
     if len(possible) == len(foreign) == 1 and possible == foreign:
         # Nothing else can be where it began: it takes the place of the first value.
