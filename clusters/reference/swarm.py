@@ -408,6 +408,10 @@ def _affordable(drawn: Overrides) -> Overrides:
     for key, size in least.items():
         if key in found:
             found[key] = max(int(str(found[key])), int(size))
+    if found.get("system.append_entries") == 1:
+        # One entry a round trip over a slow link is less than the renewals of eight nodes: such a
+        # node hears of its own lease when that is over, and never holds one.
+        found.pop("system.appends_ahead", None)
     return found
 
 

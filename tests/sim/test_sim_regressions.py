@@ -52,9 +52,28 @@ def test_a_renewal_that_is_applied_behind_a_decision_refuses_the_grant(tmp_path:
     assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
 
 
+def test_a_log_that_is_cut_before_anything_learns_of_its_commits_is_followed(
+    tmp_path: Path,
+) -> None:
+    # n1 alone votes in metastorage: it commits and cuts off its first entries before another node
+    # learns. Without them no condition on a revision held in the judge's metastorage, and the
+    # leases that all nodes took over as they came back were not counted.
+    plan = load(PLANS / "log-cut-before-its-commit-is-told.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    broken = pq.read_table(run.root / "claims.parquet").to_pylist()
+
+    assert broken == []
+
+
 @pytest.mark.parametrize(
     "name",
-    ["planned-behind-a-reset", "copy-of-a-later-link", "term-of-the-generation-before"],
+    [
+        "planned-behind-a-reset",
+        "copy-of-a-later-link",
+        "term-of-the-generation-before",
+        "entry-of-an-earlier-generation",
+    ],
 )
 def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
     name: str, tmp_path: Path
@@ -62,7 +81,8 @@ def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
     # In the first a node comes back while the second phase of a reset waits for it, and what it
     # leads to was planned once more; in the second copies of a later link were told to go while
     # they asked whether others live, and stayed; in the third a replica told the generation that it
-    # had entered, and the term that its disk had of the one before.
+    # had entered, and the term that its disk had of the one before; in the last a majority that was
+    # cut off went on in the old generation, up to an entry like that of the new one there.
     plan = load(PLANS / f"{name}.toml", {})
     run = run_plan(plan, tmp_path, Silent(), Stop())
 

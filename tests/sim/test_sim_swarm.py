@@ -121,6 +121,17 @@ def test_no_seed_moves_more_than_it_can_afford(all_plans: list[Plan]) -> None:
         assert tuning.get("piece_bytes", state) >= state / 400, plan.name
 
 
+def test_no_seed_replicates_one_entry_a_round_trip(all_plans: list[Plan]) -> None:
+    limits = [
+        (plan.system.options.get("append_entries", 64), plan.system.options.get("appends_ahead", 3))
+        for plan in all_plans
+    ]
+
+    assert (1, 1) not in limits
+    assert {entries for entries, _ in limits} >= {1, 4, 32}
+    assert {ahead for _, ahead in limits} >= {1, 3}
+
+
 def test_every_kind_of_fault_is_tried_by_some_seeds_and_by_none_all(plans: list[Plan]) -> None:
     kinds = [{fault.kind for fault in plan.nemesis.schedule} for plan in plans]
 

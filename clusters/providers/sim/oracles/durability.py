@@ -7,6 +7,7 @@ import attrs
 from clusters.providers.sim.oracles.synced_disks import Lives, Place, SyncedDisk, SyncedLog
 from harness.protocols.claims import (
     Acknowledgement,
+    Base,
     Command,
     CommitClaim,
     CommitLearnt,
@@ -50,6 +51,8 @@ class Durability:
         self._terms: dict[tuple[str, str], tuple[int, str | None]] = {}  # judged last
         self._committed: dict[str, dict[int, int]] = {}  # group: index: mark
         self._commit: dict[str, int] = {}
+        # By group and index: entries that a disk has cut off before their commit was told.
+        self._cut_off: dict[str, dict[int, int]] = {}
         self._places: dict[tuple[str, str], list[Place]] = {}  # of commands
         self._parts: dict[str, dict[Place, tuple[str, ...]]] = {}  # group: transactions of entries
         # Entries with writes, by group, transaction and the epoch of their primary: the last one.
@@ -192,13 +195,27 @@ class Durability:
 
     def mark(self, disk: SyncedDisk, group: str, term: int, index: int) -> int | None:
         """The entry at ``index`` in the log of the leader of ``term``, whose disk this is."""
-        told = self._told.get(group, {}).get(term, {}).get(index)
-        held = disk.log(group).mark_at(index) if told is None else told
+        held = self._told.get(group, {}).get(term, {}).get(index)
+        if held is None:
+            held = disk.log(group).mark_at(index)
+        if held is None:
+            held = self._cut_off.get(group, {}).get(index)
         # What a snapshot stands for is what was committed in the generation before.
         origin = self._origins.get(group) if held is None else None
         if origin is None or index > origin.inherited.base_index:
             return held
         return self._known(origin.parent, index)
+
+    def cut_off(self, group: str, log: SyncedLog, base: Base) -> None:
+        """``log`` is to be cut at ``base``: what is cut off was committed. The only voter of a
+        group tells of no commit before another node learns, and may have cut its log by then.
+        """
+        if base.whole:
+            return
+        for index in range(max(self.commit_index(group) + 1, log.first), base.index + 1):
+            mark = log.mark_at(index)
+            if mark is not None:
+                self._cut_off.setdefault(group, {}).setdefault(index, mark)
 
     def committed_mark(self, group: str, index: int) -> int | None:
         """The mark of the entry, where it is known to be committed in ``group`` or before it."""
@@ -214,9 +231,11 @@ class Durability:
         """Return the transactions of which ``disk``, the first one in a new generation, lacks an
         entry; ``None`` where another one was the first.
         """
-        if fact.successor in self._origins:
-            return None
         survivor = disk.log(fact.successor)
+        origin = self._origins.get(fact.successor)
+        if origin is not None:
+            survivor.inherit(origin.inherited)
+            return None
         inherited = SyncedLog()
         inherited.base_index, inherited.first = survivor.base_index, survivor.first
         inherited.marks = survivor.marks[:]

@@ -418,6 +418,8 @@ class Judge:
             log = disk.logs[group] = SyncedLog()
         members, now_s = log.members[-1:], true_loop().true_time()
         self._judge_members(platter, log, update)
+        if update.base is not None:
+            self._durability.cut_off(group, log, update.base)
         replaced = log.take(update)
         self._histories.synced(now_s, disk.node, group, log.last_index)
         if not self._rebuilding:

@@ -15,7 +15,8 @@ class SyncedLog:
     """One group on one disk. ``members`` are (index, configuration), the last one counts."""
 
     __slots__ = (
-        *("base_index", "base_term", "file", "first", "left", "marks", "members", "term", "vote"),
+        *("base_index", "base_term", "file", "first", "foreign_from", "left", "marks", "members"),
+        *("term", "vote"),
     )
 
     def __init__(self) -> None:
@@ -26,6 +27,9 @@ class SyncedLog:
         self.marks: list[int] = []
         self.members: list[tuple[int, Members]] = []
         self.left = False  # for a later generation: it stays as it was then
+        # The first of those entries that an earlier generation wrote and this one lacks: a leader
+        # of this one may be of the same term, and its entry there have the same mark.
+        self.foreign_from: int | None = None
 
     term: int
     vote: str | None
@@ -56,7 +60,19 @@ class SyncedLog:
 
     def holds(self, index: int, mark: int) -> bool:
         """Whether the entry is here, or stands behind the base: what is cut off is committed."""
-        return index <= self.base_index or self.mark_at(index) == mark
+        if index <= self.base_index:
+            return True
+        is_foreign = self.foreign_from is not None and index >= self.foreign_from
+        return self.mark_at(index) == mark and not is_foreign
+
+    def inherit(self, inherited: SyncedLog) -> None:
+        """Tell apart, in a log that a generation begins with here, what that generation began with
+        and what is of an earlier one alone.
+        """
+        for index, mark in enumerate(self.marks, self.first):
+            if not inherited.holds(index, mark):
+                self.foreign_from = index
+                return
 
     def leave(self) -> SyncedLog:
         """Return the log with which the next generation begins here: its own configurations count
@@ -81,6 +97,8 @@ class SyncedLog:
         if gone > 0:
             del self.marks[:gone]
             self.first = base.index + 1
+        if self.foreign_from is not None and (base.whole or base.index >= self.foreign_from):
+            self.foreign_from = None
         self.base_index, self.base_term, self.file = base.index, base.term, base.file
         kept = [] if base.whole else [each for each in self.members if each[0] > base.index]
         self.members = [(base.index, base.members), *kept]
@@ -90,11 +108,14 @@ class SyncedLog:
         replaced: list[Place] = []
         if self.marks:
             kept = max(first - self.first, 0)
-            replaced = [(self.first + at, self.marks[at]) for at in range(kept, len(self.marks))]
+            end = self.last_index + 1 if self.foreign_from is None else self.foreign_from
+            replaced = [(self.first + at, self.marks[at]) for at in range(kept, end - self.first)]
             del self.marks[kept:]
+        if self.foreign_from is not None and first <= self.foreign_from:
+            self.foreign_from = None
         if not self.marks:
             self.first = first
-        if replaced:
+        if self.members and self.members[-1][0] >= first:
             self.members = [each for each in self.members if each[0] < first]
         for entry in entries:
             self.marks.append(entry.mark)
