@@ -10,7 +10,6 @@ import codecs
 import copy
 import difflib
 import enum
-import itertools
 import os
 import re
 import tomllib
@@ -32,6 +31,7 @@ MAX_DEPTH = 16  # tables and arrays within each other; a plan has three
 # of text, took it 8 s and 500 MB.
 MAX_KEY_PARTS = MAX_DEPTH
 NESTED_MAX = 100  # brackets that stand open, before they are known to be some of TOML's
+TOO_DEEP = "nested too deeply"
 OF_64_BITS = "expected an integer of 64 bits"
 MAX_SHOWN = 60  # characters of a wrong value in a message
 
@@ -114,6 +114,8 @@ def parse(text: str, source: str) -> dict[str, Any]:
             where = f"line {text.count(chr(10)) + 1}, the end of the text"
             reason += " (is a bracket or a quote before it not closed?)"
         raise PlanError("", ": ".join(filter(None, (source, where, reason)))) from error
+    except RecursionError as error:
+        raise PlanError("", f"{source}: {TOO_DEEP}") from error
     except ValueError as error:  # Python refuses to read an integer of more than 4,300 digits
         raise PlanError("", f"{source}: {OF_64_BITS}, found one of far too many digits") from error
     require_shape(table, "", source)
@@ -122,12 +124,14 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 def _require_shallow(text: str, source: str) -> None:
     """Refuse what the parser, which recurses, would not get to the bottom of: what else of Python
-    runs there, a finalizer of another object, fails as well.
+    runs there, a finalizer of another object, fails as well. Brackets within texts and comments
+    count as any: no plan has so many, and what they hide is refused by the parser itself.
     """
-    steps = (1 if found[0] in "[{" else -1 for found in _BRACKET.finditer(text))
-    # Those within texts count as well: no plan has so many that are never closed.
-    if max(itertools.accumulate(steps), default=0) > NESTED_MAX:
-        raise PlanError("", f"{source}: nested too deeply")
+    depth = 0
+    for found in _BRACKET.finditer(text):
+        depth = depth + 1 if found[0] in "[{" else max(depth - 1, 0)
+        if depth > NESTED_MAX:
+            raise PlanError("", f"{source}: {TOO_DEEP}")
 
 
 def require_shape(value: object, path: str, source: str = "plan") -> None:

@@ -266,6 +266,9 @@ def test_an_override_without_a_key_or_value_is_refused() -> None:
         (b"seed = 1\nx = [1,\n", r"broken\.toml: line 3, the end of the text: .*not closed"),
         (b"seed = 1\n# \xff\n", r"broken\.toml: line 2: not UTF-8 text"),
         (b"a = " + b"[" * 5000, r"broken\.toml: nested too deeply"),
+        # Behind closing brackets of a comment, and between those of texts.
+        (b"# " + b"]" * 5000 + b"\na = " + b"[" * 5000, r"broken\.toml: nested too deeply"),
+        (b"a = " + b'["]", ' * 5000, r"broken\.toml: nested too deeply"),
         (b"#" * (1 << 21), r"broken\.toml: a plan has at most 1048576 bytes"),
     ],
 )
