@@ -9,10 +9,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 import clusters.reference.node as node_package
 from clusters.reference.change_feed import ChangeFeed
@@ -30,26 +28,11 @@ from clusters.reference.cluster_readiness import missing, planned_roles, renumbe
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
-from clusters.reference.node.catalog.nodes import AttributeText
 from clusters.reference.node.catalog.sql_errors import NoSuchObject, ObjectExists, SqlError
 from clusters.reference.node.config import (
-    DEFAULT_APPEND_ENTRIES,
-    DEFAULT_APPENDS_AHEAD,
-    DEFAULT_ELECTION_TICKS,
-    DEFAULT_SNAPSHOT_BYTES,
-    DEFAULT_TICK_MS,
-    MAX_PARTITIONS,
-    AppendEntries,
-    AppendsAhead,
     Attributes,
     Config,
-    DetectionS,
-    ElectionTicks,
     Endpoint,
-    Rebalance,
-    SnapshotBytes,
-    TickMs,
-    Tuning,
     check,
 )
 from clusters.reference.node.placement.partitioning import partition_of
@@ -73,11 +56,11 @@ from clusters.reference.node.wire.reports import (
     SqlReport,
     StateReport,
 )
+from clusters.reference.options import USUAL_REPLICAS, Options
 from clusters.reference.zones import (
     JOINED,
     KEYS,
     VIEWS,
-    Mode,
     Table,
     Zones,
     alteration,
@@ -92,7 +75,6 @@ from clusters.reference.zones import (
 from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
-from harness.plan.plan import MAX_NODES
 from harness.plan.plan import options as convert
 from harness.protocols.changes import ReportedChanges
 from harness.protocols.client import READ_WRITE, StoreError
@@ -128,7 +110,6 @@ CONFIG_FILE = "node.json"
 LOG_FILE = "node.log"
 # A lease that ends, an election and a takeover, each of which may have to be tried again.
 LIVENESS_S = 5.0
-USUAL_REPLICAS = 3  # one may be lost
 NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
 REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
 
@@ -138,141 +119,6 @@ LOG_PATTERNS = (
     LogPattern(name="traceback", regex=r"^Traceback \(most recent call last\)"),
     LogPattern(name="error", regex=r"^\S+ (?:ERROR|CRITICAL) "),
 )
-
-
-PaddingBytes = Annotated[int, Meta(ge=0, le=1 << 19)]  # half of the largest value
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[system]`` table for this store. A plan that has one of the keys ``zones.KEYS``
-    makes a cluster with distribution zones.
-    """
-
-    partitions: Annotated[
-        int, Meta(ge=1, le=MAX_PARTITIONS, description="Partitions of the data.")
-    ] = 8
-    replicas: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MAX_NODES,
-            description="Replicas of each partition; as many as nodes where there are fewer.",
-        ),
-    ] = USUAL_REPLICAS
-    bugs: Annotated[
-        # Named in the schema alone: what refuses another one is ``bugs.check``, which says more.
-        tuple[Annotated[str, Meta(extra_json_schema={"enum": sorted(bugs.KNOWN)})], ...],
-        Meta(description="Planted bugs that are on (`firedrill list bugs`)."),
-    ] = ()
-    tick_ms: Annotated[
-        TickMs, Meta(description="A tick of raft: how often a leader sends heartbeats.")
-    ] = DEFAULT_TICK_MS
-    election_ticks: Annotated[
-        ElectionTicks,
-        Meta(
-            description=(
-                "A follower asks for votes after so many ticks, up to twice as many, without a "
-                "heartbeat."
-            )
-        ),
-    ] = DEFAULT_ELECTION_TICKS
-    snapshot_bytes: Annotated[
-        SnapshotBytes,
-        Meta(description="A group is saved and its log cut once it has applied so much."),
-    ] = DEFAULT_SNAPSHOT_BYTES
-    append_entries: Annotated[
-        AppendEntries,
-        Meta(description="Entries in one message of a leader to a follower, at most."),
-    ] = DEFAULT_APPEND_ENTRIES
-    appends_ahead: Annotated[
-        AppendsAhead,
-        Meta(
-            description="Messages of a leader that wait for the answers of one follower, at most."
-        ),
-    ] = DEFAULT_APPENDS_AHEAD
-    power_loss: Annotated[
-        bool, Meta(description="Whether a kill loses what was not synced, as a power loss does.")
-    ] = False
-    padding_bytes: Annotated[
-        PaddingBytes, Meta(description="Bytes that clients write beside each value, at most.")
-    ] = 0
-    tuning: Annotated[
-        Tuning,
-        Meta(description="Sizes and times that make rare paths common where they are small."),
-    ] = Tuning()
-    system_nodes: Annotated[
-        Annotated[int, Meta(ge=1, le=64)] | None,
-        Meta(
-            description=(
-                "With zones: so many nodes, the first, hold cluster management and metastorage; 3"
-                " where it is not given."
-            )
-        ),
-    ] = None
-    system_apart: Annotated[
-        bool, Meta(description="With zones: whether those nodes hold no data.")
-    ] = False
-    attributes: Annotated[
-        dict[str, Attributes | list[AttributeText]],
-        Meta(
-            description=(
-                "With zones: what nodes announce, by name: values by attribute, or a list of "
-                "attributes without value."
-            )
-        ),
-    ] = {}
-    profiles: Annotated[
-        dict[str, tuple[AttributeText, ...]],
-        Meta(description="With zones: the storage profiles of nodes, by name."),
-    ] = {}
-    detection_s: Annotated[
-        DetectionS | None,
-        Meta(
-            description=(
-                "With zones: a node is out so long after its lease ended; 2 where it is not given."
-            )
-        ),
-    ] = None
-    rebalance: Annotated[
-        Rebalance | None,
-        Meta(description="With zones: the variant of rebalance; `base` where it is not given."),
-    ] = None
-    mode: Annotated[
-        Mode | None,
-        Meta(
-            description=(
-                "With zones: the consistency mode, strong or highly available; `SC` where it is "
-                "not given."
-            )
-        ),
-    ] = None
-    reset_timeout_s: Annotated[
-        Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
-        Meta(
-            description=(
-                "With zones, in mode `HA`: how long after its nodes left a partition without a "
-                "majority goes on with those that are left; 0 where it is not given."
-            )
-        ),
-    ] = None
-    phase2: Annotated[
-        bool,
-        Meta(
-            description=(
-                "With zones, in mode `HA`: whether partitions start, after a restart, from the "
-                "copies that clients have written to last, and not from the last ones."
-            )
-        ),
-    ] = False
-    ddl: Annotated[
-        tuple[str, ...] | None,
-        Meta(
-            description=(
-                "With zones: statements that are run at set-up; by default made of `partitions` "
-                "and `replicas`."
-            )
-        ),
-    ] = None
 
 
 def build(

@@ -65,7 +65,7 @@ JOINED = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 
 
 class Options(Protocol):
-    """Those of ``system.Options`` that are about zones."""
+    """Those of ``options.Options`` that are about zones."""
 
     @property
     def partitions(self) -> int: ...

@@ -11,7 +11,7 @@ from sim_lab import digest, drill
 
 from checkers.engine.analyze import analyze
 from cli.wiring import schedule_of
-from clusters.reference.system import Options as SystemOptions
+from clusters.reference.options import Options as SystemOptions
 from clusters.reference.zones import Table, zones_of
 from clusters.reference.zones import unsettled as unsettled_in
 from harness.errors import MissingCapability, PlanError
