@@ -212,6 +212,29 @@ def test_a_committed_entry_may_be_another_one_before_the_reset_as_well() -> None
     assert other.log_generation == 1
 
 
+def test_a_log_is_told_as_of_the_generation_before_until_it_is_known_to_be_the_leaders() -> None:
+    # Entry 3 was committed in term 2; the survivor of the reset has one of term 1 there.
+    raft = member("n2", 1, 1, 2, term=2, commit=3)
+    assert raft.log_generation == 0
+
+    # Further ahead than this log: nothing in it can be compared yet.
+    raft.step(append(Entry(3, 6, b"new"), previous=(5, 3), term=3, lineage=(FIRST,)))
+    assert [reply.refused for reply in finish(raft)[0] if isinstance(reply, AppendReply)] == [True]
+    assert (raft.generation, raft.log_generation, raft.diverged) == (1, 0, False)
+    # What lies before the end of what is committed here proves nothing of the rest.
+    raft.step(append(Entry(1, 2, b"1"), previous=(1, 1), term=3, lineage=(FIRST,)))
+    assert (raft.log_generation, raft.diverged) == (0, False)
+    raft.step(append(previous=(3, 1), term=3, lineage=(FIRST,)))
+
+    assert (raft.log_generation, raft.diverged) == (0, True)
+    # One that has what the survivor has is of its generation from then on.
+    other = member("n3", 1, 1, 1, commit=3)
+    other.step(append(Entry(3, 6, b"new"), previous=(5, 3), term=3, lineage=(FIRST,)))
+    assert other.log_generation == 0
+    other.step(append(previous=(3, 1), term=3, lineage=(FIRST,)))
+    assert other.log_generation == 1
+
+
 def test_who_is_of_a_later_generation_has_not_diverged_from_an_earlier_one() -> None:
     raft = member("n2", 1, 1, 1)
     raft.begin_generation(1)

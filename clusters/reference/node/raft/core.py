@@ -94,6 +94,9 @@ class Raft:
         )
         self._now = 0
         self._diverged: int | None = None  # the generation that it can't follow
+        # What is committed here is of the generation that it is in, not of one before that may
+        # differ: known once its log was found to be that of a leader there.
+        self._is_of_generation = self._log.configuration.generation == hard_state.generation
         # A member that was part of the group may have promised a leader its patience just before
         # it went down: it must keep that promise, or the leader's lease would be worth nothing.
         self._leader_seen = 0 if hard_state.term else -config.election_ticks
@@ -135,10 +138,12 @@ class Raft:
 
     @property
     def log_generation(self) -> int:
-        """The generation whose log this member has, as far as it has come: where it has diverged
-        from the one that it was to follow, the one before.
+        """The generation whose log this member has, as far as it has come: the one before, where it
+        has diverged from the one that it was to follow, or where that may turn out yet.
         """
-        return self._log.configuration.generation if self.diverged else self.generation
+        if self.diverged or not self._is_of_generation:
+            return self._log.configuration.generation
+        return self.generation
 
     @property
     def hard_state(self) -> HardState:
@@ -458,6 +463,7 @@ class Raft:
         last_index, last_term = self._log.last_index, self._log.last_term
         begun = Generation(number, self.generation, last_index, last_term)
         self._enter(number, self.term + 1)
+        self._is_of_generation = True
         self._log.append_configuration(self.term, forced(config, self._config.node, begun))
         self._campaign(pre=True)
         return begun
@@ -492,6 +498,7 @@ class Raft:
         present = (chunk.generation, chunk.term) == (self.generation, self.term)
         wanted = present and self._follower.install(chunk)
         if wanted:
+            self._is_of_generation = True
             self._snapshot, self._applied = chunk.mark, chunk.mark.index
         return wanted
 
@@ -526,6 +533,7 @@ class Raft:
             return False
         reached("later generation followed")
         self._enter(message.generation, message.term)
+        self._is_of_generation = False
         return True
 
     def _has_lineage(self, message: Append | Chunk) -> bool:
@@ -797,7 +805,9 @@ class Raft:
         self._leader_seen = self._now
         if not self._has_lineage(message):
             return
-        self._follower.append(message)
+        committed, last = self._log.commit, self._follower.append(message)
+        # What ends before cut off entries was compared with none of them.
+        self._is_of_generation |= last is not None and last >= committed
 
     def _append_answered(self, reply: AppendReply) -> None:
         if reply.term > self.term:

@@ -24,8 +24,10 @@ class Follower:
         index = message.previous_index if isinstance(message, Append) else message.mark.index
         self._answer(message, term, refused=True, index=index, hint=0)
 
-    def append(self, message: Append) -> None:
-        """Take the entries of the leader of this member's term, if they follow on its log."""
+    def append(self, message: Append) -> int | None:
+        """Take the entries of the leader of this member's term, if they follow on its log; where
+        they end.
+        """
         log = self._log
         # Below the base the terms are gone, and all of it is committed: nothing there can conflict.
         base, previous = log.base.index, message.previous_index
@@ -35,7 +37,7 @@ class Follower:
             reached("append refused, the entry before it is missing")
             hint = self._hint(previous)
             self._answer(message, message.term, refused=True, index=previous, hint=hint)
-            return
+            return None
         # Entries cut off here were committed, so they match every leader's.
         log.merge([e for e in message.entries if e.index > base], log.commit)
         # Not the end of the log: what lies behind the message may be of another leader.
@@ -43,6 +45,7 @@ class Follower:
         # Only as far as the log is known to match this leader's (Raft figure 2, rule 5).
         log.commit = max(log.commit, min(message.commit, match_index))
         self._answer(message, message.term, refused=False, index=match_index, hint=0)
+        return previous + len(message.entries)
 
     def chunk(self, chunk: Chunk) -> None:
         """Take bytes of a snapshot, if it is needed: they wait for the caller."""
