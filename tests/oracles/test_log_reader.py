@@ -71,3 +71,14 @@ def test_what_is_left_of_a_log_is_read_as_of_the_generation_that_it_was_written_
     # Read once more, and from the first one on.
     assert groups(left.again(), 3, behind) == ["p0@1"]
     assert groups(log.again(), 1, first) == ["p0"]
+
+
+def test_a_record_that_tells_of_a_vote_and_of_the_next_generation_tells_the_same_again() -> None:
+    log = reader()
+    votes = Update("p0", HardState(1, "n1", 0), ENTRIES[:1])
+    data = segment(1, votes, Update("p0", HardState(2, None, 1), ()))
+    _, told = log.read(segment_name(1), 0, data)
+
+    assert [type(fact).__name__ for fact in told] == ["LogUpdate", "NewGeneration", "LogUpdate"]
+    for left in (log.again(), log.again().again()):
+        assert left.read(segment_name(1), 0, data)[1] == told

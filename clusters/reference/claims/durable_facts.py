@@ -132,13 +132,17 @@ class LogReader:
                 known = generations
         return known
 
-    def _follow(self, group: str, generations: tuple[int, ...]) -> None:
+    def _follow(self, group: str, generations: tuple[int, ...], *, told: bool = False) -> None:
+        """The log is of ``generations`` from the record that is read on; of those that it has
+        ``told`` itself from behind it on, since it tells of them again where it is read again.
+        """
+        segment, at = self._place
         self._generations[group] = generations
-        self._since.setdefault(group, []).append((self._place, generations))
+        self._since.setdefault(group, []).append(((segment, at + told), generations))
 
     def _dropped(self, group: str, dropped: bool | int) -> Iterator[Fact]:
         names = [generation_name(group, each) for each in self._generations[group]]
-        self._follow(group, (0,))
+        self._follow(group, (0,), told=True)
         for name in names:
             yield LogUpdate(name, dropped=True)
         if dropped is True:
@@ -150,7 +154,7 @@ class LogReader:
 
     def _entered(self, group: str, generation: int) -> Iterator[Fact]:
         before = generation_name(group, self._generation(group))
-        self._follow(group, (*self._generations[group], generation))
+        self._follow(group, (*self._generations[group], generation), told=True)
         name = generation_name(group, generation)
         if group in self._replicas:
             yield Member(self._replicas[group], name)
