@@ -3,8 +3,8 @@
 Such a seed has seven nodes with data and metastorage apart from them. In turn, majorities of them
 are killed one behind the other, are cut off from metastorage, lag behind before the others go, or
 all nodes are stopped and started; some losses an operator ends by a reset, and replicas are
-restarted. All of it is drawn from the seed alone, so the same seed in the
-other mode, or without phase 2, meets the same faults.
+restarted, from their disks or without what is on them. All of it is drawn from the seed alone, so
+the same seed in the other mode, or without phase 2, meets the same faults.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SERVES_IN_S = 4.0  # beside detection and the reset's timeout
 LOST_S = 8.5  # longer than any of these together
 _MOMENTS = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_JOINT)
 _AT_MOMENT_SHARE = 0.6
+_MOVED_SHARE = 0.4
 
 Row = dict[str, object]
 
@@ -216,9 +217,26 @@ def _restart(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     yield _asked(gone_s, f"RESTART PARTITIONS OF ZONE {ZONE}{on}", 2.0)
 
 
+def _cleanup(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """Copies of one node, in half of the cases of two, are cleaned up by an operator, while others
+    lag, are gone or, in some, data moves: what is needed stays until they have it.
+    """
+    ones, behind = _parts(draw, data, (draw.choice((1, 2)), draw.choice((1, 2, 3))))
+    kind, lag_s = draw.choice(("partition", "partition", "kill")), draw.choice((0.0, 1.5, 3.0))
+    if lag_s:
+        yield _row(0.0, kind, behind, lag_s)
+    if draw.random() < _MOVED_SHARE:
+        replicas = draw.choice((2, 3, 5))
+        yield _asked(max(lag_s - 0.6, 0.0), f"ALTER ZONE {ZONE} SET REPLICAS = {replicas}", 9.0)
+    at_s = max(lag_s - draw.uniform(0.3, 1.0), 0.1)
+    for number, one in enumerate(ones):
+        asked = f"RESTART PARTITIONS OF ZONE {ZONE} ON '{one}' WITH CLEANUP"
+        yield _asked(round(at_s + 0.3 * number, 3), asked, 6.0)
+
+
 _STORIES = {
-    **{_chain: 10, _lag: 6, _loss: 7, _apart: 4, _one_by_one: 2, _all: 6},
-    **{_reset: 2, _restart: 1, _again: 4, _moved: 7},
+    **{_chain: 10, _lag: 6, _loss: 8, _apart: 4, _one_by_one: 2, _all: 6},
+    **{_reset: 2, _restart: 1, _again: 4, _moved: 7, _cleanup: 2},
 }
 
 

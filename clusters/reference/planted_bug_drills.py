@@ -138,9 +138,12 @@ _ALL = "DATA_NODES_FILTER = '$..*'"
 
 def _alter(at_s: float, to: str, back: str | None = None, hold_s: float = 1.0) -> Overrides:
     """The zone of the drill is altered ``to`` something, and ``back``."""
-    options = {"statements": [f"ALTER ZONE drill SET {to}"]}
-    if back is not None:
-        options["back"] = [f"ALTER ZONE drill SET {back}"]
+    undone = () if back is None else (f"ALTER ZONE drill SET {back}",)
+    return _asked(at_s, f"ALTER ZONE drill SET {to}", back=undone, hold_s=hold_s)
+
+
+def _asked(at_s: float, *statements: str, back: tuple[str, ...] = (), hold_s: float) -> Overrides:
+    options = {"statements": list(statements)} | ({"back": list(back)} if back else {})
     return {"at_s": at_s, "kind": "ddl", "target": "all", "hold_s": hold_s, "options": options}
 
 
@@ -262,6 +265,18 @@ _SLOW_COORDINATORS = _zoned(
 
 # A majority that is cut off commits until its lease ends, and is joined to a partition without it.
 _REJOINED = _zoned(_hit(1.5, "partition", "n5,n6", 4.0), duration_s=11.0, nodes=6) | _OUT_AT_ONCE
+# While one of three copies lags an operator has the other two begin anew, one behind the other: the
+# second waits until the first is taken in.
+_CLEANED_UP = _zoned(
+    _hit(1.0, "partition", "n6", 3.0),
+    _asked(
+        2.0,
+        *(f"RESTART PARTITIONS OF ZONE drill ON '{node}' WITH CLEANUP" for node in ("n4", "n5")),
+        hold_s=6.0,
+    ),
+    duration_s=14.0,
+    nodes=6,
+) | {"system.system_apart": True, "system.replicas": 3, "drive.rate_per_s": 40.0}
 # Two majorities in turn go, then all, and come back: phase 2 has to tell who wrote last.
 _CHAINED = (
     _zoned(
@@ -349,6 +364,7 @@ OWN: Mapping[str, Overrides] = {
     "locks-not-rebuilt": _WIDE | _mix("kill"),
     "lost-hold-ignored": _WIDE | _mix("kill", "pause"),
     "no-fsync": _mix("kill"),
+    "needed-copy-erased": _CLEANED_UP,
     "old-term-counted": _FIGURE_8,
     "pending-ignored": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "pending-member-stopped": _zoned(_alter(1.0, "REPLICAS = 4", "REPLICAS = 2")),

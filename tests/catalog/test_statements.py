@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clusters.reference.node.catalog.grammar import MAX_STATEMENT, parse
 from clusters.reference.node.catalog.sql_errors import (
+    IncompatibleOptions,
     ManualDataNodes,
     OptionValue,
     Place,
@@ -188,6 +189,12 @@ NAMED: dict[str, Any] = {"kind": "ZONE", "name": Name(("Z",), Place(1, 26))}
             "RESTART PARTITIONS (7) OF TABLE reset",
             RestartPartitions(kind="TABLE", name=Name(("RESET",), Place(1, 33)), numbers=(7,)),
         ),
+        (
+            "restart partitions of zone z on 'n1' with cleanup;",
+            RestartPartitions(
+                kind="ZONE", name=Name(("Z",), Place(1, 28)), nodes=("n1",), cleanup=True
+            ),
+        ),
     ],
 )
 def test_statements_on_partitions(text: str, found: ResetPartitions | RestartPartitions) -> None:
@@ -202,12 +209,21 @@ def test_statements_on_partitions(text: str, found: ResetPartitions | RestartPar
         ("RESET PARTITION OF ZONE z", "PARTITION"),
         ("RESET PARTITIONS OF ZONE z ON 'n1'", "ON"),
         ("RESTART PARTITIONS OF ZONE z ON n1", "n1"),
+        ("RESTART PARTITIONS OF ZONE z ON 'n1' WITH CLEAN", "CLEAN"),
+        ("RESET PARTITIONS OF ZONE z WITH CLEANUP", "WITH"),
     ],
 )
 def test_a_statement_on_partitions_that_is_wrong_names_the_token(text: str, token: str) -> None:
     with pytest.raises(SqlSyntaxError) as found:
         parse(text)
     assert found.value.token == token
+
+
+@pytest.mark.parametrize("on", ["", " ON 'n1', 'n2'"])
+def test_a_cleanup_is_of_exactly_one_node(on: str) -> None:
+    with pytest.raises(IncompatibleOptions, match="ON names one") as found:
+        parse(f"RESTART PARTITIONS OF ZONE z{on} WITH CLEANUP")
+    assert found.value.token.upper() == "CLEANUP"
 
 
 @pytest.mark.parametrize(

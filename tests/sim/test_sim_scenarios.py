@@ -66,6 +66,18 @@ def test_an_operator_resets_what_a_strongly_consistent_store_waits_for(tmp_path:
     assert result.stats.resets > 0
 
 
+def test_copies_that_are_cleaned_up_cost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    plan = load(SCENARIOS / "cleanup.toml", {"cluster.provider": "sim"})
+    with closing(simulated([plan], tmp_path)) as found:
+        (result,) = found
+
+    assert result.outcome is Outcome.VALID, (result.reasons, result.anomalies)
+    assert result.stats.tried == ("ddl", "partition")
+    assert {"cleanup of a copy that is needed refused", "replica cleaned up by an operator"} <= set(
+        result.stats.markers
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [

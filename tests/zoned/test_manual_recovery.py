@@ -16,6 +16,7 @@ from test_partition_resets import (
     kill,
     read,
     refused,
+    replicas,
     settled_replicas,
 )
 from zoned_lab import LIMIT_S, Lab, now_s
@@ -219,5 +220,147 @@ def test_a_restart_of_what_is_not_there_is_refused() -> None:
         await wait_refused(lab, f"{restart} 'a'", "NO-REPLICA", Retry.NEVER)
         await wait_refused(lab, f"{restart} 'd'", "UNREACHABLE", Retry.AT_ONCE)
         await wait_refused(lab, f"{restart} 'nowhere'", "UNREACHABLE", Retry.AT_ONCE)
+
+    simulate(story())
+
+
+CLEANUP = "RESTART PARTITIONS OF ZONE Z ON '{}' WITH CLEANUP"
+
+
+async def members(lab: Lab, nodes: Iterable[str]) -> dict[str, str]:
+    """The member that each node's replica is; a node without one is left out."""
+    return {node: report.member for node, report in (await replicas(lab, nodes)).items()}
+
+
+async def leader_of(lab: Lab, nodes: Iterable[str]) -> str:
+    return next(n for n, r in (await replicas(lab, nodes)).items() if r.leading)
+
+
+@pytest.mark.parametrize("options", [SC, HA])
+@pytest.mark.parametrize("rebalance", ["base", "lock", "cancel"])
+@pytest.mark.parametrize("led", [True, False])
+def test_a_copy_that_is_cleaned_up_begins_anew_and_nothing_is_lost(
+    options: str, rebalance: str, led: bool
+) -> None:
+    async def story() -> None:
+        lab = Lab(30, ("a", "b", "c", "d"))
+        await cluster(lab, "bcd", options, 3, rebalance=rebalance)
+        writer = Writer(lab)
+        work = asyncio.ensure_future(writer.run())
+        await asyncio.sleep(2.0)
+        leads = await leader_of(lab, "bcd")
+        node = leads if led else next(other for other in "bcd" if other != leads)
+        before, at_s = await members(lab, "bcd"), now_s()
+        assert await lab.done(CLEANUP.format(node)) == (("T", 0, node),)
+        await asyncio.sleep(3.0)
+        writer.over = True
+        await work
+        told = await settled_replicas(lab, "bcd")
+        after = {name: report.member for name, report in told.items()}
+        assert {name for name in after if after[name] != before[name]} == {node}
+        # It is a voter again, and has everything.
+        assert all((report.voter, report.voters) == (True, 3) for report in told.values())
+        assert len({report.content for report in told.values()}) == 1
+        assert writer.ok_after(at_s) <= 2.0
+        assert set(writer.acknowledged) <= set(await read(lab))
+        assert not await begun(lab, "bcd")
+        texts = [event.text for event in await lab.events(node, START_DECISION)]
+        assert sum("an operator asked for it" in text for text in texts) == 1
+
+    simulate(story())
+
+
+@pytest.mark.parametrize("options", [SC, HA])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_copy_without_which_there_is_no_majority_is_not_cleaned_up(
+    options: str, count: int
+) -> None:
+    async def story() -> None:
+        lab = Lab(31, ("a", *"bcd"[:count]))
+        await cluster(lab, "bcd"[:count], options, count)
+        await append(lab, 1)
+        before = await members(lab, "bcd"[:count])
+        await wait_refused(lab, CLEANUP.format("b"), "COPY-NEEDED", Retry.LATER, limit_ms=8000)
+        await append(lab, 2)
+        assert await members(lab, "bcd"[:count]) == before
+        assert await read(lab) == (1, 2)
+
+    simulate(story())
+
+
+def test_a_copy_is_cleaned_up_only_once_most_others_have_all_that_it_has() -> None:
+    async def story() -> None:
+        lab = Lab(32, ("a", "b", "c", "d"))
+        await cluster(lab, "bcd", SC, 3)
+        # It is in the topology all the while, and lacks what the others acknowledge.
+        await lab.provider.cut((("b", "d"), ("d", "b"), ("c", "d"), ("d", "c")))
+        await append(lab, 1)
+        before = await members(lab, "bcd")
+        for node in "bc":
+            text = await wait_refused(
+                lab, CLEANUP.format(node), "COPY-NEEDED", Retry.LATER, limit_ms=8000
+            )
+            assert "the others do not hold" in text
+        await append(lab, 2)
+        assert await members(lab, "bcd") == before
+        await lab.provider.cut(())
+        deadline_s = now_s() + LIMIT_S
+        while (await lab.sql(CLEANUP.format("c"))).problem is not None:
+            assert now_s() < deadline_s
+        await settled_replicas(lab, "bcd")
+        assert await read(lab) == (1, 2)
+
+    simulate(story())
+
+
+def test_copies_that_are_cleaned_up_at_once_do_not_count_for_each_other() -> None:
+    async def story(seed: int) -> None:
+        lab = Lab(seed, ("a", "b", "c", "d"))
+        await cluster(lab, "bcd", SC, 3)
+        await append(lab, 1)
+        asked = [f"RESTART PARTITIONS OF TABLE T ON '{node}' WITH CLEANUP" for node in "bcd"]
+        answers = await asyncio.gather(*(lab.sql(statement) for statement in asked))
+        assert sum(answer.problem is None for answer in answers) <= 1
+        told = await settled_replicas(lab, "bcd")
+        assert len({report.content for report in told.values()}) == 1
+        assert await read(lab) == (1,)
+
+    for seed in range(33, 43):
+        simulate(story(seed))
+
+
+def test_a_copy_that_was_cleaned_up_stays_so_when_all_nodes_start_again() -> None:
+    async def story() -> None:
+        lab = Lab(43, ("a", "b", "c", "d"))
+        await cluster(lab, "bcd", HA, 3, phase2=True)
+        await append(lab, 1)
+        await lab.done(CLEANUP.format("c"))
+        # At once: it may not have been taken in yet.
+        await kill(lab, "bcda")
+        await lab.start("a", "b", "c", "d")
+        await append(lab, 2)
+        told = await settled_replicas(lab, "bcd")
+        assert told["c"].member.endswith(".2")
+        assert await read(lab) == (1, 2)
+
+    simulate(story())
+
+
+def test_a_blank_copy_begins_anew_only_where_its_partition_is_named() -> None:
+    async def story() -> None:
+        lab = Lab(44, ("a", "b", "c", "d"))
+        await cluster(lab, "bcd", SC, 3)
+        await append(lab, 1)
+        await lab.provider.cut(tuple((x, y) for x in "cd" for y in "b"))
+        await lab.provider.kill("b")
+        await lab.provider.wipe("b")
+        await kill(lab, "cd")
+        await lab.provider.cut(())
+        await lab.start("b")
+        await lab.until_rows(STATES, {("MINORITY", 0, "b")})
+        text = await wait_refused(lab, RESET, "RESET-WAITS", Retry.LATER)
+        assert "no copy on b is whole" in text
+        assert await lab.done(NAMED) == (("T", 0, 1),)
+        assert await read(lab) == ()
 
     simulate(story())

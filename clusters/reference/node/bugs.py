@@ -55,6 +55,8 @@ KNOWN = {
     "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
     "no-fsync": "the log is appended but not synced before it is acknowledged "
     "(storage/shared_log.py)",
+    "needed-copy-erased": "a copy is cleaned up though others lack what it has "
+    "(rebalance/replica_restarts.py)",
     "old-term-counted": "a leader commits entries of earlier terms by counting (raft/core.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
     "(tx/durable_outcomes.py)",

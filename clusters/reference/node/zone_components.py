@@ -42,7 +42,7 @@ from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.topology import logical
 from clusters.reference.node.topology.logical import Ask, Joiner, TopologyService
 from clusters.reference.node.topology.voters import MetastorageVoters, VotersClient
-from clusters.reference.node.wire.messages import Join, Leave, PeerAnswer
+from clusters.reference.node.wire.messages import Join, Leave, PeerAnswer, RestartReplica
 from clusters.reference.node.wire.reports import (
     AskChanges,
     AskSql,
@@ -227,9 +227,9 @@ class ZonedParts:
             return await self._catalog.serve(body)
         return await self._topology.serve(body)
 
-    async def restart_replica(self, number: int) -> PeerAnswer:
-        """Stop the replica of partition ``number`` here and start it again."""
-        return await self._partitions.restart(number)
+    async def restart_replica(self, body: RestartReplica) -> PeerAnswer:
+        """Stop the replica of a partition here and start it again."""
+        return await self._partitions.restart(body)
 
     async def execute(self, question: AskSql) -> SqlReport:
         """The answer to a statement, by the leader of metastorage."""

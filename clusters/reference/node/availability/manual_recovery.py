@@ -1,6 +1,7 @@
 """Recovery of partitions that an operator asks for, at the leader of metastorage: resets of those
-that have lost their majority, in either mode, and restarts of replicas (Ignite 3: ``recovery
-partitions reset``, ``recovery partitions restart``).
+that have lost their majority, in either mode, and restarts of replicas, which may be without
+what is on their disks (Ignite 3: ``recovery partitions reset``, ``recovery partitions restart
+[--with-cleanup]``).
 
 A reset takes the way of an automatic one, with its fence and its generation, and has the number of
 replicas restored beside it; a partition of which no copy is left begins anew, empty, where the
@@ -41,6 +42,7 @@ from clusters.reference.node.zones.data_nodes import of_profile
 
 MAX_AT_ONCE = 32  # partitions
 RESTART_TIMEOUT_S = 3.0  # for one replica to stop and start, its snapshot read anew
+CLEANUP_TIMEOUT_S = 5.0  # and before that for the others to have all that it has
 RESET_COLUMNS = ("TABLE_NAME", "PARTITION_ID", "GENERATION")
 RESTART_COLUMNS = ("TABLE_NAME", "PARTITION_ID", "NODE_NAME")
 
@@ -133,18 +135,20 @@ class ManualRecovery:
             reached("manual reset refused, what is lost was not named")
             text = f"no copy of {lost[0]} is left: named by its number it begins anew, empty"
             return Failed(codes.NO_COPY, text)
-        left = await self._until_reset(lacking, deadline_s)
+        left = await self._until_reset(lacking, deadline_s, anew=chosen)
         if left:
             cause = self._cause(left[0])
             return Failed(codes.RESET_WAITS, f"{left[0]} waits: {cause}")
         rows = tuple((e.table.name, e.number, self._now(e).generation) for e in lacking)
         return SqlReport(columns=RESET_COLUMNS, rows=rows)
 
-    async def _until_reset(self, lacking: Sequence[Named], deadline_s: float) -> list[Named]:
+    async def _until_reset(
+        self, lacking: Sequence[Named], deadline_s: float, *, anew: bool
+    ) -> list[Named]:
         """Try until all of ``lacking`` are reset, or time is up: those that are not."""
         left = list(lacking)
         while left and self._serving():
-            acts = [partial(self._reset_one, each) for each in left]
+            acts = [partial(self._reset_one, each, anew=anew) for each in left]
             done = await side_by_side(acts, MAX_AT_ONCE)
             left = [each for each, over in zip(left, done, strict=True) if not over]
             if not left or asyncio.get_running_loop().time() >= deadline_s:
@@ -153,14 +157,14 @@ class ManualRecovery:
             await asyncio.sleep(AGAIN_S)
         return left
 
-    async def _reset_one(self, named: Named) -> bool:
+    async def _reset_one(self, named: Named, *, anew: bool) -> bool:
         state = self._now(named)
         # Another one, of a timer or of an operator, came first.
         if state.generation > named.state.generation or not self._lacks(state):
             return True
         judged, alive = self._view.get(LOGICAL), self._alive()
         fresh = self._fresh(named, state, alive)
-        return await self._resets.reset(state, alive, judged, fresh=fresh)
+        return await self._resets.reset(state, alive, judged, fresh=fresh, anew=anew)
 
     def _fresh(
         self, named: Named, state: PartitionState, alive: tuple[str, ...]
@@ -202,7 +206,8 @@ class ManualRecovery:
         self, found: Sequence[Named], statement: RestartPartitions, limit_s: float
     ) -> SqlReport | Failed:
         """Start replicas again, those of one node after those of another: a partition keeps its
-        majority meanwhile, if it has one.
+        majority meanwhile, if it has one. A cleanup is of one node, which erases no copy that its
+        partition needs.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
@@ -216,7 +221,7 @@ class ManualRecovery:
         for node in statement.nodes or tuple(name for name in sorted(on) if name in alive):
             if loop.time() >= deadline_s:
                 return Failed(codes.REPLICA_BUSY, f"no time was left for the replicas on {node}")
-            acts = [partial(self._restart_one, node, each) for each in on[node]]
+            acts = [partial(self._restart_one, node, each, statement.cleanup) for each in on[node]]
             answers = await side_by_side(acts, MAX_AT_ONCE)
             for each, answer in zip(on[node], answers, strict=True):
                 if not isinstance(answer, Ack):
@@ -232,11 +237,12 @@ class ManualRecovery:
                 on.setdefault(node, []).append(each)
         return on
 
-    async def _restart_one(self, node: str, named: Named) -> PeerAnswer:
+    async def _restart_one(self, node: str, named: Named, cleanup: bool) -> PeerAnswer:
         number = numbers(self._view).of(named.state.partition)
         if number is None:
             return Failed(codes.NO_TABLE, f"{named.table.name} is dropped")
-        return await self._ask(node, RestartReplica(number), RESTART_TIMEOUT_S)
+        limit_s = CLEANUP_TIMEOUT_S if cleanup else RESTART_TIMEOUT_S
+        return await self._ask(node, RestartReplica(number, cleanup), limit_s)
 
 
 def _told(answer: PeerAnswer, what: str) -> Failed:

@@ -97,11 +97,12 @@ class Resets:
         judged: Versioned | None,
         *,
         fresh: tuple[str, ...] | None = None,
+        anew: bool = False,
     ) -> bool:
         """Begin the next generation of a partition that has lost its majority by the topology
         ``judged``, of the nodes ``alive``; whether nothing is left to do about it. ``fresh``, of a
         reset that an operator asks for: the nodes that are to have the partition, too, and of which
-        the first begins it anew where no copy is left.
+        with ``anew`` the first begins it anew where no copy is left.
         """
         number = numbers(self._view).of(state.partition)
         holders = survivors.holders(state, alive)
@@ -127,9 +128,9 @@ class Resets:
         chosen = survivors.chosen(wholes.items())
         # Not where one that was passed over may have a copy.
         gone = len(logs) == len(holders) and all(log.is_blank for log in logs.values())
-        if chosen is None and gone and fresh is not None and (*holders, *fresh):
+        if chosen is None and gone and anew and (*holders, *(fresh or ())):
             reached("partition without any copy begun anew")
-            chosen = (*holders, *fresh)[0]
+            chosen = (*holders, *(fresh or ()))[0]
         if chosen is None:
             reached("reset waits for a whole copy")
             text = f"no copy on {' '.join(holders) or 'any node'} is whole"

@@ -9,12 +9,13 @@ case.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import lark
 
 from clusters.reference.node.catalog.parsing import report, signs
 from clusters.reference.node.catalog.sql_errors import (
+    IncompatibleOptions,
     ManualDataNodes,
     OptionValue,
     Place,
@@ -49,7 +50,7 @@ GRAMMAR = r"""
 ?statement: create_zone | alter_zone | drop_zone
           | create_table | alter_table | drop_table | alter_group
           | describe_zone | describe_table | describe_group | select
-          | reset_zone | reset_table | restart_zone | restart_table
+          | reset | restart
 
 create_zone: "CREATE"i "ZONE"i absent name ["WITH"i options]
 alter_zone: "ALTER"i "ZONE"i present name _assigning options
@@ -63,10 +64,11 @@ describe_table: "DESCRIBE"i "TABLE"i name
 describe_group: "DESCRIBE"i "TABLE"i "GROUP"i name
 select: "SELECT"i selected "FROM"i name ["WHERE"i conditions]
 
-reset_zone: "RESET"i "PARTITIONS"i [numbers] "OF"i "ZONE"i name
-reset_table: "RESET"i "PARTITIONS"i [numbers] "OF"i "TABLE"i name
-restart_zone: "RESTART"i "PARTITIONS"i [numbers] "OF"i "ZONE"i name ["ON"i nodes]
-restart_table: "RESTART"i "PARTITIONS"i [numbers] "OF"i "TABLE"i name ["ON"i nodes]
+reset: "RESET"i "PARTITIONS"i [numbers] "OF"i kind name
+restart: "RESTART"i "PARTITIONS"i [numbers] "OF"i kind name ["ON"i nodes] [cleanup]
+!kind: "ZONE"i | "TABLE"i
+cleanup: "WITH"i CLEANUP
+CLEANUP: "CLEANUP"i
 numbers: "(" NUMBER ("," NUMBER)* ")"
 nodes: STRING ("," STRING)*
 
@@ -100,6 +102,9 @@ COMMENT: /(?:--|\/\/)[^\n]*/
 %ignore COMMENT
 %ignore /\s+/
 """
+
+
+Kind = Literal["ZONE", "TABLE"]
 
 
 class _Many(list[Any]):
@@ -147,23 +152,34 @@ class _Builder(lark.Transformer[lark.Token, Any]):
     def select(self, columns: _Many, view: Name, where: _Many | None) -> Select:
         return Select(view=view, columns=tuple(columns), where=tuple(where or ()), place=view.place)
 
-    def reset_zone(self, numbers: _Many | None, name: Name) -> ResetPartitions:
-        return ResetPartitions(kind="ZONE", name=name, numbers=tuple(numbers or ()))
+    def reset(self, numbers: _Many | None, kind: Kind, name: Name) -> ResetPartitions:
+        return ResetPartitions(kind=kind, name=name, numbers=tuple(numbers or ()))
 
-    def reset_table(self, numbers: _Many | None, name: Name) -> ResetPartitions:
-        return ResetPartitions(kind="TABLE", name=name, numbers=tuple(numbers or ()))
-
-    def restart_zone(
-        self, numbers: _Many | None, name: Name, nodes: _Many | None
+    def restart(
+        self,
+        numbers: _Many | None,
+        kind: Kind,
+        name: Name,
+        nodes: _Many | None,
+        cleanup: lark.Token | None,
     ) -> RestartPartitions:
-        chosen, on = tuple(numbers or ()), tuple(nodes or ())
-        return RestartPartitions(kind="ZONE", name=name, numbers=chosen, nodes=on)
+        on = tuple(nodes or ())
+        if cleanup is not None and len(on) != 1:
+            message = f"WITH CLEANUP erases the replicas of one node: ON names one (got {len(on)})"
+            raise IncompatibleOptions(message, token=str(cleanup), place=_place(cleanup))
+        return RestartPartitions(
+            kind=kind,
+            name=name,
+            numbers=tuple(numbers or ()),
+            nodes=on,
+            cleanup=cleanup is not None,
+        )
 
-    def restart_table(
-        self, numbers: _Many | None, name: Name, nodes: _Many | None
-    ) -> RestartPartitions:
-        chosen, on = tuple(numbers or ()), tuple(nodes or ())
-        return RestartPartitions(kind="TABLE", name=name, numbers=chosen, nodes=on)
+    def kind(self, word: lark.Token) -> Kind:
+        return "ZONE" if word.upper() == "ZONE" else "TABLE"
+
+    def cleanup(self, word: lark.Token) -> lark.Token:
+        return word
 
     def numbers(self, *numbers: lark.Token) -> _Many:
         return _Many(dict.fromkeys(map(_number, numbers)))

@@ -136,14 +136,16 @@ class ResetPartitions(msgspec.Struct, frozen=True, kw_only=True, tag="reset-part
 
 
 class RestartPartitions(msgspec.Struct, frozen=True, kw_only=True, tag="restart-partitions"):
-    """RESTART PARTITIONS (...) OF ZONE or TABLE ON ...: stop replicas and start them again from
-    their disks. No ``numbers``: all; no ``nodes``: on all that hold them.
+    """RESTART PARTITIONS (...) OF ZONE or TABLE ON ... WITH CLEANUP: stop replicas and start them
+    again from their disks, or with ``cleanup`` without what is on them. No ``numbers``: all; no
+    ``nodes``: on all that hold them, and a cleanup has exactly one.
     """
 
     kind: Literal["ZONE", "TABLE"]
     name: Name
     numbers: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
+    cleanup: bool = False
 
 
 Ddl = CreateZone | AlterZone | DropZone | CreateTable | AlterTable | DropTable | AlterTableGroup

@@ -6,10 +6,8 @@ nodes and initiate change peers (2)", "Cleanup redundant raft nodes (3)", "Failo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from typing import Protocol
 
 from clusters.reference.node import events
@@ -57,22 +55,20 @@ from clusters.reference.node.rebalance.keys import (
     PartitionState,
     Position,
 )
+from clusters.reference.node.rebalance.replica_restarts import ReplicaRestarts
 from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
 from clusters.reference.node.replicas.manager import ReplicaManager
-from clusters.reference.node.runtime import DiskError
-from clusters.reference.node.runtime.concurrency import Tasks, all_of, settle
+from clusters.reference.node.runtime.concurrency import Tasks, all_of
 from clusters.reference.node.storage.identity import name_of, names_of
-from clusters.reference.node.storage.log_records import CorruptLog
 from clusters.reference.node.topology.logical import LOGICAL, lives, logical
 from clusters.reference.node.tx.primary_client import Ask
-from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
-    Ack,
     AskMember,
     Failed,
     InvokeReply,
     MemberReply,
     PeerAnswer,
+    RestartReplica,
 )
 
 WATCHED = (STABLE, PENDING, FOUNDERS, CHAIN)
@@ -81,8 +77,6 @@ MAX_ACTS = 64  # of this node at once; the other partitions wait for their turn
 # read takes a tick there: all replicas of 1024 partitions are gone in some 2 s.
 MAX_REMOVALS = 64
 TIDY_EVERY_S = 0.5  # at most, in one partition
-LEAD_TIMEOUT_S = 0.25  # for another one to lead, before a replica is started again
-FOLLOW_TIMEOUT_S, FOLLOW_POLL_S = 1.0, 0.02  # for it to hear from its leader after that
 MEMBER_TIMEOUT_S = 0.5  # for a node to name its member; then the change is tried again
 _STAGES = {
     RaftStage.CATCHING_UP: Stage.CATCHING_UP,
@@ -185,6 +179,18 @@ class PartitionDriver:
             begin=self._begin_unless_busy,
             place=self._place,
         )
+        self._restarts = ReplicaRestarts(
+            node=node,
+            view=view,
+            invoke=lambda invoke: leader.invoke(invoke),
+            numbers=numbers,
+            assigned=self._wanted.get,
+            host=host,
+            replicas=replicas,
+            ask=ask,
+            event_log=event_log,
+            begin=self._begin_unless_busy,
+        )
         self._left: dict[int, None] | None = None  # on the disk since before this node's start
 
     # -- which replicas run
@@ -263,43 +269,11 @@ class PartitionDriver:
         if waits and self._replicas.member in assignment.founders and number not in self._acting:
             self._begin(number, self._start_again(number, assignment))
 
-    async def restart(self, number: int) -> PeerAnswer:
-        """Stop the replica of partition ``number`` here, which an operator asks for, and start it
-        again from its disk. The answer comes once it follows its leader, so that a majority does
-        when the next node's is restarted. One that can't start is tried again as any other.
+    async def restart(self, body: RestartReplica) -> PeerAnswer:
+        """Stop a replica here, which an operator asks for, and start it again: see
+        ``ReplicaRestarts``.
         """
-        assignment = self._wanted.get(number)
-        if assignment is None:
-            return Failed(codes.NO_REPLICA, f"{self._node} is to run none of partition {number}")
-        over: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
-        act = partial(self._restart, number, assignment, over)
-        if number not in self._replicas.replicas or not self._begin_unless_busy(number, act):
-            reached("manual restart of a replica that is busy")
-            return Failed(codes.REPLICA_BUSY, f"partition {number} is busy on {self._node}")
-        return await over
-
-    async def _restart(
-        self, number: int, assignment: Assignment, over: asyncio.Future[PeerAnswer]
-    ) -> None:
-        answer: PeerAnswer = Failed(codes.REPLICA_BUSY, f"{self._node} could not start it")
-        try:
-            reached("replica restarted by an operator")
-            group = self._replicas.replicas[number].group
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LEAD_TIMEOUT_S):
-                    await self._host.hand_over((group,))
-            await self._replicas.stop(number)
-            await self._replicas.start(number, assignment)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FOLLOW_TIMEOUT_S):
-                    while self._replicas.catches_up(number):  # noqa: ASYNC110 (a few ticks)
-                        await asyncio.sleep(FOLLOW_POLL_S)
-            answer = Ack()
-        except (CorruptLog, DiskError) as error:
-            text = f"can't start its replica: {error}"
-            self._events.add(events.STORAGE_ERROR, text, partition=number)
-        finally:
-            settle(over, answer)
+        return await self._restarts.restart(body)
 
     async def _start_again(self, number: int, assignment: Assignment) -> None:
         reached("replica started again as a founder")

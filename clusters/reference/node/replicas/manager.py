@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from clusters.reference.node import events
 from clusters.reference.node.bugs import planted
@@ -83,6 +83,7 @@ class ReplicaManager:
         # In this life of the node: where the commits of a copy stood that was stopped.
         self._committed: dict[int, tuple[int, int]] = {}
         self._turns: dict[int, asyncio.Lock] = {}  # by partition
+        self._giving_up: dict[int, None] = {}  # that are erased unless they are needed
         self._retries: dict[int, _Retry] = {}  # of those that could not start
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
 
@@ -208,11 +209,31 @@ class ReplicaManager:
         place keeps its promises on terms and votes, and waits to be taken in.
         """
         async with self._turn(number):
-            await self._stop(number)
-            self.stopped[number] = 0
-            self._committed.pop(number, None)
-            self._restored.pop(group_of(number), None)
-            await self._snapshots.erase(group_of(number))
+            await self._erase(number)
+
+    async def erase_unless(
+        self, number: int, needed: Callable[[LogReply], Awaitable[str | None]]
+    ) -> str | None:
+        """Stop the replica, and erase it unless it is ``needed``: what for, judged by where its log
+        ends. Meanwhile the copy acknowledges nothing, and tells others that it is not whole.
+        """
+        async with self._turn(number):
+            self._giving_up[number] = None
+            try:
+                await self._stop(number)
+                found = await needed(self.log_of(number))
+                if found is None:
+                    await self._erase(number)
+            finally:
+                del self._giving_up[number]
+            return found
+
+    async def _erase(self, number: int) -> None:
+        await self._stop(number)
+        self.stopped[number] = 0
+        self._committed.pop(number, None)
+        self._restored.pop(group_of(number), None)
+        await self._snapshots.erase(group_of(number))
 
     def catches_up(self, number: int) -> bool:
         """Whether the replica, which was stopped and started again, knows less of what is committed
@@ -234,13 +255,18 @@ class ReplicaManager:
         if replica is not None:
             raft = replica.group.raft
             place = raft.configuration.generation, raft.last_term, raft.last_index
+            end = raft.mark(raft.status().durable_index)
+            durable = end.configuration.generation, end.term, end.index
         else:
             state = self._host.log.groups.get(group_of(number))
-            place = (0, 0, 0) if state is None else state.last_place
-        return LogReply(*place, self._whole(number), self._host.member_of(group_of(number)))
+            durable = place = (0, 0, 0) if state is None else state.last_place
+        member = self._host.member_of(group_of(number))
+        return LogReply(*place, self._whole(number), member, durable)
 
     def _whole(self, number: int) -> bool:
         """Whether the copy here is one that its group can go on with."""
+        if number in self._giving_up:
+            return False
         replica = self.replicas.get(number)
         if replica is not None:
             raft = replica.group.raft

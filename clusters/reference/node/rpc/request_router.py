@@ -68,7 +68,7 @@ class RequestRouter:
         revision: Callable[[], int],
         log_of: Callable[[int], LogReply],
         start_of: Callable[[int], StartReply] | None = None,
-        restart: Callable[[int], Awaitable[PeerAnswer]] | None = None,
+        restart: Callable[[RestartReplica], Awaitable[PeerAnswer]] | None = None,
         tasks: Tasks,
         failure: Failure,
     ) -> None:
@@ -147,7 +147,7 @@ class RequestRouter:
             if isinstance(body, RestartReplica):
                 if self._restart is None:
                     return Failed(codes.KIND)
-                return await self._restart(body.partition)
+                return await self._restart(body)
             replica = self._replicas.get(body.partition)
             if replica is None:
                 text = f"{self._node} has no replica of partition {body.partition}"

@@ -39,6 +39,7 @@ MAJORITY_LIVES = "MAJORITY-LIVES"
 NO_COPY = "NO-COPY"
 RESET_WAITS = "RESET-WAITS"
 REPLICA_BUSY = "REPLICA-BUSY"
+COPY_NEEDED = "COPY-NEEDED"
 
 # The transaction met another one: the partition served, and decided for the other.
 CONFLICTS = (CONFLICT, LOCK_TIMEOUT)
@@ -104,6 +105,7 @@ OF_RECOVERY: dict[str, str] = {
     MAJORITY_LIVES: "the partition has its majority, and goes on by it: a reset could only cost",
     NO_COPY: "no copy is left to go on with: the partition begins anew only where it is named",
     RESET_WAITS: "a lease that may hold, or a copy that may have more, stands in the reset's way",
+    COPY_NEEDED: "the others do not hold, by a majority, all that the copy may have acknowledged",
     REPLICA_BUSY: "the replica starts, stops or is reconfigured just now, or can't start",
 }
 
@@ -122,7 +124,7 @@ RETRY: dict[str, Retry] = {
     **dict.fromkeys((SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY), Retry.AT_ONCE),
     **dict.fromkeys((*NOT_SERVED, NODE_STOPPING), Retry.AT_ONCE),
     **dict.fromkeys((*UNAVAILABLE, NO_DATA_NODES, OVERLOADED, CLOCK_DRIFT), Retry.LATER),
-    **dict.fromkeys((RESET_WAITS, REPLICA_BUSY), Retry.LATER),
+    **dict.fromkeys((RESET_WAITS, REPLICA_BUSY, COPY_NEEDED), Retry.LATER),
     **dict.fromkeys((NO_TRANSACTION, KIND, READ_ONLY, TOO_LARGE, NO_TABLE), Retry.NEVER),
     **dict.fromkeys((NO_PARTITION, NO_REPLICA, MAJORITY_LIVES, NO_COPY), Retry.NEVER),
     **dict.fromkeys((LEASE_LOST, LEADER_LOST, PEER_LOST, COMMIT_TIMEOUT), Retry.IN_DOUBT),

@@ -263,7 +263,8 @@ class AskLog(msgspec.Struct, frozen=True, array_like=True, tag="log?"):
 class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log!"):
     """Where the log of the copy ends, whether its replica runs or not: the generation that the log
     is of, and its last entry. All 0: there is none. ``whole``: it has voters in its configuration,
-    and the beginning of the generation that it is in. ``member``: the copy, in its present life.
+    and the beginning of the generation that it is in, and is not about to be erased. ``member``:
+    the copy, in its present life. ``durable``: as the first three, of what is on its disk.
     """
 
     generation: int
@@ -271,6 +272,7 @@ class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log!"):
     index: int
     whole: bool = True
     member: str = ""
+    durable: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def is_blank(self) -> bool:
@@ -287,11 +289,12 @@ class AskStart(msgspec.Struct, frozen=True, array_like=True, tag="start?"):
 
 
 class RestartReplica(msgspec.Struct, frozen=True, array_like=True, tag="restart"):
-    """To a node: stop the replica of ``partition`` and start it again from its disk. Answered with
-    ``Ack`` once it runs.
+    """To a node: stop the replica of ``partition`` and start it again from its disk, or with
+    ``cleanup`` without what is on it. Answered with ``Ack`` once it runs.
     """
 
     partition: int
+    cleanup: bool = False
 
 
 class StartReply(msgspec.Struct, frozen=True, array_like=True, tag="start!"):
