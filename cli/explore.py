@@ -19,7 +19,7 @@ from cli.campaign_course import GOES_ON, Announcer, conclude
 from cli.campaign_plans import flags_given, markers_of, refuse_unrunnable, seed_plans, swarm_plans
 from cli.cells import code_digest, simulate, simulation_pool
 from cli.run import naming_source
-from cli.session import PlanFile, Session, runs_option, say
+from cli.session import PlanFile, PluginName, PluginNames, Session, runs_option, say
 from harness.campaigns.campaign_summary import overall, totals
 from harness.campaigns.cell import CELL_LIMIT_S, CRASHES, Cell, CellResult
 from harness.campaigns.corpus import Corpus, Entry
@@ -62,8 +62,9 @@ FROM_CORPUS = "the same command searches on from the corpus as it is now"
               help="Plans that reached something: read, made smaller, and grown.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, MAX_SEED), default=0, show_default=True,
               help="Of every choice.")  # fmt: skip
-@click.option("--workload", "workloads", multiple=True, help="What clients do; repeatable.")
-@click.option("--faults", multiple=True, metavar="KIND[,KIND]",
+@click.option("--workload", "workloads", type=PluginName("workloads"), multiple=True,
+              help="What clients do; repeatable.")  # fmt: skip
+@click.option("--faults", type=PluginNames("faults"), multiple=True, metavar="KIND[,KIND]",
               help="Draw only these; plans of the corpus keep theirs; repeatable.")  # fmt: skip
 @click.option("--bug", "bugs", multiple=True, help="A planted bug of the store; repeatable.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan.")

@@ -136,6 +136,19 @@ class PluginName(click.types.StringParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+class PluginNames(PluginName):
+    """The type of an option that names plug-ins of ``group`` with commas between them."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """See ``click.ParamType``; a name that stands there already is not told again."""
+        named, comma, begun = incomplete.rpartition(",")
+        taken = named.split(",")
+        found = super().shell_complete(ctx, param, begun)
+        return [CompletionItem(named + comma + x.value) for x in found if x.value not in taken]
+
+
 class PlanFile(click.Path):
     """The type of a PLAN argument: a path, or ``-`` for stdin. No name is no path, which would mean
     this directory.

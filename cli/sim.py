@@ -23,7 +23,7 @@ from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.run_pages import refresh_index
 from cli.served_baseline import Comparison
-from cli.session import PlanFile, Session, runs_option, say
+from cli.session import PlanFile, PluginName, PluginNames, Session, runs_option, say
 from harness.campaigns.campaign_summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
@@ -41,9 +41,19 @@ from results.store.store import RunStore
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
 @click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=0, help="The first (0).")
 @click.option(
-    "--workload", "workloads", multiple=True, help="What clients do; seeds take turns among them."
+    "--workload",
+    "workloads",
+    type=PluginName("workloads"),
+    multiple=True,
+    help="What clients do; seeds take turns among them.",
 )
-@click.option("--faults", multiple=True, metavar="KIND[,KIND]", help="The random mix; repeatable.")
+@click.option(
+    "--faults",
+    type=PluginNames("faults"),
+    multiple=True,
+    metavar="KIND[,KIND]",
+    help="The random mix; repeatable.",
+)
 @click.option("--bug", "bugs", multiple=True, help="A planted bug of the store; repeatable.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."

@@ -1,4 +1,5 @@
-"""Limits of a plan that no run of it could test, or break, told before anything starts.
+"""What no run of a plan could bring about, told before anything starts: limits that none could
+test, or break, faults of roles that no node holds, and more operations than begin.
 
 Only what is certain beforehand counts: a fault that waits for its moment may come at any time, and
 a heal may take longer than planned.
@@ -6,6 +7,7 @@ a heal may take longer than planned.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
@@ -14,19 +16,26 @@ import msgspec
 
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
-from harness.plan.plan import Plan, PromisePlan, ServiceLimits
-from harness.protocols.cluster import System, TellsVoters
-from harness.protocols.fault_kinds import FaultKind
+from harness.plan.plan import Plan, PromisePlan, ServiceLimits, node_names
+from harness.protocols.cluster import System, TellsLearners, TellsMetastorage, TellsVoters
+from harness.protocols.fault_kinds import Effect, FaultKind
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.recovery import MIN_CALM_NS, MIN_COUNT_NS, NOTICED_NS, counting_ns
 
 OF_MAJORITY = ("refused_within_s", "serves_within_s")
+# Operations of an open loop begin at random: more than this above their mean, never (1 in 3
+# million).
+BEGUN_DEVIATIONS = 5
+SHOWN = 7  # names of nodes in a message
+_OF_LEARNER = re.compile(r"\blearner of\b")
+_MOVES_DATA = frozenset({Effect.CHANGES_PLACEMENT, Effect.UNKNOWN})
 
 
 @attrs.frozen(kw_only=True)
 class Untestable:
-    """The limits of a resolved ``plan``, held against its schedule. ``kinds`` are those of its
-    faults; ``voters`` how many each partition has, where the system tells it.
+    """A resolved ``plan``, held against its schedule. ``kinds`` are those of its faults. Of the
+    system, where it tells them: how many ``voters`` and ``learners`` each partition has, and the
+    nodes that vote in ``metastorage`` at first.
     """
 
     plan: Plan
@@ -34,6 +43,8 @@ class Untestable:
     mode: str
     may_lose: bool
     voters: int | None
+    learners: int | None
+    metastorage: tuple[str, ...] | None
 
     @classmethod
     def of(cls, plan: Plan, system: System, faults: Mapping[str, Fault]) -> Self:
@@ -45,11 +56,13 @@ class Untestable:
             mode=declared.mode,
             may_lose=declared.may_lose,
             voters=system.voters if isinstance(system, TellsVoters) else None,
+            learners=system.learners if isinstance(system, TellsLearners) else None,
+            metastorage=system.metastorage if isinstance(system, TellsMetastorage) else None,
         )
 
     def refuse(self) -> None:
-        """Raise ``PlanError`` for the first such limit."""
-        for error in (*self._always(), *self._in_schedule()):
+        """Raise ``PlanError`` for the first such key."""
+        for error in (*self._always(), *self._without_learners(), *self._in_schedule()):
             raise error
 
     def left_out(self, mix: frozenset[str]) -> tuple[PromisePlan, tuple[str, ...]]:
@@ -73,6 +86,7 @@ class Untestable:
     def _always(self) -> Iterator[PlanError]:
         """What no schedule could mend."""
         drive_s = self.plan.drive.duration_s
+        yield from self._too_few()
         given = {key for of in self.plan.promise.sections.values() for key in of.given}
         other = dict(zip(OF_MAJORITY, reversed(OF_MAJORITY), strict=True))
         for path, limits in self.plan.promise.sections.items():
@@ -80,6 +94,7 @@ class Untestable:
             if gap_s is not None and gap_s >= drive_s:
                 most = f"less than drive.duration_s, {drive_s:g}: no gap is as long as the drive"
                 yield PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
+            yield from self._never_so_slow(path, limits)
             # Both stand in a plan that is for either mode.
             key = of_other_modes(self.may_lose)
             if key in limits.given and other[key] not in given:
@@ -89,6 +104,44 @@ class Untestable:
                     f"expected {other[key]}, alone or beside it: without its majority a partition "
                     f"{does} in mode {self.mode}",
                 )
+
+    def _too_few(self) -> Iterator[PlanError]:
+        """More acknowledged operations than begin."""
+        drive, least = self.plan.drive, self.plan.check.min_ok
+        most = most_begun(self.plan)
+        if most is not None and least > most:
+            over = f" + drive.overtime_s {drive.overtime_s:g}" if drive.overtime_s else ""
+            begin = f"drive.rate_per_s {drive.rate_per_s:g} x drive.duration_s {drive.duration_s:g}"
+            text = f"expected at most {most}: no more operations begin of {begin}{over}"
+            yield PlanError("check.min_ok", f"{text} (got {least})")
+
+    def _never_so_slow(self, path: str, limits: ServiceLimits) -> Iterator[PlanError]:
+        """A latency that no acknowledged transaction has: with its deadline its outcome is unknown.
+        In an open loop one may have waited for a client before.
+        """
+        drive, p99_ms = self.plan.drive, limits.p99_ms
+        if drive.rate_per_s is None and p99_ms is not None and p99_ms >= drive.op_deadline_s * 1000:
+            most = f"less than drive.op_deadline_s, {drive.op_deadline_s * 1000:g} ms"
+            why = "no transaction is acknowledged later than that"
+            yield PlanError(f"{path}.p99_ms", f"expected {most}: {why} (got {p99_ms:g})")
+
+    def _without_learners(self) -> Iterator[PlanError]:
+        """Faults of learners, where every replica votes and nothing makes another one."""
+        schedule = self.plan.nemesis.schedule
+        if self.learners != 0 or any(map(self._may_make_learners, schedule)):
+            return
+        for number, fault in enumerate(schedule):
+            if _OF_LEARNER.search(fault.target):
+                text = "every replica of a partition votes: aim at `follower of partition P`"
+                yield PlanError(
+                    f"nemesis.schedule[{number}].target",
+                    f"expected a role that a node holds, and {text} (got {fault.target!r})",
+                )
+
+    def _may_make_learners(self, fault: PlannedFault) -> bool:
+        """Tell whether data moves under ``fault``: a replica learns before it votes."""
+        kind = self.kinds[fault.kind]
+        return kind.takes_replicas or not kind.effects.isdisjoint(_MOVES_DATA)
 
     def _in_schedule(self) -> Iterator[PlanError]:
         """What another schedule could mend."""
@@ -139,20 +192,99 @@ class Untestable:
             return
         down = [f for f in self.plan.nemesis.schedule if self.kinds[f.kind].takes_down]
         of_kind = [fault for fault in down if kind in ("", fault.kind)]
-        taken = _most_at_once(down, self.plan.cluster.nodes, self.voters)
-        needed = 1 if self.voters is None else self.voters - self.voters // 2
-        if not of_kind or taken < needed:
+        losses = [each for each in self._losses(down) if each.voters >= self._needed]
+        if not of_kind or not losses:
             of = f" of kind {kind}" if kind else ""
+            taken = max((each.voters for each in self._losses(down)), default=0)
             has = f": at most {taken} of {self.voters} voters are down together" if taken else ""
             text = f"expected faults{of} that take a partition the majority of its voters{has}"
             yield PlanError(f"{path}.{key}", text)
             return
+        losses = [each for each in losses if not each.of_metastorage]
+        if not losses:
+            yield PlanError(f"{path}.{key}", self._metastorage_too())
+            return
         noticed_s = 0.0 if self.may_lose else NOTICED_NS / NS_PER_S
-        longest_s = max(fault.hold_s for fault in of_kind)
+        longest_s = max(each.longest_s for each in losses)
         if within_s + noticed_s >= longest_s:
             since = f", which is timed from {noticed_s:g} s after the loss on" if noticed_s else ""
             most = f"less than {longest_s - noticed_s:g}: the longest loss lasts {longest_s:g} s"
             yield PlanError(f"{path}.{key}", f"expected {most}{since} (got {within_s:g})")
+
+    @property
+    def _needed(self) -> int:
+        """How many voters a partition has to lose at least."""
+        return 1 if self.voters is None else _out_of(self.voters)
+
+    def _losses(self, down: Sequence[PlannedFault]) -> Iterator[_Loss]:
+        """What each of the faults ``down``, which stop programs, takes with those that hold as it
+        begins; a fault that waits for its moment may meet all others.
+        """
+        anytime = any(fault.on is not None for fault in down)
+        for fault in down:
+            lasting = [f for f in down if f.at_s <= fault.at_s < _end_s(f)]
+            yield self._loss(fault, down if anytime else lasting, [fault] if anytime else lasting)
+
+    def _loss(
+        self, fault: PlannedFault, most: Sequence[PlannedFault], least: Sequence[PlannedFault]
+    ) -> _Loss:
+        """What ``fault`` takes where ``least`` hold for certain, and ``most`` at most."""
+        from nemesis import targets
+
+        nodes, voters = node_names(self.plan), self.voters or self.plan.cluster.nodes
+        system = self.metastorage or ()
+        aims = [targets.parse(each.target) for each in least]
+        named = {node for aim in aims for node in targets.certain(aim, nodes)}
+        out = max(targets.least_of(aim, nodes, voters, system) for aim in aims)
+        return _Loss(
+            voters=min(
+                len(nodes),
+                sum(targets.most(targets.parse(f.target), len(nodes), voters) for f in most),
+            ),
+            of_metastorage=bool(system)
+            and max(out, len(named.intersection(system))) >= _out_of(len(system)),
+            longest_s=fault.hold_s,
+        )
+
+    def _metastorage_too(self) -> str:
+        """Say that each loss takes metastorage its majority, and what would not."""
+        from nemesis.targets import Form, Target, least_of
+
+        nodes, system = node_names(self.plan), self.metastorage or ()
+        aim = Target(form=Form.VOTERS_MAJORITY, partition=0)
+        votes = f"{len(system)} nodes vote" if len(system) > SHOWN else f"{', '.join(system)} vote"
+        text = f"expected faults that leave metastorage, in which {votes}, its majority: without "
+        text += "it nothing is certain of partitions"
+        if least_of(aim, nodes, self.voters or len(nodes), system) < _out_of(len(system)):
+            return f"{text}; aim at `majority of partition P`"
+        return f"{text}; more nodes (cluster.nodes) leave it one beside a partition that has none"
+
+
+@attrs.frozen(kw_only=True)
+class _Loss:
+    """What a fault takes with those that hold as it begins: ``voters`` of a partition at most, and
+    whether the majority ``of_metastorage`` for certain; it lasts for ``longest_s`` at most.
+    """
+
+    voters: int
+    of_metastorage: bool
+    longest_s: float
+
+
+def _out_of(voters: int) -> int:
+    """How many of so many voters have to be out for the others to be no majority."""
+    return voters - voters // 2
+
+
+def most_begun(plan: Plan) -> int | None:
+    """Return how many operations begin at most in the drive of ``plan``; ``None`` in a closed
+    loop, of which the store decides.
+    """
+    drive = plan.drive
+    if drive.rate_per_s is None:
+        return None
+    mean = drive.rate_per_s * (drive.duration_s + drive.overtime_s)
+    return int(mean + BEGUN_DEVIATIONS * mean**0.5)
 
 
 def of_other_modes(may_lose: bool) -> str:
@@ -205,20 +337,3 @@ def _has_calm_before(of_kind: list[PlannedFault], schedule: tuple[PlannedFault, 
             return True
         clear_s = max(clear_s, _end_s(fault))
     return False
-
-
-def _most_at_once(down: list[PlannedFault], nodes: int, voters: int | None) -> int:
-    """How many nodes the faults ``down`` may take together, at most."""
-    from nemesis import targets
-
-    counts = {
-        id(fault): targets.most(targets.parse(fault.target), nodes, voters or nodes)
-        for fault in down
-    }
-    if any(fault.on is not None for fault in down):
-        return min(nodes, sum(counts.values()))
-    at_once = (
-        sum(counts[id(other)] for other in down if other.at_s <= fault.at_s < _end_s(other))
-        for fault in down
-    )
-    return min(nodes, max(at_once, default=0))

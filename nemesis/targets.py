@@ -280,6 +280,24 @@ def most(target: Target, nodes: int, voters: int) -> int:
             return _how_many(form, nodes)
 
 
+def least_of(
+    target: Target, nodes: tuple[str, ...], voters: int, metastorage: tuple[str, ...]
+) -> int:
+    """How many of the nodes that vote in ``metastorage`` the ``target`` takes for certain, of
+    ``nodes`` and of so many voters of a partition.
+    """
+    match target.form:
+        case Form.FIRST_HALF:
+            return len(set(nodes[: len(nodes) // 2]).intersection(metastorage))
+        case form if form in _OF_METASTORAGE:
+            return _how_many(form, len(metastorage))
+        case _ if certain(target, nodes):
+            return len(set(certain(target, nodes)).intersection(metastorage))
+        case _:
+            # As many as can be are no voters of it.
+            return max(0, most(target, len(nodes), voters) + len(metastorage) - len(nodes))
+
+
 def strength_of(target: Target, has: Strength | None) -> float:
     """The strength that ``target`` asks for, else the usual one of a kind that ``has`` one."""
     if target.strength is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from cli.untestable import most_begun
 from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
 
@@ -129,8 +130,13 @@ def _lower_rate(plan: Plan) -> Iterator[Plan]:
 
 
 def _driven(plan: Plan, **changes: object) -> Plan:
-    drive = msgspec.structs.replace(plan.drive, **changes)
-    return msgspec.structs.replace(plan, drive=drive)
+    less = msgspec.structs.replace(plan, drive=msgspec.structs.replace(plan.drive, **changes))
+    most = most_begun(less)
+    if most is None or less.check.min_ok <= most:
+        return less
+    # As many as a plan asks for that its load can't reach are refused.
+    check = msgspec.structs.replace(less.check, min_ok=max(1, most))
+    return msgspec.structs.replace(less, check=check)
 
 
 def _fewer_partitions(plan: Plan) -> Iterator[Plan]:

@@ -164,6 +164,17 @@ class IgniteSystem:
         """How many voters each partition has."""
         return voters_of(self._options)
 
+    @property
+    def learners(self) -> int | None:
+        """The replicas that do not vote; ``None`` where the zone moves data by itself."""
+        moves = self._options.scale_down_s is not None
+        return None if moves else self._options.replicas - self.voters
+
+    @property
+    def metastorage(self) -> tuple[str, ...]:
+        """The nodes that the cluster begins with."""
+        return self._metastorage
+
     def partition_of(self, key: int) -> int:
         """The partition of ``key``, by the hash of the release."""
         return partition_hash.partition_of(key, self._options.partitions)

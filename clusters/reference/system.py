@@ -148,7 +148,9 @@ def build(
         bugs.check(chosen.bugs)
     except bugs.UnknownBug as error:
         raise PlanError("system.bugs", str(error)) from error
-    return ReferenceSystem(options=chosen, network=network or _real_network(), zones=zones)
+    return ReferenceSystem(
+        options=chosen, network=network or _real_network(), nodes=nodes, zones=zones
+    )
 
 
 def _real_network() -> Network:
@@ -168,9 +170,17 @@ class ReferenceSystem:
         PortSpec(name=CLIENT, between_nodes=False),
     )
 
-    def __init__(self, *, options: Options, network: Network, zones: Zones | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        options: Options,
+        network: Network,
+        nodes: tuple[str, ...] = (),
+        zones: Zones | None = None,
+    ) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options, self._network, self._zones = options, network, zones
+        self._nodes = nodes
         self._feed, self._changes = EventFeed(self._flat), ChangeFeed(self._flat)
 
     @property
@@ -182,6 +192,16 @@ class ReferenceSystem:
     def voters(self) -> int | None:
         """The replicas of a partition; ``None`` where statements of the plan make zones."""
         return None if self._options.ddl else self._options.replicas
+
+    @property
+    def learners(self) -> int | None:
+        """None while no data moves, which zones do by themselves."""
+        return 0 if self._zones is None else None
+
+    @property
+    def metastorage(self) -> tuple[str, ...]:
+        """The nodes that begin it: all, but for those of zones."""
+        return self._nodes if self._zones is None else self._zones.system_nodes
 
     @property
     def declaration(self) -> Declaration:

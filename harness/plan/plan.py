@@ -182,7 +182,9 @@ class CheckPlan(_Table, frozen=True, kw_only=True):
     min_ok: Annotated[
         int,
         Meta(
-            ge=1, description="Fewer acknowledged operations prove nothing: the run is `unknown`."
+            ge=1,
+            description="Fewer acknowledged operations prove nothing: the run is `unknown`. A plan "
+            "whose open loop does not begin as many is refused.",
         ),
     ] = 100
     search_limit: Annotated[
@@ -227,7 +229,10 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
     ] = None
     p99_ms: Annotated[
         Annotated[float, Meta(gt=0, le=MAX_LIMIT_S * 1000)] | None,
-        Meta(description="99 % of the acknowledged transactions took at most so long."),
+        Meta(
+            description="99 % of the acknowledged transactions took at most so long. In a closed "
+            "loop less than `drive.op_deadline_s`: later than that none is acknowledged."
+        ),
     ] = None
     recovered_within_s: Annotated[
         _LimitS | None,
@@ -262,7 +267,7 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
         _LimitS | None,
         Meta(
             description="In mode HA: so long after a partition has lost the majority of its voters "
-            "it acknowledges writes again."
+            "it acknowledges writes again. Of the faults it needs what `refused_within_s` does."
         ),
     ] = None
 

@@ -388,6 +388,26 @@ class TellsVoters(Protocol):
 
 
 @runtime_checkable
+class TellsLearners(Protocol):
+    """A ``System`` that can tell before a run how many replicas of a partition do not vote."""
+
+    @property
+    def learners(self) -> int | None:
+        """The number of learners of every partition while no data moves, ``None`` where they
+        differ.
+        """
+
+
+@runtime_checkable
+class TellsMetastorage(Protocol):
+    """A ``System`` with a group of its own for what it knows of its partitions."""
+
+    @property
+    def metastorage(self) -> tuple[str, ...]:
+        """The nodes that vote in that group at first."""
+
+
+@runtime_checkable
 class PlantsBugs(Protocol):
     """A ``System`` that has planted bugs, which its option ``bugs`` switches on by name."""
 

@@ -38,6 +38,7 @@ MARKS_MAX = 400  # of one type drawn large; more are a cloud
 VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
 FAULTS_VECTOR_MAX = 150  # as vectors, like points; a night has thousands
 LANES_MAX = 4  # bars above each other in the strip of faults
+BREACH_LEAST = 1 / 120  # of the axis: less than a few pixels would be a hair beside long bars
 BREACH_IN, BREACH_LANES_MAX = 0.17, 8  # of broken limits: a plan has six, and six a kind of fault
 WIDTH_IN, DOTS_PER_IN = 11.0, 144
 SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equal bytes
@@ -84,6 +85,10 @@ class Breach:
     label: str
     start_s: float
     end_s: float
+
+    def bar(self, span_s: float) -> tuple[float, float]:
+        """Begin and width of its bar on an axis of ``span_s``."""
+        return self.start_s, max(self.end_s - self.start_s, BREACH_LEAST * span_s)
 
 
 @attrs.frozen(kw_only=True)
@@ -395,10 +400,8 @@ def _draw_breaches(axes: Axes, breaches: Sequence[Breach], span_s: float) -> Non
     names = list(dict.fromkeys(breach.label for breach in breaches))
     lanes = {name: min(lane, BREACH_LANES_MAX - 1) for lane, name in enumerate(names)}
     for breach in breaches:
-        # A short one of a long run would be less than a pixel.
-        bar = [(breach.start_s, max(breach.end_s - breach.start_s, span_s / 400))]
         height = (-lanes[breach.label] - 0.4, 0.8)
-        axes.broken_barh(bar, height, color=BROKEN, alpha=0.8, linewidth=0)
+        axes.broken_barh([breach.bar(span_s)], height, color=BROKEN, alpha=0.8, linewidth=0)
     shown = [inert(name, LABEL_CHARS) for name in names[:BREACH_LANES_MAX]]
     if len(names) > BREACH_LANES_MAX:
         shown[-1] = f"{len(names) - BREACH_LANES_MAX + 1} more limits"

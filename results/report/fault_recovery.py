@@ -55,7 +55,7 @@ STEPS_MAX = 20_000  # half an hour; a history from elsewhere may have a gap of a
 SECOND_NS = NS_PER_S
 RECOVERIES_MAX = 60
 _COLUMNS = (
-    "window", "hit", "from (s)", "to (s)", "ok", "longest gap (s)", "gap at (s)",
+    "window", "hit", "from (s)", "to (s)", "ok", "longest without any ok (s)", "since (s)",
     "first ok after injection (s)", "after healing (s)",
 )  # fmt: skip
 ROWS_MAX = 100
@@ -340,7 +340,7 @@ def _by_partition(gaps: PartitionGaps | None) -> tuple[Grid, ...]:
     if all(gap == DASH for _, *row in rows for gap in row):
         return ()  # with too few writes no partition has a figure
     columns = ("window", *(f"partition {number}" for number in gaps.partition[:SHOWN_MAX]))
-    title = "Longest time without an acknowledged write, by partition (s)"
+    title = "Longest time without an acknowledged write to a partition, asked for or not (s)"
     if (unseen := len(gaps.partition) - SHOWN_MAX) > 0:
         title += f", without {unseen} more that analysis/verdict.json has"
     more = len(gaps.windows) - len(rows)

@@ -22,6 +22,7 @@ from results.drawing import cycle, lanes
 from results.drawing.axis import Scale
 from results.report import event_context, key_history
 from results.report.key_history import KeyHistory
+from results.report.limit_rows import with_unit
 from results.report.missed import Missed
 from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
@@ -40,6 +41,7 @@ MISSED_MAX = 4
 TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
 CLAUSES_MAX = 30
+OF_LIMIT = ("allowed", "measured")  # details in the unit of the limit that a breach names
 WINDOW = ("window_start_ns", "window_end_ns")  # of a breach: two details that are one fact
 ANCHOR_CHARS = 40
 FACTS_MAX = 60
@@ -388,6 +390,10 @@ def _facts(given: _Shown, *, edges: bool) -> Iterator[tuple[str, str]]:
     if isinstance(first.get(WINDOW[0]), int) and isinstance(first.get(WINDOW[1]), int):
         start_ns, end_ns = (first.pop(name) for name in WINDOW)
         own["window (s)"] = f"{in_seconds(start_ns)} to {in_seconds(end_ns)}"
+    limit = first.get("limit")
+    for name in OF_LIMIT if isinstance(limit, str) else ():
+        if isinstance(figure := first.get(name), float):
+            own[name] = with_unit(str(limit), figure)
     for name, value in sorted((first | own).items()):
         items = value if isinstance(value, list | tuple) else [value]
         for place, item in enumerate(items if value not in (None, "", [], {}) else ()):

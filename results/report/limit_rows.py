@@ -13,7 +13,7 @@ from results.report.tabulate import DASH
 
 LIMITS_MAX = 200  # a stranger's plan may name any number of kinds
 DIGITS = 4  # of a figure
-GAP_LIMIT = "longest_gap_s"
+GAP_LIMIT, RECOVERY_LIMIT = "longest_gap_s", "recovered_within_s"
 METER_PX, ALLOWED_PX = 90.0, 60.0  # of a meter: its width, and where what is allowed ends
 UNITS = {"_ms": "ms", "_s": "s"}  # by the end of a limit's name; a share has none
 
@@ -52,8 +52,8 @@ def _row(limit: JudgedLimit, proof: str) -> LimitRow:
     return LimitRow(
         name=short_name(limit),
         state=f"{limit.state.value}{times}",
-        measured=DASH if limit.measured is None else _with_unit(limit, limit.measured),
-        allowed=_with_unit(limit, limit.allowed),
+        measured=DASH if limit.measured is None else with_unit(limit.name, limit.measured),
+        allowed=with_unit(limit.name, limit.allowed),
         met_px=_met_px(limit),
         broken=limit.state is LimitState.BROKEN,
         certain=limit.state in (LimitState.KEPT, LimitState.BROKEN),
@@ -90,12 +90,13 @@ def shortest_gap_s(verdict: Verdict | None) -> float | None:
 
 
 def in_words(limit: JudgedLimit) -> str:
-    """What was measured of a limit, and what it allows: ``1.2 of at most 0.5, BROKEN``."""
+    """What was measured of a limit, and what it allows: ``1.2 s of at most 0.5 s, BROKEN``."""
     if limit.measured is None:
         return limit.state.value
     states = {LimitState.BROKEN: ", BROKEN", LimitState.UNDECIDED: ", undecided"}
     state = states.get(limit.state, "")
-    return f"{_plain(limit.measured)} of at most {_plain(limit.allowed)}{state}"
+    measured, allowed = (with_unit(limit.name, each) for each in (limit.measured, limit.allowed))
+    return f"{measured} of at most {allowed}{state}"
 
 
 def short_name(limit: JudgedLimit) -> str:
@@ -103,10 +104,7 @@ def short_name(limit: JudgedLimit) -> str:
     return inert(limit.name.removeprefix("promise."))
 
 
-def _plain(value: float) -> str:
-    return significant(value, DIGITS)
-
-
-def _with_unit(limit: JudgedLimit, value: float) -> str:
-    unit = next((unit for end, unit in UNITS.items() if limit.name.endswith(end)), "")
-    return f"{_plain(value)} {unit}".rstrip()
+def with_unit(name: str, value: float) -> str:
+    """A figure of the limit ``name`` with its unit; a share has none."""
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+    return f"{significant(value, DIGITS)} {unit}".rstrip()

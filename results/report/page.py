@@ -41,7 +41,13 @@ from results.report.fault_rows import FaultRow
 from results.report.finding_cards import Card, Event
 from results.report.harness_actions import HarnessActions
 from results.report.html import MARKS
-from results.report.limit_rows import LIMITS_MAX, LimitRow, limit_rows, shortest_gap_s
+from results.report.limit_rows import (
+    LIMITS_MAX,
+    RECOVERY_LIMIT,
+    LimitRow,
+    limit_rows,
+    shortest_gap_s,
+)
 from results.report.next_commands import Command, next_commands
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
@@ -366,7 +372,7 @@ def _picture(
             touches=run_data.touches(),
             placement=_placement(run_data),
             resources=resources.panels(run_data.usage),
-            breaches=tuple(_breaches(run_data.verdict)),
+            breaches=tuple(breaches(run_data)),
             allowed_gap_s=shortest_gap_s(run_data.verdict),
         )
         drawn = plots.draw(scene)
@@ -377,17 +383,22 @@ def _picture(
     return Markup(drawn.svg), notes, figures  # noqa: S704 (our own SVG; its texts are escaped)
 
 
-def _breaches(verdict: Verdict | None) -> Iterator[plots.Breach]:
+def breaches(run_data: RunData) -> Iterator[plots.Breach]:
     """Yield the breaches of limits that the findings show, of each limit the worst where these do
     not.
     """
-    shown = set[str]()
+    verdict, shown = run_data.verdict, set[str]()
     for anomaly in verdict.anomalies.values() if verdict else ():
         for found in anomaly.examples[: finding_cards.EXAMPLES_MAX]:
             name = found.details.get("limit")
             start_ns, end_ns = (found.details.get(each) for each in finding_cards.WINDOW)
             if isinstance(name, str) and isinstance(start_ns, int) and isinstance(end_ns, int):
                 shown.add(name)
+                measured = found.details.get("measured")
+                if name.endswith(RECOVERY_LIMIT) and isinstance(measured, int | float):
+                    # The window ends where the rate was due, the breach where it came back.
+                    longest_s = run_data.last_ns / NS_PER_S  # a stranger's figure may be any
+                    end_ns = max(end_ns, start_ns + round(min(measured, longest_s) * NS_PER_S))
                 yield _breach(name, start_ns, end_ns)
     for limit in verdict.limits[:LIMITS_MAX] if verdict else ():
         if limit.state is not LimitState.BROKEN or limit.name in shown:

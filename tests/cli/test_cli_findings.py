@@ -82,8 +82,8 @@ def test_the_figures_of_limits_stay_on_the_terminal(tmp_path: Path) -> None:
     promised = msgspec.structs.replace(verdict, limits=(kept, broken, untested))
 
     assert verdict_lines.findings_of(run, promised)[-1] == (
-        "limits: p99_ms 88.9 of at most 250; kill.longest_gap_s 0.14 of at most 0.1, BROKEN; "
-        "longest_gap_s not tested"
+        "limits: p99_ms 88.9 ms of at most 250 ms; kill.longest_gap_s 0.14 s of at most 0.1 s, "
+        "BROKEN; longest_gap_s not tested"
     )
 
 

@@ -121,3 +121,11 @@ def test_a_shell_completes_the_names_of_plug_ins() -> None:
     assert "plain,bank" in completed("run", "--workload", "")
     assert completed("plan", "--fault", "rolling-r") == ["plain,rolling-restart"]
     assert completed("plan", "--system", "ref") == ["plain,reference"]
+
+
+@pytest.mark.parametrize("command", ["sim", "explore"])
+def test_a_shell_completes_each_name_of_a_mix(command: str) -> None:
+    assert "plain,bank" in completed(command, "--workload", "")
+    assert completed(command, "--faults", "rolling-r") == ["plain,rolling-restart"]
+    assert completed(command, "--faults", "kill,paus") == ["plain,kill,pause"]
+    assert completed(command, "--faults", "kill,pause,kil") == []

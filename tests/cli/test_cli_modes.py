@@ -60,7 +60,7 @@ def test_what_can_not_be_compared_is_refused_before_anything_starts(
 LIMITED = """
 seed = 1
 [cluster]
-nodes = 3
+nodes = 5
 provider = "sim"
 [system]
 name = "reference"

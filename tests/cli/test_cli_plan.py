@@ -201,7 +201,7 @@ def test_a_limit_of_lost_majorities_is_refused_where_no_fault_takes_one_for_so_l
     [
         ["5:kill:majority of partition 0:9"],
         ["5:kill:n1,n2:9"],
-        ["5:pause:all:9"],
+        ["5:pause:n1,n2:9"],
         ["5:kill:n1:9", "7:kill:n2:9"],
     ],
     ids=str,
@@ -212,6 +212,103 @@ def test_a_limit_of_lost_majorities_is_planned_where_a_fault_takes_one(
     given = [word for each in schedule for word in ("--schedule", each)]
 
     assert execute(["plan", *SIM, *given, "--set", "promise.refused_within_s=1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sets", "words"),
+    [
+        (["5:kill:all of partition 0:9"], [], "aim at `majority of partition P`"),
+        (["5:pause:all:9"], [], "aim at `majority of partition P`"),
+        (["5:kill:all of metastorage:9"], [], "in which n1, n2, n3, n4, n5 vote, its majority"),
+        (["5:kill:majority of metastorage:9"], [], "nothing is certain of partitions"),
+        (["5:kill:n1,n2:9", "7:kill:n3:4"], [], None),
+        (["5:kill:n1,n2:9", "5:kill:n3:4"], [], "aim at `majority of partition P`"),
+        (["5:kill:majority of partition 0:9"], ["cluster.nodes=3"], "more nodes (cluster.nodes)"),
+        (["5:kill:majority of partition 0:9"], ["cluster.nodes=4"], "more nodes (cluster.nodes)"),
+        (
+            ["5:kill:n1,n2:9"],
+            ["cluster.nodes=6", "system.system_nodes=3"],
+            "in which n1, n2, n3 vote, its majority",
+        ),
+        (["5:kill:n4,n5:9"], ["cluster.nodes=6", "system.system_nodes=3"], None),
+        (
+            ["5:kill:first half:9"],
+            ["cluster.nodes=8", "system.system_nodes=3", "system.mode='HA'"],
+            "in which n1, n2, n3 vote, its majority",
+        ),
+    ],
+    ids=str,
+)
+def test_a_limit_of_lost_majorities_needs_a_fault_that_leaves_metastorage_its_own(
+    schedule: list[str], sets: list[str], words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = "serves" if "system.mode='HA'" in sets else "refused"
+    given = [word for each in schedule for word in ("--schedule", each)]
+    given += [word for each in (*sets, f"promise.{limit}_within_s=1") for word in ("--set", each)]
+
+    assert execute(["plan", *SIM, *given]) == (254 if words else 0)
+
+    assert words is None or words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (
+            ["drive.rate_per_s=5", "drive.duration_s=20", "check.min_ok=151"],
+            "check.min_ok: expected at most 150: no more operations begin of drive.rate_per_s 5 x",
+        ),
+        (["drive.rate_per_s=5", "drive.duration_s=20", "check.min_ok=150"], None),
+        (
+            [
+                "drive.rate_per_s=5",
+                "drive.overtime_s=20",
+                "drive.duration_s=20",
+                "check.min_ok=400",
+            ],
+            "+ drive.overtime_s 20 (got 400)",
+        ),
+        (["promise.p99_ms=2000"], "less than drive.op_deadline_s, 2000 ms: no transaction is"),
+        (["promise.kill.p99_ms=2500"], "promise.kill.p99_ms: expected less than drive.op_dead"),
+        (["promise.p99_ms=2500", "drive.op_deadline_s=3"], None),
+        # An open loop counts from the intended start, which may have waited for a client.
+        (["promise.p99_ms=2500", "drive.rate_per_s=50"], None),
+    ],
+    ids=str,
+)
+def test_what_no_load_of_the_plan_can_reach_is_refused(
+    sets: list[str], words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word for each in sets for word in ("--set", each)]
+
+    code = execute(["plan", *SIM, "--schedule", "5:kill:n1:4", *given])
+
+    assert code == (254 if words else 0)
+    assert words is None or words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sets", "refused"),
+    [
+        (["5:kill:learner of partition 0:4"], [], True),
+        (["5:kill:learner of any partition:4"], [], True),
+        (["5:kill:learner of partition 0:4", "9:wipe:n1:4"], [], False),
+        # Zones move data by themselves.
+        (["5:kill:learner of partition 0:4"], ["system.system_nodes=3"], False),
+    ],
+    ids=str,
+)
+def test_a_fault_of_learners_is_refused_where_every_replica_votes(
+    schedule: list[str], sets: list[str], refused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word for each in schedule for word in ("--schedule", each)]
+    given += [word for each in sets for word in ("--set", each)]
+
+    assert execute(["plan", *SIM, *given]) == (254 if refused else 0)
+
+    said = capsys.readouterr().err
+    assert ("nemesis.schedule[0].target: expected a role that a node holds" in said) is refused
+    assert ("aim at `follower of partition P`" in said) is refused
 
 
 def test_more_faults_together_than_there_are_nodes_are_refused(

@@ -84,8 +84,8 @@ def test_writes_are_attributed_to_fault_role_and_phase_by_mode(found: Comparison
 
 def test_limits_stand_with_the_mode_that_promises_them(found: Comparison) -> None:
     assert rows(found, "limits") == {
-        "promise.kill.refused_within_s": ("0.003 of at most 1", DASH),
-        "promise.kill.serves_within_s": (DASH, "7.5 of at most 6, BROKEN"),
+        "promise.kill.refused_within_s": ("0.003 s of at most 1 s", DASH),
+        "promise.kill.serves_within_s": (DASH, "7.5 s of at most 6 s, BROKEN"),
     }
 
 

@@ -44,6 +44,7 @@ from harness.protocols.verdict import (
     Verdict,
 )
 from harness.run.directory import RunDirectory
+from results.drawing import plots
 from results.report import fault_recovery, fault_rows, limit_rows, sections
 from results.report import page as pages
 from results.report.finding_cards import FACTS_MAX, QUOTES_MAX
@@ -187,6 +188,50 @@ def test_each_limit_of_the_plan_stands_with_its_figure_and_leads_to_its_window_a
     )
     assert (met, over) == (limit_rows.ALLOWED_PX / 4, limit_rows.METER_PX)
     assert_inert(page)
+
+
+def test_figures_of_a_breach_stand_with_the_unit_of_their_limit(tmp_path: Path) -> None:
+    for name, measured, allowed in (
+        ("promise.kill.longest_gap_s", "3.5 s", "2 s"),
+        ("promise.p99_ms", "3.5 ms", "2 ms"),
+        ("promise.indefinite_share", "3.5", "2"),
+    ):
+        verdict = limited(limit(name, LimitState.BROKEN, 3.5), texts=("one",))
+        (example,) = verdict.anomalies["longest-gap"].examples
+        details = {**example.details, "measured": 3.5, "allowed": 2.0}
+        shown = msgspec.structs.replace(example, details=details)
+        anomalies = {"longest-gap": Anomaly(count=1, examples=(shown,))}
+        told = msgspec.structs.replace(verdict, anomalies=anomalies)
+
+        page = report(build(tmp_path / name, **SMALL), told)
+
+        assert f"measured{measured}" in page.text.replace("\n", "")
+        assert f"allowed{allowed}" in page.text.replace("\n", "")
+
+
+def test_a_recovery_that_came_late_is_drawn_until_it_came(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    verdict = limited(limit("promise.recovered_within_s", LimitState.BROKEN, 9.0), texts=("one",))
+    (example,) = verdict.anomalies["longest-gap"].examples
+
+    def drawn(measured: float, start_ns: int, end_ns: int) -> plots.Breach:
+        window = {"window_start_ns": start_ns, "window_end_ns": end_ns}
+        details = {**example.details, **window, "measured": measured}
+        shown = Anomaly(count=1, examples=(msgspec.structs.replace(example, details=details),))
+        write_verdict(run, msgspec.structs.replace(verdict, anomalies={"recovery": shown}))
+        (found,) = pages.breaches(gather(run))
+        return found
+
+    assert drawn(9.0, 8 * NS, 8 * NS + NS // 10).end_s == 17.0
+    assert drawn(0.05, 8 * NS, 8 * NS + NS // 10).end_s == 8.1
+    assert drawn(1e300, 8 * NS, 9 * NS).end_s < 100.0
+
+
+def test_a_breach_of_a_moment_is_as_wide_as_the_eye_needs() -> None:
+    breach = plots.Breach(label="p99_ms", start_s=1.0, end_s=1.0)
+
+    assert breach.bar(1200.0) == (1.0, 10.0)
+    assert attrs.evolve(breach, end_s=21.0).bar(1200.0) == (1.0, 20.0)
 
 
 def test_a_run_without_limits_has_no_place_for_them(tmp_path: Path) -> None:
