@@ -22,11 +22,12 @@ import pyarrow as pa
 
 from checkers.promises import assignment_chain
 from checkers.promises.assignment_steps import Step, logical_topologies, steps_of
-from checkers.promises.fault_free_windows import Calm, calm_of
+from checkers.promises.fault_free_windows import Calm, calm_of, punctuality
 from checkers.promises.forced_resets import (
     OF_RESETS,
     Resets,
     early_resets,
+    late_resets,
     steps_of_resets,
     told_resets,
     worse_copies,
@@ -91,6 +92,9 @@ class Assignments:
             assignment_chain.outside_forced(_forced(steps, resets), states, calm),
             assignment_chain.wrong_chains(_of_chains(steps, resets), rows),
             early_resets(resets, topology, calm),
+            late_resets(
+                steps, resets, topology, states, punctuality(calm, states, tables["events"])
+            ),
             worse_copies(resets, topology, states, calm),
         ]
         if not isinstance(variant, msgspec.UnsetType):

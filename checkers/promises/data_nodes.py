@@ -21,16 +21,17 @@ from operator import itemgetter
 from typing import Any
 
 import attrs
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from checkers.promises.fault_free_windows import Calm, calm_of
+from checkers.promises.fault_free_windows import (
+    HANDLED_S,
+    Punctuality,
+    calm_of,
+    punctuality,
+)
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
-from harness.history.records import EventKind
 from harness.protocols.changes import TopologyKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.fault_kinds import Effect
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
@@ -38,13 +39,8 @@ from harness.text import seconds
 Row = dict[str, Any]
 Nodes = frozenset[str]
 
-HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it,
-# and for as long as metastorage was kept from committing the switch, see Punctuality.unseen_since
 EARLY_S = 0.3  # times are those at which nodes have applied a revision
 LATE_S = 1.5  # a switch is one write of a leader that serves
-TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
-# A node of these effects does not delay others.
-_ALONE = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 
 
 @attrs.frozen(kw_only=True)
@@ -108,11 +104,7 @@ class DataNodesChecker:
             reason = "not every change of the topology was reported: data nodes were not judged"
             return Part(outcome=Outcome.UNKNOWN, reasons=(reason,))
         calm = calm_of(tables["faults"], setting, tables["events"])
-        clock = Punctuality(
-            calm=calm,
-            voters=_voters(tables["states"]),
-            elected_ns=_elected(tables["events"]),
-        )
+        clock = punctuality(calm, tables["states"], tables["events"])
         texts: dict[str, list[str]] = defaultdict(list)
         switches = 0
         for zone in sorted({row["zone"] for row in rows if row["zone"]}):
@@ -124,53 +116,6 @@ class DataNodesChecker:
             anomalies={name: _anomaly(found) for name, found in texts.items()},
             statistics={"data-nodes": {"switches": switches}},
         )
-
-
-@attrs.frozen(kw_only=True)
-class Punctuality:
-    """Whether a switch may be expected in time. ``voters``: nodes that faults must leave alone for
-    that; ``elected_ns``: when another of them began to write switches.
-    """
-
-    calm: Calm
-    voters: Nodes
-    elected_ns: tuple[int, ...]
-
-    @property
-    def told(self) -> bool:
-        """Whether times can be compared at all: nodes that start with another clock may bring the
-        cluster's time forward.
-        """
-        return self.calm.one_clock
-
-    def holds(self, due_ns: int, until_ns: int) -> bool:
-        """Whether nothing keeps the store from a switch that is due."""
-        since_ns = due_ns - int(TAKEOVER_S * NS_PER_S)
-        return not any(True for _ in self._hindrances(since_ns, until_ns))
-
-    def unseen_since(self, at_ns: int) -> int:
-        """The time from which on changes may have been written that a switch at ``at_ns`` had not
-        seen: a leader that has lost its majority has its switch committed, as it decided it, when
-        the majority is back.
-        """
-        since_ns = at_ns - int(HANDLED_S * NS_PER_S)
-        while earlier := [
-            start_ns - int(HANDLED_S * NS_PER_S)
-            for start_ns in self._hindrances(since_ns, at_ns)
-            if start_ns - int(HANDLED_S * NS_PER_S) < since_ns
-        ]:
-            since_ns = min(earlier)
-        return since_ns
-
-    def _hindrances(self, since_ns: int, until_ns: int) -> Iterator[int]:
-        """When each began that may keep the store from writing a switch in that time."""
-        for at_ns in self.elected_ns:
-            if since_ns <= at_ns <= until_ns:
-                yield at_ns - int(TAKEOVER_S * NS_PER_S)
-        for d in self.calm.disturbances:
-            alone = d.effects and d.effects <= _ALONE and self.voters.isdisjoint(d.nodes)
-            if d.start_ns <= until_ns and d.end_ns >= since_ns and not d.moves and not alone:
-                yield d.start_ns
 
 
 def judged(zone: str, rows: Sequence[Row], clock: Punctuality) -> Iterator[tuple[str, str]]:
@@ -437,19 +382,6 @@ def _revisions(rows: Sequence[Row]) -> Iterator[tuple[Input | None, Row | None]]
 
 def _of_all(row: Row) -> bool:
     return bool(row["kind"] == TopologyKind.RESTART)
-
-
-def _voters(states: pa.Table) -> Nodes:
-    """The nodes that vote in the group of no partition, which writes switches."""
-    chosen = pc.and_(pc.is_null(states["partition"]), states["voter"])
-    return frozenset(states.filter(chosen)["node"].to_pylist())
-
-
-def _elected(events: pa.Table) -> tuple[int, ...]:
-    chosen = pc.and_(
-        pc.is_null(events["partition"]), pc.equal(events["kind"], EventKind.LEADER_ELECTED.value)
-    )
-    return tuple(events.filter(chosen)["at_ns"].to_pylist())
 
 
 def _waiting(state: Zone) -> str:

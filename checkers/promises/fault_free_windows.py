@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
+from harness.history.records import EventKind
 from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import Effect, by_name
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 
+TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
+HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it,
+# and for as long as metastorage was kept from committing the switch, see Punctuality.unseen_since
+# A node of these effects does not delay others.
+_ALONE = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 APART_S = 0.2  # of two wall clocks: no timer is judged as closely
 _PLACEMENT = frozenset({Effect.CHANGES_PLACEMENT})
 
@@ -59,6 +67,74 @@ class Calm:
         """
         last_ns = max((d.end_ns for d in self.disturbances), default=0)
         return max(self.end_ns - max(last_ns, since_ns), 0) / NS_PER_S
+
+
+@attrs.frozen(kw_only=True)
+class Punctuality:
+    """Whether a switch may be expected in time. ``voters``: nodes that faults must leave alone for
+    that; ``elected_ns``: when another of them began to write switches.
+    """
+
+    calm: Calm
+    voters: frozenset[str]
+    elected_ns: tuple[int, ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether times can be compared at all: nodes that start with another clock may bring the
+        cluster's time forward.
+        """
+        return self.calm.one_clock
+
+    def holds(self, due_ns: int, until_ns: int) -> bool:
+        """Whether nothing keeps the store from a switch that is due."""
+        return self.free(due_ns - int(TAKEOVER_S * NS_PER_S), until_ns)
+
+    def free(self, since_ns: int, until_ns: int) -> bool:
+        """Whether nothing in that time keeps the store from acting on what it knows."""
+        return not any(True for _ in self._hindrances(since_ns, until_ns))
+
+    def unseen_since(self, at_ns: int) -> int:
+        """The time from which on changes may have been written that a switch at ``at_ns`` had not
+        seen: a leader that has lost its majority has its switch committed, as it decided it, when
+        the majority is back.
+        """
+        since_ns = at_ns - int(HANDLED_S * NS_PER_S)
+        while earlier := [
+            start_ns - int(HANDLED_S * NS_PER_S)
+            for start_ns in self._hindrances(since_ns, at_ns)
+            if start_ns - int(HANDLED_S * NS_PER_S) < since_ns
+        ]:
+            since_ns = min(earlier)
+        return since_ns
+
+    def _hindrances(self, since_ns: int, until_ns: int) -> Iterator[int]:
+        """When each began that may keep the store from writing a switch in that time."""
+        for at_ns in self.elected_ns:
+            if since_ns <= at_ns <= until_ns:
+                yield at_ns - int(TAKEOVER_S * NS_PER_S)
+        for d in self.calm.disturbances:
+            alone = d.effects and d.effects <= _ALONE and self.voters.isdisjoint(d.nodes)
+            if d.start_ns <= until_ns and d.end_ns >= since_ns and not d.moves and not alone:
+                yield d.start_ns
+
+
+def punctuality(calm: Calm, states: pa.Table, events: pa.Table) -> Punctuality:
+    """What may be expected in time of the group that writes switches."""
+    return Punctuality(calm=calm, voters=_voters(states), elected_ns=_elected(events))
+
+
+def _voters(states: pa.Table) -> frozenset[str]:
+    """The nodes that vote in the group of no partition, which writes switches."""
+    chosen = pc.and_(pc.is_null(states["partition"]), states["voter"])
+    return frozenset(states.filter(chosen)["node"].to_pylist())
+
+
+def _elected(events: pa.Table) -> tuple[int, ...]:
+    chosen = pc.and_(
+        pc.is_null(events["partition"]), pc.equal(events["kind"], EventKind.LEADER_ELECTED.value)
+    )
+    return tuple(events.filter(chosen)["at_ns"].to_pylist())
 
 
 def calm_of(faults: pa.Table, setting: Setting, events: pa.Table | None = None) -> Calm:

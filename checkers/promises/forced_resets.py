@@ -3,6 +3,8 @@
 =============== ================================================================================
 ``early-reset`` a partition was reset before its zone's reset timer was due, which the last node
                 that had left had started anew (IEP-131, "Algorithm for phase 1")
+``late-reset``  a partition that has lost its majority, and has a copy that is up, was not reset
+                once that timer was due ("Algorithm for phase 1")
 ``worse-copy``  a reset goes on from less than a node had applied that was up, and that was to be
                 asked: one of stable or of pending ("resetPartition")
 =============== ================================================================================
@@ -19,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.promises.assignment_steps import Row, Step, logical_topologies
-from checkers.promises.fault_free_windows import Calm
-from checkers.promises.legal_transitions import Forced, Nodes, forced_transition
+from checkers.promises.fault_free_windows import Calm, Punctuality
+from checkers.promises.legal_transitions import Assigned, Forced, Nodes, forced_transition
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.changes import TopologyKind
@@ -32,6 +34,10 @@ Found = Iterator[tuple[str, str]]  # the name and the sentence of each anomaly
 
 # A time is when the first node has told that a revision is applied: a busy machine tells late.
 EARLY_S = 0.5
+# A reset asks each copy that is left, and waits until the primary before, if that is one of them,
+# has given up: a lease and an election each, and then tries that are put off.
+LATE_S = 4.0
+STEADY_S = 5.0  # before nodes have left: what was done to the others by then is over
 TOLD_S = 4.0  # before a reset: the state of a copy that is not older is that of the copy then
 # Under these a node is there as a whole, or not at all.
 _ALL_OR_NOTHING = frozenset(
@@ -158,6 +164,104 @@ def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:
             )
 
 
+@attrs.frozen(kw_only=True)
+class _Loss:
+    """Nodes left, and with them the majority of a partition whose last ``step`` it was: what is
+    left of ``copies``, and when its reset was due by the wait of its zone.
+    """
+
+    partition: int
+    step: Step
+    generation: int
+    revision: int
+    at_ns: int
+    due_ns: int
+    gone: Nodes
+    copies: Nodes
+
+    @property
+    def late_ns(self) -> int:
+        """From when on its reset is late."""
+        return self.due_ns + int(LATE_S * NS_PER_S)
+
+
+def late_resets(
+    steps: Mapping[int, list[Step]],
+    resets: Resets,
+    topology: Sequence[Row],
+    states: pa.Table,
+    clock: Punctuality,
+) -> Found:
+    """Yield one sentence for each partition that waits for a reset for too long, though nothing
+    was done to the group that writes it, nor to a node that may have a copy. Not where clocks
+    differ, nor where the whole cluster has started again: what was there before is waited for.
+    """
+    if any(row["kind"] == TopologyKind.RESTART for row in topology) or not clock.told:
+        return
+    for loss in _losses(steps, resets, topology, clock.calm.end_ns):
+        undisturbed = attrs.evolve(clock, voters=clock.voters | loss.copies)
+        if not undisturbed.free(loss.at_ns - int(STEADY_S * NS_PER_S), loss.late_ns):
+            continue
+        stable = loss.step.after.stable or frozenset()
+        told = _last_told(states, loss.partition, loss.generation, loss.due_ns)
+        whole = {row["node"] for row in told} & loss.copies & stable
+        if whole:
+            yield (
+                "late-reset",
+                f"late reset: {_names(loss.gone)} left at {seconds(loss.at_ns)} (revision "
+                f"{loss.revision}), and with them the majority of partition {loss.partition}, of "
+                f"{_names(stable)}; its reset was due at {seconds(loss.due_ns)}, and had not come "
+                f"{LATE_S:g} s later, though {_names(whole)} had a copy",
+            )
+
+
+def _losses(
+    steps: Mapping[int, list[Step]], resets: Resets, topology: Sequence[Row], end_ns: int
+) -> Iterator[_Loss]:
+    """Yield each loss after which neither the topology nor the partition changed until its reset
+    was late.
+    """
+    waits, there = _reset_waits(topology), dict(logical_topologies(topology))
+    changed_ns = [r["at_ns"] for r in topology if r["kind"] == TopologyKind.LOGICAL]
+    for revision, at_ns, gone in _departures(topology):
+        next_ns = min((ns for ns in changed_ns if ns > at_ns), default=end_ns)
+        for partition, of_partition in steps.items():
+            known = [step for step in of_partition if step.revision < revision]
+            of_zone = waits.get(known[-1].zone, ()) if known else ()
+            # What another wait does to a timer that runs is judged elsewhere.
+            if not of_zone or of_zone[-1][0] >= revision:
+                continue
+            taken = [resets[key] for s in known if (key := (partition, s.revision)) in resets]
+            loss = _Loss(
+                partition=partition,
+                step=known[-1],
+                generation=taken[-1].told.generation if taken else 0,
+                revision=revision,
+                at_ns=at_ns,
+                due_ns=at_ns + int(of_zone[-1][1] * NS_PER_S),
+                gone=gone,
+                copies=_copies(known[-1].after) & there[revision],
+            )
+            later_ns = [step.at_ns for step in of_partition if step.revision >= revision]
+            if loss.late_ns >= min([next_ns, *later_ns]):
+                continue
+            # A reset that goes on ends by itself.
+            goes_on = taken and taken[-1].step.after.pending == known[-1].after.pending
+            if not goes_on and _is_minority(loss):
+                yield loss
+
+
+def _copies(held: Assigned) -> Nodes:
+    """The nodes that may have a copy."""
+    return (held.stable or frozenset()) | (held.pending or frozenset())
+
+
+def _is_minority(loss: _Loss) -> bool:
+    """Whether some of the stable nodes are left, and no majority."""
+    stable = loss.step.after.stable or frozenset()
+    return 0 < len(stable & loss.copies) <= len(stable) // 2
+
+
 def _reset_waits(topology: Iterable[Row]) -> dict[str, list[tuple[int, float]]]:
     """The waits of each zone before it resets, by revision."""
     found: dict[str, list[tuple[int, float]]] = {}
@@ -189,7 +293,7 @@ def worse_copies(resets: Resets, topology: Iterable[Row], states: pa.Table, calm
         if taken.name != "reset" or taken.told.asked or base is None:
             continue
         members = next((nodes for at, nodes in reversed(there) if at < revision), frozenset())
-        holders = (step.before.stable or frozenset()) | (step.before.pending or frozenset())
+        holders = _copies(step.before)
         for row in _last_told(states, partition, taken.told.generation - 1, step.at_ns):
             node, since_ns = row["node"], row["asked_ns"] - NS_PER_S
             if node not in holders & members or row["applied_index"] <= base:

@@ -169,6 +169,7 @@ OF_PLACEMENT = frozenset(
         "event-not-handled",
         "illegal-transition",
         "late-data-nodes",
+        "late-reset",
         "quorum-not-running",
         "redundant-replica",
         "repeated-trigger",

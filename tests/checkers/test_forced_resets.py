@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from change_tables import Row, fault, ns, setting, state, topology, wrote
+from change_tables import Row, fault, ns, setting, state, tables, topology, wrote
 
 from checkers.promises.assignment_steps import steps_of
-from checkers.promises.fault_free_windows import calm_of
+from checkers.promises.fault_free_windows import calm_of, punctuality
 from checkers.promises.forced_resets import (
     Resets,
     early_resets,
+    late_resets,
     steps_of_resets,
     told_resets,
     worse_copies,
@@ -50,6 +51,12 @@ def taken(at_s: float, told: Reset, pending: str | None = None) -> Resets:
         *wrote(30, at_s, pending="a"),
     ]
     return steps_of_resets(steps_of(rows), "base", told_resets((told,), ()))
+
+
+def elected(at_s: float) -> Row:
+    """Another leader of the group that is of no partition."""
+    times = {"at_ns": ns(at_s), "uncertainty_ns": 0, "wall_ns": ns(at_s)}
+    return times | {"kind": "leader-elected", "node": "nw", "boot": "nw-1", "partition": None}
 
 
 def calm(*faults: Row) -> Any:
@@ -126,3 +133,62 @@ def test_a_copy_that_could_not_be_asked_is_not_missed(
     )
 
     assert not list(found)
+
+
+def late(
+    *faults: Row,
+    rows: tuple[Row, ...] = (ZONE, JOINED, GONE, MORE_GONE),
+    steps: tuple[Row, ...] = (),
+    told: tuple[Row, ...] = (copy(10, "na", 40), copy(9, "nb", 40)),
+    resets: Resets | None = None,
+    more: tuple[Row, ...] = (),
+) -> list[tuple[str, str]]:
+    """Of partition 0 on a, b and c, of which the last two are killed, and so they leave."""
+    written = [*wrote(3, 0.7, stable="abc", trigger=2), *steps]
+    killed = (fault(9, 59, "kill", "nb"), fault(10, 59, "kill", "nc"))
+    group = state(9, "nv", None, voter=True)
+    clock = punctuality(calm(*killed, *faults), states(group), tables(events=list(more))["events"])
+    of_states = states(*told)
+    return list(late_resets(steps_of(written), resets or {}, rows, of_states, clock))
+
+
+def test_a_reset_does_not_come_too_late_for_a_partition_that_has_a_copy() -> None:
+    ((name, text),) = late()
+    assert name == "late-reset"
+    assert text == (
+        "late reset: nc left at 11.000 s (revision 22), and with them the majority of partition 0, "
+        "of na nb nc; its reset was due at 13.000 s, and had not come 4 s later, though na had a "
+        "copy"
+    )
+    # It came within that, or was written at least.
+    assert not late(steps=tuple(wrote(30, 16.9, pending="a")))
+    assert late(steps=tuple(wrote(30, 17.1, pending="a")))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"rows": (ZONE, JOINED, GONE)},
+        {"rows": (ZONE, JOINED, GONE, topology(22, 11.0, "logical", "de", zone=None))},
+        {"rows": (ZONE, JOINED, GONE, MORE_GONE, topology(24, 16.9, "logical", "abde", zone=None))},
+        {"rows": (ZONE, JOINED, GONE, MORE_GONE, topology(24, 11.5, "zone", reset_s=9.0))},
+        {"rows": (topology(1, 0.5, "zone", replicas=3), JOINED, GONE, MORE_GONE)},
+        {"rows": (ZONE, JOINED, GONE, MORE_GONE, topology(8, 8.0, "restart", zone=None))},
+        {"told": ()},
+        {"told": (copy(8, "na", 40),)},
+        {"told": (copy(10, "na", 40, voter=False),)},
+        {"told": (copy(10, "na", 40, generation=1),)},
+        {"steps": tuple(wrote(9, 9.0, pending="d")), "faults": (fault(11, 12, "pause", "nd"),)},
+        {"faults": (fault(11, 12, "pause", "na"),)},
+        {"faults": (fault(7, 8, "kill", "nv"),)},
+        {"faults": (fault(12, 13, "partition", "ne"),)},
+        {"faults": (fault(5, 6, "clock-jump", "nb"),)},
+        {"more": (elected(12),)},
+        {"resets": taken(2.0, reset(2.1)), "steps": tuple(wrote(30, 2.0, pending="a"))},
+    ],
+    ids=str,
+)
+def test_what_a_store_could_not_reset_in_time_is_not_missed(case: dict[str, Any]) -> None:
+    faults = case.get("faults", ())
+
+    assert not late(*faults, **{name: rows for name, rows in case.items() if name != "faults"})
