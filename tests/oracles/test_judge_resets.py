@@ -21,6 +21,7 @@ from harness.protocols.claims import (
     LogEntry,
     LogUpdate,
     Members,
+    NewGeneration,
     StableMembers,
     mark_of,
 )
@@ -68,8 +69,11 @@ def entries(count: int) -> tuple[LogEntry, ...]:
     return tuple(LogEntry(index, MARKS[index - 1]) for index in range(1, count + 1))
 
 
-def reset(group: Group, to: str, *asked: str, now_s: float = 10.0, member: str = "") -> str | None:
-    fact = ForcedReset("p", "p", to, member, asked, majority=False)
+def reset(
+    group: Group, to: str, *asked: str, now_s: float = 10.0, member: str | None = None
+) -> str | None:
+    """To the copy on ``to``, in its life ``member``; in none: it begins anew."""
+    fact = ForcedReset("p", "p", to, to if member is None else member, asked, majority=False)
     return group.resets.forced(now_s, "n9", fact, "")
 
 
@@ -107,6 +111,21 @@ def test_what_came_while_a_reset_was_decided_or_can_not_be_asked_counts_for_noth
     assert reset(silent, "n3", "n2", "n3") == ""
 
 
+def test_a_partition_begins_anew_only_where_no_copy_is_left_and_be_it_a_silent_one() -> None:
+    silent = Group(talking=lambda one, other: False)
+    for node in ("n1", "n2"):
+        silent.write(node, *entries(4), at_s=5.0)
+    silent.commit(4, at_s=6.0)
+
+    assert (
+        reset(silent, "n3", "n2", "n3", member="") == "p begins anew on n3, and n2 has a copy of it"
+    )
+    assert reset(silent, "n3", "n3", member="") == ""
+    # Its disk was lost since.
+    silent.disks["n2"].logs.clear()
+    assert reset(silent, "n3", "n2", "n3", member="") == ""
+
+
 @pytest.mark.parametrize(
     ("majority", "holder", "text"),
     [
@@ -135,3 +154,21 @@ def test_stable_members_are_those_of_an_entry_on_a_majority() -> None:
     assert stable("n1") == "p has come to n1 n2, and the synced disks of 1 of 3 voters hold it"
     assert stable("n1", "n2", "n3", joint=True) == "p has come to n1 n2, and no entry says so"
     assert stable(said="n1 n2 n3") is None  # it was founded with them
+
+
+def test_what_an_earlier_generation_has_committed_is_not_what_a_fork_of_it_goes_on_with() -> None:
+    group = lagging(n1=4, n2=4)
+    own = mark_of(1, 99)
+    group.write("n3", *entries(2), LogEntry(3, own))
+    (second, third), disk = ("p@1", "p@2"), group.disks["n3"]
+    for name, successor in (("p", second), (second, third)):
+        disk.logs[successor] = log = disk.log(name).leave()
+        if successor == third:
+            # Only a snapshot stands for them by now.
+            log.take(LogUpdate(successor, base=Base(3, 1, Members(("n3",)))))
+        group.durability.began(disk, NewGeneration("p", name, successor))
+
+    marks = [group.durability.mark(disk, third, 2, index) for index in (1, 2, 3)]
+    assert marks == [MARKS[0], MARKS[1], None]
+    assert group.durability.committed_mark(second, 2) == MARKS[1]
+    assert group.durability.committed_mark(second, 3) is None

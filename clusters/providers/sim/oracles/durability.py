@@ -225,7 +225,12 @@ class Durability:
         """The mark of a committed entry, where that was judged in ``group`` or before it."""
         mark = self._committed.get(group, {}).get(index)
         origin = self._origins.get(group)
-        return self._known(origin.parent, index) if mark is None and origin is not None else mark
+        if mark is not None or origin is None:
+            return mark
+        # A copy that went its own way before the reset goes on with another entry in that place.
+        earlier = self._known(origin.parent, index)
+        inherited = earlier is not None and origin.inherited.holds(index, earlier)
+        return earlier if inherited else None
 
     def began(self, disk: SyncedDisk, fact: NewGeneration) -> frozenset[str] | None:
         """Return the transactions of which ``disk``, the first one in a new generation, lacks an

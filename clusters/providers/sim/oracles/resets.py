@@ -3,7 +3,8 @@
 A reset loses what no copy has that it asks. So it must ask all that are there, and go on with the
 one that has most. Judged is what was committed a while before, and what lay on the disk of another
 copy by then, whose node and that of the reset have gone on talking: such a node can't have been
-passed over for its silence.
+passed over for its silence. A partition of which no copy is left may begin anew, where an operator
+asks for it: there a copy on a node that is silent, and not missed yet, counts as well.
 """
 
 from __future__ import annotations
@@ -54,8 +55,12 @@ class Resets:
             return None  # it was destroyed since it was asked
         if disk.log(fact.group).holds(index, mark):
             return ""
+        # Silent ones count, too: what begins anew has nothing.
+        anew = not fact.member
         for node in fact.asked:
             has = node != fact.node and self._has(now_s, node, fact.group, index, mark)
+            if has and anew:
+                return f"{fact.group} begins anew on {fact.node}, and {node} has a copy of it"
             if has and self._talking(writer, node):
                 return (
                     f"{fact.group} is reset to {fact.node}, which lacks entry {index}: that was "
