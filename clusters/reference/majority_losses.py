@@ -9,9 +9,10 @@ the same seed in the other mode, or without phase 2, meets the same faults.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
+from clusters.reference.node.catalog.options import FILTER
 from clusters.reference.zones import ZONE
 from harness.plan.overrides import said
 from harness.protocols.moments import Moment
@@ -26,6 +27,9 @@ APART_S = (3.5, 5.0)  # of two stories: nodes that were away are back by then
 SERVES_IN_S = 4.0  # beside detection and the reset's timeout
 LOST_S = 8.5  # longer than any of these together
 _MOMENTS = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_JOINT)
+_MOVES_S = 3.0  # for data to lie where it is to
+_ASKED_SHARE = 0.4
+_SILENT_SHARE = 0.6
 _AT_MOMENT_SHARE = 0.6
 _MOVED_SHARE = 0.4
 
@@ -194,8 +198,40 @@ def _moved(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
         yield struck | {"at_s": round(lag_s + draw.uniform(0.01, 0.8), 3)}
 
 
+def _replaced(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """Data lies on three nodes and moves off two of them, and these go as the next ones are taken
+    in: those alone have what the third one lacks. Or these have nothing yet, and an operator asks
+    for a reset while the third one is silent, and not missed yet.
+    """
+    gone, third, others = _parts(draw, data, (2, 1, DATA_NODES - 3))
+    moves_s = _MOVES_S + draw.choice((0.8, 1.5))
+    hold_s = draw.uniform(6.0, 8.0)
+    yield _asked(0.0, _without(others), 1.0)
+    yield _asked(moves_s, _without(gone), hold_s + 1.5, _without(()))
+    if draw.random() < _ASKED_SHARE:
+        for node in gone:
+            yield _row(moves_s, "kill", (node,), hold_s) | {"on": Moment.MEMBERS_CATCHING_UP.value}
+        cut_s = moves_s + draw.uniform(1.0, 3.0)
+        yield _row(cut_s, "partition", third, 2.5)
+        asked_s = cut_s + draw.uniform(0.3, 0.8)
+        yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", moves_s + hold_s - asked_s)
+        return
+    yield _row(_MOVES_S, "partition", third, moves_s - _MOVES_S + draw.uniform(0.8, 1.6))
+    # Without the first one the old members decide no more: their next ones wait.
+    for node, after_s in zip(gone, (None, draw.choice((0.05, 0.3))), strict=True):
+        struck = _row(moves_s, "kill", (node,), hold_s) | {"on": Moment.MEMBERS_JOINT.value}
+        yield struck if after_s is None else struck | {"after_s": after_s}
+
+
+def _without(nodes: Sequence[str]) -> str:
+    text = " && ".join(f'!"{node}"' for node in nodes or ("gone",))
+    return f"ALTER ZONE {ZONE} SET {FILTER} = '{text}'"
+
+
 def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
-    """A majority lags or not, and is lost for good; an operator resets what it leaves."""
+    """A majority lags or not, and is lost for good; an operator resets what it leaves, in most
+    cases while one that may have more is silent, and not missed yet.
+    """
     size = draw.randint(MAJORITY, DATA_NODES - 1)
     gone, left = _parts(draw, data, (size, DATA_NODES - size))
     lag_s = draw.choice((0.0, 1.0, 2.0))
@@ -204,6 +240,9 @@ def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     hold_s = draw.uniform(8.0, 10.0)
     yield _row(lag_s, "kill", gone, hold_s)
     asked_s = lag_s + draw.uniform(3.0, 5.0)  # once it is noticed
+    if draw.random() < _SILENT_SHARE:
+        silent = draw.sample(left, draw.randint(1, len(left)))
+        yield _row(asked_s - draw.uniform(0.4, 1.2), "partition", sorted(silent), 2.5)
     yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", lag_s + hold_s + 0.5 - asked_s)
 
 
@@ -235,8 +274,8 @@ def _cleanup(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
 
 
 _STORIES = {
-    **{_chain: 10, _lag: 6, _loss: 8, _apart: 4, _one_by_one: 2, _all: 6},
-    **{_reset: 2, _restart: 1, _again: 4, _moved: 7, _cleanup: 2},
+    **{_chain: 10, _lag: 6, _loss: 20, _apart: 4, _one_by_one: 2, _all: 6},
+    **{_reset: 3, _restart: 1, _again: 7, _moved: 7, _replaced: 10, _cleanup: 3},
 }
 
 
@@ -252,11 +291,11 @@ def _parts(
     return tuple(found)
 
 
-def _asked(at_s: float, statement: str, hold_s: float) -> Row:
-    options = {"statements": [statement]}
+def _asked(at_s: float, statement: str, hold_s: float, back: str | None = None) -> Row:
+    options = {"statements": [statement]} | ({} if back is None else {"back": [back]})
     return _row(at_s, "ddl", ("all",), hold_s) | {"options": options}
 
 
-def _row(at_s: float, kind: str, nodes: tuple[str, ...], hold_s: float) -> Row:
+def _row(at_s: float, kind: str, nodes: Sequence[str], hold_s: float) -> Row:
     target = ",".join(nodes)
     return {"at_s": at_s, "kind": kind, "target": target, "hold_s": round(hold_s, 3)}

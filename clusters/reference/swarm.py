@@ -70,7 +70,7 @@ _BREAKING_SHARE, _BREAKING_PER_S = 0.25, (1.0, 4.0)
 # together that is what others just follow.
 SKEW_SHARE, SKEW_S = 0.5, (0.3, 2.0, 3.4)
 # Those in which members and placement change, and those in which majorities are lost.
-_CHURN_SHARE, _LOSSES_SHARE = 0.32, 0.14
+_CHURN_SHARE, _LOSSES_SHARE = 0.32, 0.18
 _TIMED_SHARE = 0.55  # of those that churn
 _MODES = ("HA", "HA", "HA", "SC")
 _VARIANTS = ("base", "lock", "cancel")

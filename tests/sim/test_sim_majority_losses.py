@@ -12,6 +12,7 @@ from cli.cells import simulate
 from cli.wiring import schedule_of
 from clusters.reference import majority_losses
 from clusters.reference.majority_losses import CALM_S, DATA_NODES, MAJORITY
+from clusters.reference.node.catalog.options import FILTER
 from harness.campaigns.cell import Cell
 from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, dumps, loads
@@ -66,7 +67,10 @@ def test_few_seeds_have_an_operator_who_resets_or_restarts_partitions() -> None:
     recovered = [each for each in statements if not each[0].startswith("ALTER")]
     assert 0.05 * len(found) < len(recovered) < 0.4 * len(found)
     for text, schedule in recovered:
-        lost = any(f.kind == "kill" and f.target.count(",") + 1 >= MAJORITY for f in schedule)
+        lost = any(
+            f.kind == "kill" and (f.target.count(",") + 1 >= MAJORITY or f.on is not None)
+            for f in schedule
+        )
         assert lost or text.startswith("RESTART")
 
 
@@ -75,10 +79,10 @@ def test_some_seeds_lose_a_majority_while_data_moves_and_some_lose_more_within_a
     for plan in plans("HA"):
         schedule = plan.nemesis.schedule
         cleaned = any("CLEANUP" in str(f.options) for f in schedule)
-        altered = [f for f in schedule if "ALTER" in str(f.options) and not cleaned]
+        altered = [f for f in schedule if "SET REPLICAS" in str(f.options) and not cleaned]
         kills = [f for f in schedule if f.kind == "kill"]
         moved += bool(altered)
-        aimed += any(f.on is not None for f in kills)
+        aimed += bool(altered) and any(f.on is not None for f in kills)
         for fault in altered:
             assert any(0 <= f.at_s - fault.at_s < 1 for f in kills)
             assert not plan.promise.during
@@ -92,6 +96,29 @@ def test_some_seeds_lose_a_majority_while_data_moves_and_some_lose_more_within_a
     assert 0.05 * len(SEEDS) < moved < 0.5 * len(SEEDS)
     assert 0 < aimed <= moved
     assert again > 0.03 * len(SEEDS)
+
+
+def test_some_seeds_lose_the_nodes_that_data_leaves_and_an_operator_may_ask_too_early() -> None:
+    replaced, silent, asked = 0, 0, 0
+    for plan in plans("HA"):
+        schedule = plan.nemesis.schedule
+        for fault in schedule:
+            statement = str((fault.options or {}).get("statements", ""))
+            if FILTER in statement and "back" in (fault.options or {}):
+                gone = {f.target for f in schedule if f.kind == "kill" and f.at_s == fault.at_s}
+                assert len(gone) == 2
+                assert all(f'!"{node}"' in statement for node in gone)
+                lag = [f for f in schedule if f.kind == "partition" and f.at_s < fault.at_s]
+                assert all(gone.isdisjoint(f.target.split(",")) for f in lag[-1:])
+                replaced += bool(lag)
+            elif "RESET" in statement:
+                asked += 1
+                silent += any(
+                    f.kind == "partition" and f.at_s < fault.at_s < f.at_s + f.hold_s
+                    for f in schedule
+                )
+    assert replaced > 0.05 * len(SEEDS)
+    assert 0 < silent < asked
 
 
 def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:

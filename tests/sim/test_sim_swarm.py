@@ -96,7 +96,7 @@ def test_in_some_seeds_majorities_are_lost_and_operators_act(
 ) -> None:
     losing = [plan for plan in all_plans if loses_majorities(plan)]
 
-    assert 0.07 <= len(losing) / len(all_plans) <= 0.18
+    assert 0.12 <= len(losing) / len(all_plans) <= 0.24
     assert {plan.system.options["mode"] for plan in losing} == {"HA", "SC"}
     kinds = {fault.kind for plan in losing for fault in plan.nemesis.schedule}
     assert kinds == {"kill", "partition", "full-restart", "successive-loss", "ddl"}
@@ -137,7 +137,7 @@ def test_every_kind_of_fault_is_tried_by_some_seeds_and_by_none_all(plans: list[
 
     seeds = Counter(kind for some in kinds for kind in some)
     assert set(seeds) == set(FAULTS)
-    assert min(seeds.values()) >= 10
+    assert min(seeds.values()) >= 8
     # A jump brings the starts that show it, a sequence the fall of its leaders.
     assert max(map(len, kinds)) <= 10
 
