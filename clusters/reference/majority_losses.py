@@ -25,7 +25,7 @@ CALM_S = 10.0  # at the end: to serve again, to be judged, and for what a chain 
 FIRST_S = (1.5, 3.0)
 APART_S = (3.5, 5.0)  # of two stories: nodes that were away are back by then
 SERVES_IN_S = 4.0  # beside detection and the reset's timeout
-LOST_S = 8.5  # longer than any of these together
+LOST_S = 8.5  # mostly longer than these together
 _MOMENTS = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_JOINT)
 _MOVES_S = 3.0  # for data to lie where it is to
 _ASKED_SHARE = 0.4
@@ -74,8 +74,8 @@ def settings(
     highly_available = said(given, ASKED_BY) == "HA"
     if highly_available:
         found |= {"system.reset_timeout_s": timeout_s, "system.phase2": phase2}
-    if workload != "bank" and _loses(schedule, replicas):
-        served_s = detection_s + timeout_s + SERVES_IN_S
+    served_s = detection_s + timeout_s + SERVES_IN_S if highly_available else 0.0
+    if workload != "bank" and _loses(schedule, replicas, served_s):
         found |= (
             {"promise.kill.serves_within_s": served_s}
             if highly_available
@@ -84,12 +84,14 @@ def settings(
     return found
 
 
-def _loses(schedule: list[Row], replicas: int) -> bool:
-    """Whether every partition certainly loses its majority by one kill, and nothing else is in
-    force for a while, nor does data move: else limits of a mode are not tested.
+def _loses(schedule: list[Row], replicas: int, served_s: float) -> bool:
+    """Whether every partition certainly loses its majority by one kill for longer than ``served_s``
+    and nothing else is in force for a while, nor does data move: else limits of a mode are not
+    tested.
     """
     return not any("on" in row or "ALTER" in str(row.get("options")) for row in schedule) and any(
         row["kind"] == "kill"
+        and float(str(row["hold_s"])) > served_s
         and str(row["target"]).count(",") + 1 >= DATA_NODES - replicas // 2
         and all(
             other is row or abs(float(str(other["at_s"])) - float(str(row["at_s"]))) >= LOST_S

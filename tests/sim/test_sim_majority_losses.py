@@ -54,6 +54,20 @@ def test_most_seeds_lose_a_majority_and_half_have_phase_2() -> None:
         assert end_s <= plan.drive.duration_s - CALM_S / 2
 
 
+def test_no_seed_asks_for_a_service_that_is_due_after_its_loss_is_over() -> None:
+    # 8597 and 8829 have the latest service and the shortest loss that are drawn.
+    seeds = range(8590, 8830)
+    found = swarm_plans(None, {majority_losses.ASKED_BY: "HA"}, (), seeds)
+    asked = [plan for plan in found if plan.promise.during]
+
+    assert asked
+    for plan in asked:
+        served_s = plan.promise.during["kill"].serves_within_s
+        kills = [fault for fault in plan.nemesis.schedule if fault.kind == "kill"]
+        assert served_s is not None
+        assert max(fault.hold_s for fault in kills) > served_s
+
+
 def test_few_seeds_have_an_operator_who_resets_or_restarts_partitions() -> None:
     found = plans("SC")
     statements = [
