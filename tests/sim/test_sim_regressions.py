@@ -73,6 +73,8 @@ def test_a_log_that_is_cut_before_anything_learns_of_its_commits_is_followed(
         "copy-of-a-later-link",
         "term-of-the-generation-before",
         "entry-of-an-earlier-generation",
+        "log-of-an-earlier-generation",
+        "two-generations-in-a-record",
     ],
 )
 def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
@@ -81,8 +83,10 @@ def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
     # In the first a node comes back while the second phase of a reset waits for it, and what it
     # leads to was planned once more; in the second copies of a later link were told to go while
     # they asked whether others live, and stayed; in the third a replica told the generation that it
-    # had entered, and the term that its disk had of the one before; in the last a majority that was
-    # cut off went on in the old generation, up to an entry like that of the new one there.
+    # had entered, and the term that its disk had of the one before; in the fourth a majority that
+    # was cut off went on in the old generation, up to an entry like the new one there; in the
+    # fifth replicas told such an entry as one of the new generation, before they had compared any;
+    # in the last a vote and the next generation stood in one record of a log that was read again.
     plan = load(PLANS / f"{name}.toml", {})
     run = run_plan(plan, tmp_path, Silent(), Stop())
 
