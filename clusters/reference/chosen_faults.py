@@ -10,6 +10,8 @@ meets. So a choice of messages is often the first fault of a story that leads th
 * A participant has prepared, and can't finish: its group has no majority until home has given up
   to wait for it.
 * Home has decided and falls silent, before any participant is told, for longer than any waits.
+* A participant has prepared, its transaction is decided, and it is away for longer than outcomes
+  are kept; meanwhile others are left undecided, which moves the horizon of their homes.
 * A primary whose clock loses as much as is allowed is out of reach for longer than its lease.
 """
 
@@ -65,6 +67,8 @@ _ONE_MOMENT = 0.4
 _HELD_UP_S, _PREPARED_OF_IT = (0.2, 0.33), 0.7
 _CUT_S, _DRIFTING_S = (1.2, 1.9), 0.8  # past the end of a lease; a drift shows before it
 _SILENT_S = (4.0, 4.6)
+_PAST_IT_S = (1.0, 2.0)  # of the time for which outcomes are kept
+_COMMITTING_S = (0.002, 0.004, 0.006)  # of a prepare: its coordinator has been told by then
 
 
 def sharpened(
@@ -265,6 +269,27 @@ def _silent_home(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterato
         )
 
 
+def _outlasting(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """A participant goes as its commit is on the way to home, and comes back when outcomes of that
+    time are dropped; the next ones go for a moment as theirs have prepared and none knows it.
+    """
+    del kind
+    partition = draw.randrange(1, _partitions(plan))
+
+    def killed(target: str, hold_s: float, at_s: float, **when: object) -> PlannedFault:
+        gone = PlannedFault(at_s=round(at_s, 3), kind="kill", target=target, hold_s=hold_s)
+        return replace(gone, on=Moment.PREPARE_LOGGED, **when)
+
+    away_s = round(_kept_s(plan) + draw.uniform(*_PAST_IT_S), 3)
+    by, after_s = f"primary of partition {partition}", draw.choice(_COMMITTING_S)
+    yield killed(ITS_NODE, away_s, begin_s, by=by, after_s=after_s)
+    if _replicas(plan) == _REPLICAS:
+        yield killed("other voter of its partition", away_s, begin_s, by=by, after_s=after_s)
+    for later_s in (0.0, 0.8):
+        # What they ask home for then was never decided.
+        yield killed(ITS_NODE, 0.4, begin_s + later_s, nth=draw.choice((2, 3)))
+
+
 def _drifting(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
     """A primary with a slow clock is cut off until another takes its place."""
     del kind
@@ -286,18 +311,43 @@ def _diverges(plan: Plan) -> int:
     return 5 if _replicas(plan) >= _REPLICAS else 0
 
 
+def _longest(plan: Plan) -> int:
+    """How many keys a transaction may have: a register has one, a transfer two accounts."""
+    if plan.workload.name == "register":
+        return 1
+    return int(str(plan.workload.options.get("max_length", 2)))
+
+
+def _has_participants(plan: Plan) -> bool:
+    """Whether there are transactions of several partitions."""
+    return min(_longest(plan), _partitions(plan)) > 1
+
+
 def _leaves_unfinished(plan: Plan) -> int:
-    if _replicas(plan) < 2 or _partitions(plan) < 2:
+    if _replicas(plan) < 2 or not _has_participants(plan):
         return 0
     # Most is at stake where a transaction has several participants.
-    longest = int(str(plan.workload.options.get("max_length", 2)))
-    return 12 if min(longest, _partitions(plan)) > 2 else 4
+    return 12 if min(_longest(plan), _partitions(plan)) > 2 else 4
 
 
 def _falls_silent(plan: Plan) -> int:
     # With two nodes gone metastorage keeps its majority: the others go on.
     alone = _replicas(plan) < _REPLICAS or plan.cluster.nodes > 2 * (_REPLICAS - 1)
-    return 6 if _partitions(plan) > 1 and _replicas(plan) <= _REPLICAS and alone else 0
+    return 10 if _has_participants(plan) and _replicas(plan) <= _REPLICAS and alone else 0
+
+
+def _kept_s(plan: Plan) -> float:
+    """For how long outcomes are kept, where that is said."""
+    tuning = plan.system.options.get("tuning")
+    return float(str(tuning.get("outcome_retention_s", 0))) if isinstance(tuning, dict) else 0.0
+
+
+def _outlasts(plan: Plan) -> int:
+    replicas = _replicas(plan)
+    # Metastorage and the homes go on: so many nodes are left.
+    alone = plan.cluster.nodes > (2 * (_REPLICAS - 1) if replicas == _REPLICAS else _REPLICAS)
+    whole = replicas <= _REPLICAS and alone and not plan.cluster.spares
+    return 16 if whole and _kept_s(plan) and _has_participants(plan) else 0
 
 
 def _drifts(plan: Plan) -> int:
@@ -314,5 +364,6 @@ _STORIES = {
     _divergence: _diverges,
     _unfinished: _leaves_unfinished,
     _silent_home: _falls_silent,
+    _outlasting: _outlasts,
     _drifting: _drifts,
 }

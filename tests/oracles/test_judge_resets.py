@@ -98,6 +98,16 @@ def test_a_reset_goes_on_with_a_copy_that_has_what_another_one_has() -> None:
     assert reset(group, "n3", "n2", "n3", member="n3.2") is None
 
 
+def test_a_learner_has_a_copy_as_well_and_one_without_members_has_none() -> None:
+    group = lagging(n1=4, n2=4, n3=2)
+    log = group.disks["n2"].log("p")
+    log.members = [(0, Members(("n1", "n3")))]
+
+    assert "and n2 has it" in (reset(group, "n3", "n2", "n3") or "")
+    log.members = []
+    assert reset(group, "n3", "n2", "n3") == ""
+
+
 def test_what_came_while_a_reset_was_decided_or_can_not_be_asked_counts_for_nothing() -> None:
     assert reset(lagging(n1=4, n2=4, n3=2), "n3", "n2", "n3", now_s=7.9) is None
     late = lagging(n1=4, n2=4, n3=2)

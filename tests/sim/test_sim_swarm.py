@@ -224,6 +224,8 @@ def test_some_homes_are_silent_for_longer_than_a_participant_asks(plans: list[Pl
     for plan in plans:
         others = [f for f in plan.nemesis.schedule if f.target == "other voter of its partition"]
         for fault in others:
+            if fault.on is Moment.PREPARE_LOGGED:
+                continue  # of a participant: see below
             found += 1
             (home,) = [
                 each
@@ -235,6 +237,25 @@ def test_some_homes_are_silent_for_longer_than_a_participant_asks(plans: list[Pl
             # It is due, and then asked for in vain.
             assert RECOVER_AFTER_S + FINISH_TIMEOUT_S < home.hold_s == fault.hold_s
     assert found >= 10
+
+
+def test_some_participants_are_away_for_longer_than_outcomes_are_kept(plans: list[Plan]) -> None:
+    found = 0
+    for plan in plans:
+        moment = Moment.PREPARE_LOGGED
+        kills = [f for f in plan.nemesis.schedule if f.kind == "kill" and f.on is moment]
+        tuning = plan.system.options.get("tuning", {})
+        assert isinstance(tuning, dict)
+        kept_s = float(str(tuning.get("outcome_retention_s", 60)))
+        for away in (f for f in kills if f.target == "its node" and f.hold_s > kept_s):
+            found += 1
+            both = [f for f in kills if (f.at_s, f.hold_s) == (away.at_s, away.hold_s)]
+            assert len(both) == (2 if plan.system.options["replicas"] == 3 else 1)
+            assert plan.workload.name != "register"
+            # Soon enough for what they leave undecided to be dropped while the other is away.
+            undecided = [f for f in kills if f not in both and 0 <= f.at_s - away.at_s < 1]
+            assert any(f.hold_s < 1 for f in undecided)
+    assert found >= 5
 
 
 def test_seeds_differ_in_everything_that_a_store_may_depend_on(plans: list[Plan]) -> None:

@@ -69,13 +69,12 @@ class Resets:
         return ""
 
     def _has(self, now_s: float, node: str, group: str, index: int, mark: int) -> bool:
-        """Whether the copy on ``node`` decides, and has had the entry for a while."""
+        """Whether the copy on ``node`` is whole, and has had the entry for a while: it may be that
+        of a learner, which has no vote and all of the data.
+        """
         disk = self._disks.get(node)
         log = None if disk is None else disk.log(group)
-        if disk is None or log is None or log.left or not log.members:
-            return False
-        members = log.members[-1][1]
-        if disk.member_of(group) not in (*members.voters, *members.outgoing):
+        if log is None or log.left or not log.members or not log.members[-1][1].voters:
             return False
         held = self._histories.last_index(now_s - HELD_BEFORE_S, node, group)
         return held >= index and log.holds(index, mark)
