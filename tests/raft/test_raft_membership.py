@@ -308,6 +308,21 @@ def test_a_follower_that_restarts_half_way_is_sent_the_snapshot_from_its_beginni
     assert len(net.data("n3")) == 20
 
 
+def test_a_transfer_outlives_a_link_that_is_lost_for_a_moment_and_no_longer() -> None:
+    net = behind(election_ticks=5)
+    net.heal()
+    net.loses = lambda message: isinstance(message, ChunkReply)
+    net.run(2)
+    assert net.raft("n1").sending_snapshot
+
+    net.isolate("n3")
+    net.run(4 * 5)
+    assert net.raft("n1").sending_snapshot
+
+    net.run(10 * 5)
+    assert not net.raft("n1").sending_snapshot
+
+
 def test_a_snapshot_of_what_is_here_already_takes_nothing_away() -> None:
     net = elected()
     for number in range(5):

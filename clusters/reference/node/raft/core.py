@@ -214,7 +214,7 @@ class Raft:
 
     @property
     def sending_snapshot(self) -> bool:
-        """Whether a follower that answers is being sent the snapshot."""
+        """Whether a follower is being sent the snapshot, or may be again in a moment."""
         return self._leadership is not None and self._leadership.sending(self._now)
 
     @property

@@ -149,6 +149,9 @@ class Progress:
             self.inflight.clear()
 
 
+# A follower whose link was lost in the middle of a snapshot goes on with that, where it comes back
+# within so many election timeouts: with a newer one it would have to begin anew, at each loss.
+RESUMES_WITHIN = 10
 LOST_AFTER = 10  # refusals without a word that fits: a second of heartbeats
 
 
@@ -253,10 +256,10 @@ class Leadership:
                 )
 
     def sending(self, now: int) -> bool:
-        """Whether a follower that is there takes a snapshot."""
+        """Whether a follower takes a snapshot, or was cut off from it a moment ago."""
         return any(
             progress.transfer is not None
-            and now - progress.heard_tick < self._config.election_ticks
+            and now - progress.heard_tick < RESUMES_WITHIN * self._config.election_ticks
             for progress in self._peers.values()
         )
 
