@@ -186,7 +186,7 @@ def test_a_reset_does_not_come_too_late_for_a_partition_that_has_a_copy() -> Non
         {"more": (elected(12),)},
         {"resets": taken(2.0, reset(2.1)), "steps": tuple(wrote(30, 2.0, pending="a"))},
     ],
-    ids=str,
+    ids=" and ".join,
 )
 def test_what_a_store_could_not_reset_in_time_is_not_missed(case: dict[str, Any]) -> None:
     faults = case.get("faults", ())
