@@ -381,6 +381,8 @@ def _tuning(draw: Random) -> Overrides:
 _MOST_BYTES_PER_S = 300_000.0  # that clients write
 _MOST_PIECES = 250  # of a snapshot of all versions that are kept
 _MOST_CHUNKS = 1500
+_MOST_HISTORY_PIECES = 100
+_HISTORY_BYTES_PER_S = 250.0  # of metastorage, for each node while it joins and data moves
 _MOST_SEGMENTS_PER_S = 40.0
 _MOST_RECORDS = 30  # of a large value
 _ENTRY_BYTES = 150  # of a write beside its value
@@ -405,6 +407,13 @@ def _affordable(drawn: Overrides) -> Overrides:
         "system.tuning.segment_bytes": per_s * value / _MOST_SEGMENTS_PER_S,
         "system.tuning.record_bytes": padding / _MOST_RECORDS,
     }
+    if "system.system_nodes" in found and "system.tuning.max_history" not in found:
+        # A node that lacks metastorage takes in its history, too, and that grows meanwhile: where
+        # it comes in too many pieces the log behind it is gone each time.
+        nodes = int(str(found["cluster.nodes"])) + int(str(found.get("cluster.spares", 0)))
+        history = _HISTORY_BYTES_PER_S * nodes * kept_s
+        pieces = "system.tuning.piece_bytes"
+        least[pieces] = max(least[pieces], history / _MOST_HISTORY_PIECES)
     for key, size in least.items():
         if key in found:
             found[key] = max(int(str(found[key])), int(size))

@@ -121,6 +121,19 @@ def test_no_seed_moves_more_than_it_can_afford(all_plans: list[Plan]) -> None:
         assert tuning.get("piece_bytes", state) >= state / 400, plan.name
 
 
+def test_the_history_of_metastorage_comes_in_few_pieces(all_plans: list[Plan]) -> None:
+    found = 0
+    for plan in all_plans:
+        tuning = plan.system.options.get("tuning", {})
+        assert isinstance(tuning, dict)
+        if "system_nodes" in plan.system.options and "piece_bytes" in tuning:
+            found += 1
+            nodes = plan.cluster.nodes + plan.cluster.spares
+            history = 200 * nodes * plan.drive.duration_s
+            assert "max_history" in tuning or tuning["piece_bytes"] >= history / 100, plan.name
+    assert found >= 20
+
+
 def test_no_seed_replicates_one_entry_a_round_trip(all_plans: list[Plan]) -> None:
     limits = [
         (plan.system.options.get("append_entries", 64), plan.system.options.get("appends_ahead", 3))
