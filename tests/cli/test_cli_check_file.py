@@ -244,6 +244,19 @@ def test_a_history_may_come_from_stdin(tmp_path, read, code) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+def test_what_is_refused_of_stdin_is_told_as_stdin(tmp_path) -> None:
+    done = subprocess.run(
+        [FIREDRILL, "check", "-", "--no-report", "--runs-dir", tmp_path],
+        input=edn(SEEN).replace(":index 2", ":index 0"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 254
+    assert done.stderr.startswith("firedrill: - at line 3: ")
+
+
 def test_a_history_is_judged_as_what_it_is_and_what_it_lacks_can_be_said(tmp_path) -> None:
     appends, bank = tmp_path / "appends.edn", tmp_path / "bank.edn"
     appends.write_text(edn(SEEN))

@@ -87,3 +87,21 @@ def test_what_is_not_there_is_refused_by_name(
     assert done.returncode == 254, done.stderr
     assert address in done.stderr
     assert reason in done.stderr
+
+
+@pytest.mark.spark
+def test_what_is_refused_of_a_copy_is_told_by_its_address(store: str, tmp_path: Path) -> None:
+    shutil.copytree(RUNS / "sim-valid", tmp_path / "run")
+    with (tmp_path / "run/manifest.json").open("a") as manifest:
+        manifest.write("x")
+    (tmp_path / "bad.jsonl").write_text(HISTORY.replace('"ok"', '"okay"'))
+    with remote_store(store) as remote:
+        remote.put(tmp_path / "run", f"{store}/torn")
+        remote.put(tmp_path / "bad.jsonl", f"{store}/bad.jsonl")
+
+    for address in (f"{store}/torn", f"{store}/bad.jsonl"):
+        done = check(address, "--no-report", cwd=tmp_path)
+
+        assert done.returncode == 254, done.stderr
+        assert done.stderr.splitlines()[-1].startswith(f"firedrill: {address}"), done.stderr
+        assert "firedrill-fetch" not in done.stderr

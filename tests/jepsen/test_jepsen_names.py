@@ -4,6 +4,7 @@ are no integers are refused with their line.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,39 @@ def test_lost_writes_and_cycles_name_the_key_as_the_file_does(
     assert f"append to key {name} (value 2)" in told["lost-write"]
     assert f"T2 read key {name} without T1's append" in told["G-single-item-process"]
     assert "key 0" not in " ".join(told.values())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('#uuid "a"', '"a"'),
+        ('#uuid "a"', '#inst "a"'),
+        ('#uuid "a"', '"#uuid \\"a\\""'),
+        ("#my/key 5", "5"),
+        ("#my/key :a", ":a"),
+        ("#my/key :a", "#my/key a"),
+        ("#my/key :a", '#my/key "a"'),
+        ("#a #b 5", "#b #a 5"),
+        ('"5"', "5"),
+    ],
+)
+def test_unlike_keys_are_two_keys_and_named_apart(one: str, other: str, tmp_path: Path) -> None:
+    history = edn(
+        ("txn", f"[[:append {one} 1]]", "ok", f"[[:append {one} 1]]"),
+        ("txn", f"[[:append {other} 1]]", "ok", f"[[:append {other} 1]]"),
+        ("txn", f"[[:r {one} nil]]", "ok", f"[[:r {one} [9]]]"),
+        ("txn", f"[[:r {other} nil]]", "ok", f"[[:r {other} [9]]]"),
+    )
+
+    verdict = judged(history, tmp_path)
+
+    found = verdict.anomalies["garbage-read"].examples
+    assert len({re.sub("^.* in key ", "", each.text) for each in found}) == 2
+
+
+def test_a_tagged_integer_is_no_integer(tmp_path: Path) -> None:
+    with pytest.raises(MalformedHistory, match="value of append, found '#my/int 5'"):
+        judged(edn(("txn", "[[:append 1 #my/int 5]]", "ok", "[[:append 1 5]]")), tmp_path)
 
 
 def test_findings_of_one_key_name_it(tmp_path: Path) -> None:

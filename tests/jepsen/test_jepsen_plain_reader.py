@@ -66,7 +66,9 @@ def plain_form(text: str, at: int) -> tuple[Any, int]:
         if rest.startswith(symbolic):
             return edn.Number(symbolic), at + len(symbolic)
     if rest[0] == "#" and len(rest) > 1 and rest[1].isascii() and rest[1].isalpha():
-        return plain_value(text, while_of(text, at + 1, ".*+!?$%&=<>/-_"))
+        end = while_of(text, at + 1, ".*+!?$%&=<>/-_")
+        value, after = plain_value(text, end)
+        return edn.tagged(text[at:end], value), after
     if rest[0] == '"':
         return plain_string(text, at)
     if rest[0] == "\\":

@@ -10,7 +10,8 @@ EDN                                 Python
 ``[..]``, ``(..)``                  ``list``
 ``#{..}``                           ``Unordered``: kept, refused where its order would count
 ``{..}``                            ``dict``; keys that Python can't hash become tuples
-``#tag form``, ``#_ form``          the form itself; nothing
+``#tag [..]``, ``#_ form``          the collection itself; nothing
+``#tag "text"``, ``#tag 5``         ``Tagged``: never equal to the form without its tag
 =================================== =================================================
 
 Nothing is executed and no tag has a meaning. It does not recurse.
@@ -56,6 +57,12 @@ class Number(str):
     __slots__ = ()
 
 
+class Tagged(str):
+    """The text of a tag and of the form behind it, which is no collection: ``#uuid "a"``."""
+
+    __slots__ = ()
+
+
 class Unordered(tuple[Any, ...]):
     """The elements of a set, in the order in which the text happens to have them."""
 
@@ -79,6 +86,7 @@ class _Skipped:
 
 
 SKIPPED = _Skipped()
+DISCARD = "#_"
 
 # Possessive wherever it repeats, so that hostile text can't make it search back and forth; and of
 # single characters alone: before Python 3.11.5 possessive groups match what they should not.
@@ -195,7 +203,7 @@ def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
             stack.append(_Frame(token.group(), begun))
             continue
         if kind in ("discard", "tag"):
-            _prefix(partial, kind, begun)
+            _prefix(partial, kind, token.group(), begun)
             continue
         if kind == "atom":
             value = _atom(text[begun:at], begun)
@@ -213,7 +221,7 @@ def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
             stack[-1].items.append(value)
 
 
-def _prefix(partial: Partial, kind: str, at: int) -> None:
+def _prefix(partial: Partial, kind: str, text: str, at: int) -> None:
     """Remember a tag or a discard for the form that it stands before."""
     prefixes = partial.stack[-1].prefixes
     if len(prefixes) >= MAX_DEPTH:
@@ -221,15 +229,43 @@ def _prefix(partial: Partial, kind: str, at: int) -> None:
     partial.discards += kind == "discard"
     if partial.discards > MAX_DISCARDS:
         raise Notation(at, f"more than {MAX_DISCARDS} discarded forms (#_) in one operation")
-    prefixes.append(kind)
+    prefixes.append(text)
 
 
 def _prefixed(frame: _Frame, value: Any) -> Any:  # noqa: ANN401 (EDN holds anything)
     """``value`` after the tags and discards that stand before it."""
     while frame.prefixes:
-        if frame.prefixes.pop() == "discard":
+        prefix = frame.prefixes.pop()
+        if prefix == DISCARD:
             return SKIPPED
+        value = tagged(prefix, value)
     return value
+
+
+def tagged(tag: str, value: Any) -> Any:  # noqa: ANN401
+    """``value`` behind ``tag``. A record is its map, and what is refused anyway needs no tag."""
+    if isinstance(value, Number | list | tuple | dict):
+        return value
+    return Tagged(f"{tag} {_literal(value)}")
+
+
+def _literal(value: object) -> str:
+    """A form that is no collection as its text, different for different forms."""
+    match value:
+        case None:
+            return "nil"
+        case bool():
+            return "true" if value else "false"
+        case Keyword():
+            return f":{value}"
+        case Char():
+            return f"\\{value}"
+        case Symbol() | Tagged():
+            return str(value)
+        case str():
+            return f'"{value}"'
+        case _:
+            return str(value)
 
 
 def _unreadable(text: str, at: int, final: bool) -> Exception:

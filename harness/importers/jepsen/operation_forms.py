@@ -8,7 +8,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.importers.jepsen.edn import Char, Keyword, Number, Symbol, Unordered, shown
+from harness.importers.jepsen.edn import (
+    Char,
+    Keyword,
+    Number,
+    Symbol,
+    Tagged,
+    Unordered,
+    shown,
+)
 from harness.importers.jepsen.import_limits import (
     INT64_MIN,
     LOWEST_KEY,
@@ -36,7 +44,7 @@ OPERATIONS = (TXN, "read", "write", "cas", TRANSFER)
 _TRANSFER_FIELDS = frozenset({"from", "to", "amount"})
 _DIGITS = re.compile(r"0|-?[1-9][0-9]{0,17}")  # what 64 bits hold for certain
 _TYPES = frozenset({"invoke", "ok", "fail", "info"})
-_MARKS = frozenset(":'\\\"")
+_MARKS = frozenset(":'\\\"#")
 _FIELDS = ("type", "process", "f", "value", "index", "time", "error")
 
 
@@ -326,7 +334,10 @@ def _key_name(key: str) -> str:
         return f"'{text}"
     if isinstance(key, Char):
         return f"\\{text}"
-    return f'"{text}"' if text[:1] in _MARKS else text
+    if isinstance(key, Tagged):
+        return text
+    # A text of digits would be told as the integer that it is not.
+    return f'"{text}"' if text[:1] in _MARKS or _DIGITS.fullmatch(text) else text
 
 
 def text_of(value: object) -> str:
