@@ -118,7 +118,7 @@ def steps_of_resets(
         for step in of_partition:
             before = step.before
             held |= before.stable or frozenset()
-            if step.event or step.dropped:
+            if step.event or step.dropped or _takes_up_planned(step):
                 continue
             for place, reset in enumerate(left):
                 now = (before.stable or frozenset()) | (before.pending or frozenset())
@@ -134,6 +134,14 @@ def steps_of_resets(
                     del left[: place + 1]
                     break
     return found
+
+
+def _takes_up_planned(step: Step) -> bool:
+    """Tell whether what was planned became pending, as in a rebalance that leads elsewhere: where
+    that is one node, it looks like a reset to it, and may come long before one.
+    """
+    before, after = step.before, step.after
+    return before.pending is not None and after.pending == before.planned and after.planned is None
 
 
 def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:

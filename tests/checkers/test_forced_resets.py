@@ -53,6 +53,23 @@ def taken(at_s: float, told: Reset, pending: str | None = None) -> Resets:
     return steps_of_resets(steps_of(rows), "base", told_resets((told,), ()))
 
 
+def test_what_was_planned_and_becomes_pending_is_no_step_of_a_later_reset_to_the_same_node() -> (
+    None
+):
+    rows = [
+        *wrote(3, 0.7, stable="abc", trigger=2),
+        *wrote(9, 9.0, pending="ab", planned="a"),
+        *wrote(20, 10.0, pending="a", planned=None),
+        *wrote(24, 11.0, stable="a", pending=None),
+        *wrote(26, 12.0, stable="abc"),
+        *wrote(30, 15.0, pending="a"),
+    ]
+
+    found = steps_of_resets(steps_of(rows), "base", told_resets((reset(15.1),), ()))
+
+    assert [revision for _, revision in found] == [30]
+
+
 def elected(at_s: float) -> Row:
     """Another leader of the group that is of no partition."""
     times = {"at_ns": ns(at_s), "uncertainty_ns": 0, "wall_ns": ns(at_s)}
