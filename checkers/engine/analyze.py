@@ -32,6 +32,7 @@ from harness import plugins
 from harness.errors import HarnessBug, NotStored, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history import files
+from harness.history.consistency import missing_faults
 from harness.history.load import History, load
 from harness.history.parquet import read_key_names
 from harness.history.store_events import resets_in
@@ -231,6 +232,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     planned = history.planned
     # A history that no plan of ours drove is judged as recorded, if anything in it succeeded.
     table = planfile.read_table(history.run.plan, history.run.plan.name) if planned else {}
+    schedule = schedule_of(table)
     check = _check_plan(table) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
     patterns, logs = patterns_of(manifest.declaration), history.logs
@@ -248,8 +250,14 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         min_ok=check.min_ok,
         search_limit=search_limit or check.search_limit,
         limits=promise_of(table),
-        schedule=schedule_of(table),
-        missing=history.unnamed + _untested(manifest.checkers) + (missing if looks_at_logs else ()),
+        schedule=schedule,
+        missing=(
+            *history.unnamed,
+            *history.contradictions,
+            *missing_faults(manifest, schedule, history.faults()),
+            *_untested(manifest.checkers),
+            *(missing if looks_at_logs else ()),
+        ),
         remarks=remarks + history.unexplained,
         bank=BankRules() if origin is None else origin.bank,
         state=manifest.state,

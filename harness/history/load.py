@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history import schema
+from harness.history.consistency import contradictions
 from harness.history.evidence import (
     NodeLogs,
     damaged_explanations,
@@ -71,7 +72,8 @@ class History:
     """A sealed run whose files match the manifest. Tables are read when they are requested.
 
     ``unnamed``: a sentence for each table or chunk that the manifest does not name,
-    ``unexplained`` one for each file that would explain the run, and is damaged.
+    ``unexplained`` one for each file that would explain the run, and is damaged, ``contradictions``
+    one for each that the manifest is in.
     """
 
     run: RunDirectory
@@ -79,6 +81,7 @@ class History:
     logs: NodeLogs
     unnamed: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
 
     @property
     def planned(self) -> bool:
@@ -163,6 +166,7 @@ def load(run: RunDirectory) -> History:
         require_logs(run, manifest),
         unnamed_tables(run, manifest),
         damaged_explanations(run, manifest),
+        contradictions(run, manifest),
     )
 
 

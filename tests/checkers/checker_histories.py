@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from checkers.engine.source import Source
 from harness import plugins
 from harness.history import schema
 from harness.history.chunks import ChunkWriter
+from harness.history.consistency import MARKS
+from harness.history.files import sha256
 from harness.history.manifest import write_manifest
 from harness.history.records import (
     Complete,
@@ -179,6 +182,13 @@ def _transitions(number: int, fault: Fault) -> list[tuple[int, FaultTransition]]
 CHECKERS = ("list-append", "lost-write", "availability", "statistics", "evidence")
 
 
+def last_marks(written: Sequence[Record]) -> list[PhaseMark]:
+    """The marks of the phases behind the drive that are not among ``written``, at its end."""
+    marked = {record.name for record in written if isinstance(record, PhaseMark)}
+    end_ns = 1 + max((getattr(record, "at_ns", 0) for record in written), default=0)
+    return [PhaseMark(name=name, at_ns=end_ns) for name in MARKS[1:] if name not in marked]
+
+
 def write_run(
     root: Path,
     txns: list[Txn],
@@ -208,11 +218,13 @@ def write_run(
         checkers=checkers,
         interrupted=interrupted,
         trouble=trouble,
+        checksums={run.plan.name: sha256(run.plan)},
     )
     write_manifest(run, manifest)
     writer = ChunkWriter(run.chunks)
     writer.append(PhaseMark(name="drive", at_ns=0))
-    for record in (*marks, *records(txns, faults), *events):
+    written = (*marks, *records(txns, faults), *events)
+    for record in (*written, *last_marks(written)):
         writer.append(record)
     writer.close()
     seal(run, partition_of=lambda key: key % 2, splits=splits)

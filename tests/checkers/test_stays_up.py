@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from checker_histories import STRICT, Fault, a, ok, r, records
+from checker_histories import STRICT, Fault, a, last_marks, ok, r, records
 
 from checkers.engine.analyze import analyze
 from checkers.promises import stays_up
@@ -15,6 +15,7 @@ from checkers.promises.stays_up import KEPT_MAX, scan
 from harness.errors import MalformedHistory
 from harness.history import evidence
 from harness.history.chunks import ChunkWriter
+from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
@@ -74,11 +75,13 @@ def write(
         checkers=("list-append", "statistics", "evidence"),
         arsenal=arsenal,
         out_of_room=out_of_room or msgspec.UNSET,
+        checksums={run.plan.name: sha256(run.plan)},
     )
     write_manifest(run, manifest)
     writer = ChunkWriter(run.chunks)
     writer.append(PhaseMark(name="drive", at_ns=0))
-    for record in (*records(GOOD, faults), *events):
+    written = (*records(GOOD, faults), *events)
+    for record in (*written, *last_marks(written)):
         writer.append(record)
     writer.close()
     for node, content in (logs or {}).items():

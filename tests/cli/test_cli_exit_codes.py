@@ -15,6 +15,8 @@ import pytest
 
 from cli.main import EXIT_NO_READER, execute
 from harness.history.chunks import ChunkWriter
+from harness.history.consistency import MARKS
+from harness.history.files import sha256
 from harness.history.manifest import write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.history.seal import seal
@@ -107,11 +109,16 @@ def recorded(root: Path, records: Sequence[Record], *, sealed: bool = True) -> R
             declaration=declaration,
             workload="list-append",
             checkers=("list-append", "lost-write", "statistics", "availability", "evidence"),
+            checksums={run.plan.name: sha256(run.plan)},
         ),
     )
     writer = ChunkWriter(run.chunks)
     for record in records:
         writer.append(record)
+    if sealed:
+        end_ns = 1 + max((getattr(record, "at_ns", 0) for record in records), default=0)
+        for name in MARKS[1:]:
+            writer.append(PhaseMark(name=name, at_ns=end_ns))
     writer.close()
     if sealed:
         seal(run, partition_of=None)

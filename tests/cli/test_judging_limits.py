@@ -20,6 +20,8 @@ import pytest
 from cli.judging import analysis, limits
 from harness.history import files
 from harness.history.chunks import ChunkWriter
+from harness.history.consistency import MARKS
+from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.history.seal import seal
@@ -88,6 +90,7 @@ def recorded(root: Path, *, lost: bool) -> RunDirectory:
             declaration=Declaration(system="reference", mode="sc", promises=promises),
             workload="list-append",
             checkers=("list-append", "rash"),
+            checksums={run.plan.name: sha256(run.plan)},
         ),
     )
     writer = ChunkWriter(run.chunks)
@@ -98,6 +101,8 @@ def recorded(root: Path, *, lost: bool) -> RunDirectory:
     read = tuple(value for value in range(20) if not (lost and value == 7))
     for record in operation(20, MicroOp("r", 7), MicroOp("r", 7, read)):
         writer.append(record)
+    for name in MARKS[1:]:
+        writer.append(PhaseMark(name=name, at_ns=1_000_000_000))
     writer.close()
     seal(run, partition_of=None, splits=1)
     return run

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -122,3 +123,88 @@ def test_pages_that_can_not_be_unpacked_are_refused(run: RunDirectory) -> None:
 
     assert sum(map(bool, refusals)) > 5
     assert all(path.name in refusal for refusal in refusals if refusal)
+
+
+@pytest.fixture
+def valid(run: RunDirectory) -> RunDirectory:
+    shutil.rmtree(run.root)
+    shutil.copytree(RUNS / "sim-valid", run.root)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"cut_ns": 5_000_000_000}, "a run that is whole, and that it was cut at 5.000 s"),
+        ({"recovered": True}, "a run that is whole, and that its controller died"),
+        ({"unread": True}, "a run that is whole, and of chunks that could not be read"),
+        ({"phases": ()}, "is whole, and lacks phase drive, heal, final-reads"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_manifest_that_contradicts_its_state_is_named(
+    valid: RunDirectory, fields: dict[str, object], reason: str
+) -> None:
+    assert analyze(valid, executor="local").outcome is Outcome.VALID
+    resum(valid, **fields)
+
+    verdict = analyze(valid, executor="local")
+
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert any(reason in told for told in verdict.reasons), verdict.reasons
+
+
+def test_phases_that_end_before_they_begin_are_named(valid: RunDirectory) -> None:
+    marks = dict(read_manifest(valid).phases)
+    resum(valid, phases=tuple((marks | {"drive": marks["heal"] + 1}).items()))
+
+    verdict = analyze(valid, executor="local")
+
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert any("has phase heal behind drive" in told for told in verdict.reasons), verdict.reasons
+
+
+def test_chunks_that_were_not_read_are_named_where_the_manifest_is_silent(
+    valid: RunDirectory,
+) -> None:
+    valid.unread.mkdir()
+
+    verdict = analyze(valid, executor="local")
+
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert any("unread/ holds chunks" in told for told in verdict.reasons)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_plan_that_nothing_vouches_for_is_named(valid: RunDirectory, gone: bool) -> None:
+    manifest = read_manifest(valid)
+    left = {name: one for name, one in manifest.checksums.items() if name != valid.plan.name}
+    write_manifest(valid, msgspec.structs.replace(manifest, checksums=left))
+    if gone:
+        valid.plan.unlink()
+
+    verdict = analyze(valid, executor="local")
+
+    told = "plan.toml is gone" if gone else "plan.toml is not in the manifest"
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert any(told in reason for reason in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize("change", ["none", "first", "kind"])
+def test_faults_that_the_table_lacks_are_named(valid: RunDirectory, change: str) -> None:
+    path = valid.root / "faults.parquet"
+    table = pq.read_table(path)
+    assert table.num_rows
+    if change == "kind":
+        place = table.schema.get_field_index("kind")
+        others = pa.array(["pause"] * table.num_rows, table.schema.field(place).type)
+        changed = table.set_column(place, table.schema.field(place), others)
+    else:
+        changed = table.slice(table.num_rows if change == "none" else 1)
+    pq.write_table(changed, path)
+    resum(valid)
+
+    verdict = analyze(valid, executor="local")
+
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert any("the plan has fault 0, a" in told for told in verdict.reasons), verdict.reasons
