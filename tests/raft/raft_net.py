@@ -222,6 +222,10 @@ class Net:
             self.tick(*(other for other in self.up() if other != name))
             for other in self.up():
                 self.raft(other).ready()  # it is heard by no one, and holds nothing to store
+        # A round that has just begun would go before that of a lesser name.
+        self.tick(*(n for n in self.up() if self.raft(n).role is Role.PRE_CANDIDATE))
+        for other in self.up():
+            self.raft(other).ready()
         for _ in range(6 * patience):
             if self.raft(name).role is not Role.LEADER:
                 self.run(1, name)

@@ -11,6 +11,7 @@ from clusters.reference.node.raft import (
     InvariantBroken,
     NotLeader,
     Role,
+    TimeoutNow,
 )
 from clusters.reference.node.raft.leader import Progress
 
@@ -44,13 +45,25 @@ def test_a_single_voter_elects_itself_and_commits_alone() -> None:
     assert net.data("n1") == [b"x"]
 
 
-def test_a_split_vote_ends_because_patience_is_drawn_anew() -> None:
+def test_of_rounds_that_begin_at_once_one_goes_on_and_no_vote_is_split() -> None:
     net = Net(3)
-    for _ in range(2 * ELECTION_TICKS):
+    while not all(net.raft(name).role is Role.PRE_CANDIDATE for name in net.names):
         net.tick(*net.names)  # all three lose their patience before a word is exchanged
+    net.tick(*(name for name in net.names if name != "n3"))
     net.settle()
-    assert [net.raft(name).status().vote for name in net.names] == ["n1", "n2", "n3"]
-    assert net.leaders == {}
+
+    assert net.leader() == "n3"
+    assert [net.raft(name).status().vote for name in net.names] == ["n3", "n3", "n3"]
+
+
+def test_a_split_vote_ends_because_patience_is_drawn_anew() -> None:
+    net = elected()
+    net.isolate("n1")
+    for name in ("n2", "n3"):  # both are told to lead
+        net.raft(name).step(TimeoutNow("n1", net.raft("n1").term))
+    net.settle()
+    assert [net.raft(name).status().vote for name in ("n2", "n3")] == ["n2", "n3"]
+    assert net.raft("n2").term not in net.leaders
 
     net.run(8 * ELECTION_TICKS)
 

@@ -747,7 +747,12 @@ class Raft:
         if not up_to_date and request.last_index > self._log.last_index:
             reached("vote refused to a longer log of an earlier term")
         if request.pre:
-            self._answer_vote(request, granted=up_to_date and request.term > self.term)
+            granted = up_to_date and request.term > self.term and not self._goes_before(request)
+            if granted and self._election is not None and self._election.pre:
+                reached("election left to another candidate")
+                self._election = None
+                self._timer.restart(self._now)
+            self._answer_vote(request, granted=granted)
             return
         # The same candidate may ask again, since its answer may have been lost (Raft 5.2).
         # A leader of this term that is known here has won the election already.
@@ -760,6 +765,15 @@ class Raft:
             # restarts the timeout (Raft figure 2).
             self._timer.restart(self._now)
         self._answer_vote(request, granted=granted)
+
+    def _goes_before(self, request: VoteRequest) -> bool:
+        """Whether this member's own round of pre-votes has just begun, too, and is to be the one
+        that goes on: two that cross, and both go on, split the votes of a term. Not after the tick
+        in which it began: its requests may reach no other member.
+        """
+        ours = self._election is not None and self._election.pre and self._timer.began(self._now)
+        place = self._log.last_term, self._log.last_index, self._config.node
+        return ours and place > (request.last_term, request.last_index, request.sender)
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         """Answer a vote request. A granted pre-vote names the term asked for, every other answer

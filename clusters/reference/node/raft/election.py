@@ -71,6 +71,10 @@ class ElectionTimer:
         """The leader lives at tick ``now``: wait from there on, as long as drawn before."""
         self._started = now
 
+    def began(self, now: int) -> bool:
+        """Whether the wait began at tick ``now``."""
+        return now == self._started
+
     def expired(self, now: int) -> bool:
         """Whether the member has waited long enough to ask for votes."""
         return now - self._started >= self._timeout
