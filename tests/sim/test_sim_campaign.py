@@ -176,7 +176,7 @@ def test_a_seed_that_breaks_off_says_where_its_run_is_and_not_that_of_another(
 def test_a_seed_that_showed_nothing_is_known_since_it_would_show_nothing_again(
     tmp_path: Path,
 ) -> None:
-    vacuous = small(1, check__min_ok=400)
+    vacuous = small(1, check__min_ok=190)
     first, second = (results(vacuous, into=tmp_path / again)[1] for again in ("a", "b"))
     assert (first.outcome, first.digest) == (Outcome.UNKNOWN, second.digest)
     assert first.reasons == second.reasons
