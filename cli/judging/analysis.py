@@ -112,14 +112,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
-    the kernel that it is ``at``, a result, or the ``error`` (its family, or the exception's name)
-    that ended it. ``findings`` are the verdict in the lines that a terminal shows, ``following``
-    those that name the next commands.
+    the kernel that it is ``at``, the file that it is ``opening`` (empty: it has), a result, or the
+    ``error`` (its family, or the exception's name) that ended it. ``findings`` are the verdict in
+    the lines that a terminal shows, ``following`` those that name the next commands.
     """
 
     note: str = ""
     at: str = ""
     progress: str = ""
+    opening: str | None = None
     imported: bool = False
     verdict: Verdict | None = None
     findings: tuple[str, ...] = ()
@@ -142,6 +143,7 @@ class AnalysisResult(msgspec.Struct, kw_only=True):
     drawing: Drawing | None = None
     at: str = ""
     progress: str = ""
+    opening: str = ""
     death: str = ""
     error: Reply | None = None
 
@@ -284,7 +286,7 @@ def _once_in(
     try:
         for line in _lines(reader, ends_s, idle):
             _take(msgspec.json.decode(line, type=Reply), found, say)
-        found.death = _death(child.wait())
+        found.death = _death(child.wait(), found.opening)
     except TimeoutError:
         found.death = (
             f"it came to no end within {long_duration(limits.time_s)} "
@@ -354,6 +356,8 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
         found.at, found.progress = reply.at, ""
     if reply.progress:
         found.progress = reply.progress
+    if reply.opening is not None:
+        found.opening = reply.opening
     if reply.verdict is not None:
         # No kernel is to blame for what comes after the verdict: drawing.
         found.verdict, found.at = reply.verdict, ""
@@ -364,8 +368,10 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
     found.imported |= reply.imported
 
 
-def _death(code: int) -> str:
-    """Describe the end of a child that did not report that it was done; empty for one that did."""
+def _death(code: int, opening: str) -> str:
+    """Describe the end of a child that did not report that it was done, as it was ``opening`` a
+    file, if it was; empty for one that did.
+    """
     if code == 0:
         return ""
     if code <= EXIT_OF_SIGNAL:
@@ -373,7 +379,8 @@ def _death(code: int) -> str:
     number = code - EXIT_OF_SIGNAL
     name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
     why = " (the machine may have run out of memory)" if number == signal.SIGKILL else ""
-    return f"its process was ended by {name}{why}"
+    at = f" as it opened {opening}" if opening else ""
+    return f"its process was ended by {name}{at}{why}"
 
 
 def _raised(reply: Reply) -> FiredrillError:

@@ -61,10 +61,12 @@ def main(argument: str) -> int:
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from checkers.engine.output import ENTERING, NOTE, PROGRESS
     from cli.judging import steps
+    from harness.history.parquet import OPENING
     from harness.run.directory import RunDirectory
 
     without_pandas()
     with_system_memory()
+    OPENING.set(lambda path: tell(Reply(opening=path)))
     run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
 
     def note(text: str) -> None:

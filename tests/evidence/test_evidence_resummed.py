@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet import encryption
 
 from checkers.engine.analyze import UNTESTED, analyze
 from harness.errors import MalformedHistory
@@ -208,3 +212,38 @@ def test_faults_that_the_table_lacks_are_named(valid: RunDirectory, change: str)
 
     assert verdict.outcome is Outcome.UNKNOWN
     assert any("the plan has fault 0, a" in told for told in verdict.reasons), verdict.reasons
+
+
+class Plain(encryption.KmsClient):
+    """Keeps keys as they are."""
+
+    def __init__(self, _config: encryption.KmsConnectionConfig) -> None:
+        encryption.KmsClient.__init__(self)
+
+    def wrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, wrapped: bytes, _name: str) -> bytes:
+        return base64.b64decode(wrapped)
+
+
+def test_a_file_with_an_encrypted_column_is_named(run: RunDirectory, tmp_path: Path) -> None:
+    path = run.root / SPLITS[1]
+    table = pq.read_table(path)
+    config = encryption.EncryptionConfiguration(
+        footer_key="footer", column_keys={"column": ["key"]}, plaintext_footer=True,
+        double_wrapping=False,
+    )  # fmt: skip
+    factory = encryption.CryptoFactory(Plain)
+    secret = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=secret) as file:
+        file.write_table(table)
+    resum(run)
+
+    # The library ends the process at such a footer, without an exception.
+    firedrill = Path(sys.executable).with_name("firedrill")
+    command = [str(firedrill), "check", str(run.root), "--output", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 2, done.stderr
+    assert f"its process was ended by SIGABRT as it opened {path}" in done.stdout + done.stderr
