@@ -48,7 +48,6 @@ from checkers.lists.checker import CHECKER, INFERENCE
 from checkers.lists.list_ops import list_ops
 from checkers.lists.versions import versions_of
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
-from harness.arrow import with_system_memory
 from harness.history import schema
 from harness.history.parquet import writer
 from harness.history.tables import BATCH_ROWS
@@ -74,7 +73,6 @@ def main() -> None:
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
-    with_system_memory()  # as commands judge
     print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         with timed("generate and write"):

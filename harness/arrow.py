@@ -1,4 +1,4 @@
-"""pyarrow as judging wants it: without what it imports and gives back for nothing."""
+"""pyarrow, without the half a second of importing pandas that its first conversion takes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 
 
-def with_system_memory() -> None:
-    """Have pyarrow take its buffers from the machine's own allocator from now on. Its usual one
-    gives freed pages back at once, to ask the kernel for them again for the next split: a sixth of
-    the CPU time of four million transactions, and a quarter of the time until their verdict.
-    """
-    import pyarrow as pa
-
-    pa.set_memory_pool(pa.system_memory_pool())
-
-
 def without_pandas() -> None:
-    """Have pyarrow decide, once and for all, not to look for pandas in what it converts, the import
-    of which takes half a second. What asks for pandas by name imports it all the same. Idempotent.
+    """Have pyarrow decide, once and for all, not to look for pandas in what it converts. What asks
+    for pandas by name imports it all the same. Idempotent.
     """
     import pyarrow as pa
 

@@ -19,9 +19,8 @@ from pyspark.daemon import manager
 import checkers.engine.spark
 import checkers.lists.checker
 import checkers.promises.lost_write  # noqa: F401
-from harness.arrow import with_system_memory, without_pandas
+from harness.arrow import without_pandas
 
 if __name__ == "__main__":
     without_pandas()
-    with_system_memory()
     manager()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cli.judging.analysis import FAMILIES, HistoryFile, Reply, Request
-from harness.arrow import with_system_memory, without_pandas
+from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
 
@@ -65,7 +65,6 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from harness.run.directory import RunDirectory
 
     without_pandas()
-    with_system_memory()
     OPENING.set(lambda path: tell(Reply(opening=path)))
     run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
 
