@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 DAEMON_LIMIT_S = 30
+NO_DAEMON = "unix:///nonexistent/docker.sock"
 # One process runs these, beside another that runs the rest: they start and count containers, or
 # keep both cores busy for as long as they take.
 ALONE = ("docker", "drill", "ignite3")
@@ -52,6 +54,23 @@ def quiet_logging() -> Iterator[None]:
     """
     yield
     logging.getLogger().setLevel(logging.WARNING)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Let a test that doesn't ask for the Docker daemon reach none: its ``cleanup`` would remove
+    what is left, on purpose, of a run of another process's test.
+    """
+    if item.get_closest_marker("docker") or "docker_daemon" in getattr(item, "fixturenames", ()):
+        return (yield)
+    given = os.environ.get("DOCKER_HOST")
+    os.environ["DOCKER_HOST"] = NO_DAEMON
+    try:
+        return (yield)
+    finally:
+        os.environ.pop("DOCKER_HOST")
+        if given is not None:
+            os.environ["DOCKER_HOST"] = given
 
 
 class ByFile(LoadScopeScheduling):
