@@ -5,7 +5,8 @@ verdict says so.
 ==================== ==============================================================================
 ``longest-gap``      clients asked for longer than ``longest_gap_s``, and nothing was acknowledged:
                      by the store, or by one partition
-``p99``              1 in 100 of the acknowledged transactions took longer than ``p99_ms``
+``p99``              more than 1 in 100 of the acknowledged transactions took longer than
+                     ``p99_ms``, beyond what chance explains
 ``recovery``         ``recovered_within_s`` after a heal less than 90 % of the rate before the fault
                      was served, or a partition acknowledged nothing that was asked of it
 ``indefinite-share`` a larger share of the transactions had an unknown outcome

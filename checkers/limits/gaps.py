@@ -1,8 +1,10 @@
 """The limit ``longest_gap_s``: how long clients asked, and nothing was acknowledged.
 
 A silence counts as far as clients asked all the while: the time between two acknowledgements is cut
-where none asked, and the parts are held against the limit. Those of one partition are counted in
-whole steps of time, downwards, and several tries must show one.
+where none asked for more than ``UNASKED_SHARE`` of it, and so are its parts, until none is left to
+cut. So what is measured depends on no limit, and a limit is broken where a part is longer than it
+allows. Those of one partition are counted in whole steps of time, downwards, and several tries must
+show one.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from harness.protocols.checker import EXAMPLES_MAX
 from harness.protocols.models import LONGEST_GAP
 from harness.text import seconds
 
-# A silence ends where no client asked for this share of the time that is allowed.
-UNASKED_SHARE = 0.5
+# Of a silence at most this share may pass without a client that asks: the store may have served
+# again since the last of them, which no one can tell from the next, that it serves.
+UNASKED_SHARE = 0.25
 # Times between acknowledgements are cut in rounds, the widest first, until no wider one is left
 # than the longest silence: of a night most are never looked at, and no round takes much memory.
 FIRST_ROUND, ROUNDS_GROW, ROUND_MAX = 1024, 4, 1 << 20
@@ -85,7 +88,10 @@ def _of_stretch(
         starts, ends = silences(tries, stretch, got.drive.end_ns, allowed_ns, least=least)
         # A step shows that something ended in it, and not when.
         starts = np.minimum(starts + step_ns, ends)
-        is_breach = _undisturbed(starts, ends, late) > allowed_ns
+        is_breach = ends - starts > allowed_ns
+        is_breach[is_breach] = (
+            _undisturbed(tries, starts[is_breach], ends[is_breach], late, least) > allowed_ns
+        )
         return _Silences(starts=starts, ends=ends, is_breach=is_breach, partition=partition)
 
     yield of(got.whole, None, 1, 0)
@@ -113,8 +119,12 @@ def _breach(got: ClientOutcomes, start_ns: int, end_ns: int, partition: int | No
     )
 
 
-def _undisturbed(starts: Ints, ends: Ints, late: Sequence[Interval]) -> Ints:
-    """Return how long the longest part of each of these times is that touches none of ``late``."""
+def _undisturbed(
+    tries: Tries, starts: Ints, ends: Ints, late: Sequence[Interval], least: int
+) -> Ints:
+    """Return how long the longest silence is within each of these times that touches none of
+    ``late``.
+    """
     if not late or not len(starts):
         return ends - starts
     rows = np.asarray(sorted(late), dtype=np.int64)
@@ -123,10 +133,13 @@ def _undisturbed(starts: Ints, ends: Ints, late: Sequence[Interval]) -> Ints:
     closes = np.concatenate([rows[:, 0], [FOREVER_NS]])
     first = np.searchsorted(opens[1:], starts, side="right")
     counts = np.maximum(np.searchsorted(closes[:-1], ends) - first, 0) + 1
-    of, at = _expanded(first, counts)
-    parts = np.minimum(closes[at], ends[of]) - np.maximum(opens[at], starts[of])
-    longest = np.maximum.reduceat(parts, np.cumsum(counts) - counts)
-    return np.asarray(np.maximum(longest, 0), dtype=np.int64)
+    time, at = _expanded(first, counts)
+    begins, until = np.maximum(opens[at], starts[time]), np.minimum(closes[at], ends[time])
+    is_left = until > begins
+    asked = _asked(tries, begins[is_left], until[is_left], least)
+    longest = np.zeros(len(starts), dtype=np.int64)
+    np.maximum.at(longest, time[is_left][asked.time], asked.ends - asked.starts)
+    return longest
 
 
 def _expanded(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
@@ -157,21 +170,29 @@ def silences(
     # All that follow are shorter than those that are wanted: none can hold one.
     while begin < len(order) and widths[order[begin]] > min(longest_ns, allowed_ns):
         at = np.sort(order[begin : begin + size])
-        starts, ends = _asked(tries, points[at], points[at + 1], allowed_ns, least)
-        longest_ns = max(longest_ns, int((ends - starts).max(initial=0)))
-        found.append((starts, ends))
+        asked = _asked(tries, points[at], points[at + 1], least)
+        longest_ns = max(longest_ns, int((asked.ends - asked.starts).max(initial=0)))
+        found.append((asked.starts, asked.ends))
         begin, size = begin + size, min(size * ROUNDS_GROW, ROUND_MAX)
     starts, ends = (np.concatenate(columns) for columns in zip(*found, strict=True))
     wanted = ends - starts >= min(longest_ns, allowed_ns + 1)
     return starts[wanted], ends[wanted]
 
 
-def _asked(
-    tries: Tries, starts: Ints, ends: Ints, allowed_ns: int, least: int
-) -> tuple[Ints, Ints]:
-    """Return begins and ends of the parts of times without an acknowledgement, ascending, in which
-    clients asked all the while: a try was open, or the next one followed within a share of what is
-    allowed.
+@attrs.frozen(kw_only=True, eq=False)
+class _Asked:
+    """Parts of given times, ascending, in which clients asked all the while, and the number of the
+    ``time`` that each is of.
+    """
+
+    time: Ints
+    starts: Ints
+    ends: Ints
+
+
+def _asked(tries: Tries, starts: Ints, ends: Ints, least: int) -> _Asked:
+    """Return the parts of times without an acknowledgement, ascending, in which clients asked all
+    the while, by ``least`` tries at least.
     """
     # What is open as a time begins counts from there on, as one entry.
     before = np.searchsorted(tries.begun, starts, side="right")
@@ -187,13 +208,29 @@ def _asked(
     count = np.concatenate([counts[inside], np.ones(len(at), dtype=np.int64)])
     order = np.argsort(time, kind="stable")
     if not len(order):
-        return begun, until
+        return _Asked(time=time, starts=begun, ends=until)
     time, begun, count = time[order], begun[order], count[order]
     # No try reaches into the next time, so that one running maximum is that of each time.
     until = np.maximum.accumulate(np.minimum(until[order], ends[time]))
-    # Without a client that asks no store can acknowledge.
-    is_cut = (time[1:] != time[:-1]) | (begun[1:] - until[:-1] > UNASKED_SHARE * allowed_ns)
-    first = np.concatenate([[0], np.flatnonzero(is_cut) + 1])
+    first = _first_of_parts(time, begun, until)
     last = np.append(first[1:], len(time)) - 1
     enough = np.add.reduceat(count, first) >= least
-    return begun[first][enough], until[last][enough]
+    first, last = first[enough], last[enough]
+    return _Asked(time=time[first], starts=begun[first], ends=until[last])
+
+
+def _first_of_parts(time: Ints, begun: Ints, until: Ints) -> Ints:
+    """Return the row of the first try of each part, of tries of one ``time`` after another that
+    show until when clients had asked. A part that holds a wider time without a client that asks
+    than its share is cut there: no shorter part can hold it.
+    """
+    unasked = np.concatenate([[0], begun[1:] - until[:-1]])
+    is_first = np.concatenate([[True], time[1:] != time[:-1]])
+    while True:
+        first = np.flatnonzero(is_first)
+        last = np.append(first[1:], len(time)) - 1
+        allowed = np.repeat(UNASKED_SHARE * (until[last] - begun[first]), last - first + 1)
+        is_cut = (unasked > allowed) & ~is_first
+        if not is_cut.any():
+            return first
+        is_first |= is_cut

@@ -117,28 +117,56 @@ def test_what_was_open_in_some_period_is_what_a_loop_over_all_finds() -> None:
 
 
 def asked_by_a_loop(
-    tries: Tries, stretch: Stretch, last_ns: int, allowed_ns: int, least: int
+    tries: Tries, stretch: Stretch, last_ns: int, least: int
 ) -> list[tuple[int, int]]:
-    """All silences of ``stretch``, one time between acknowledgements after another."""
+    """All silences of ``stretch``, one time between acknowledgements after another: of all runs of
+    tries within it those whose widest time without a try is at most their share, and which are in
+    no longer such run.
+    """
     acks = tries.acks.tolist()
     inside = [at for at in acks if stretch.start_ns < at < stretch.end_ns]
     behind = [at for at in acks if at >= stretch.end_ns]
     points = [stretch.start_ns, *inside, max(stretch.start_ns, min([last_ns, *behind[:1]]))]
     found = []
     for start, end in itertools.pairwise(points):
-        rows = zip(tries.begun.tolist(), tries.ended.tolist(), strict=True)
-        parts = list[tuple[int, int, int]]()
-        for begun, ended in rows:
-            if begun >= end or ended <= start:
-                continue
-            begun, until = max(begun, start), min(max(begun, ended), end)
-            if parts and begun - parts[-1][1] <= UNASKED_SHARE * allowed_ns:
-                since, last, count = parts.pop()
-                parts.append((since, max(last, until), count + 1))
-            else:
-                parts.append((begun, until, 1))
-        found += [(since, until) for since, until, count in parts if count >= least]
+        rows = [
+            (max(begun, start), min(max(begun, ended), end))
+            for begun, ended in zip(tries.begun.tolist(), tries.ended.tolist(), strict=True)
+            if begun < end and ended > start
+        ]
+        wholes = [
+            (first, last)
+            for first, last in itertools.combinations_with_replacement(range(len(rows)), 2)
+            if asked_all_the_while(rows, first, last)
+        ]
+        found += [
+            (rows[first][0], latest(rows, last))
+            for first, last in wholes
+            if last - first + 1 >= least
+            and not any(
+                other != (first, last) and other[0] <= first and other[1] >= last
+                for other in wholes
+            )
+        ]
     return found
+
+
+def latest(rows: list[tuple[int, int]], last: int) -> int:
+    """By when all tries up to ``last`` had ended."""
+    return max(until for _, until in rows[: last + 1])
+
+
+def asked_all_the_while(rows: list[tuple[int, int]], first: int, last: int) -> bool:
+    """Whether no time between these tries is a larger share of theirs than may be unasked; a run
+    that begins while an earlier try is open is none of its own.
+    """
+    if first and rows[first][0] <= latest(rows, first - 1):
+        return False
+    length = latest(rows, last) - rows[first][0]
+    widest = max(
+        (rows[at][0] - latest(rows, at - 1) for at in range(first + 1, last + 1)), default=0
+    )
+    return widest <= UNASKED_SHARE * length
 
 
 @pytest.mark.parametrize("in_steps", [False, True])
@@ -161,11 +189,27 @@ def test_the_silences_are_those_that_a_loop_over_all_acknowledgements_finds(
         starts, ends = silences(tries, stretch, 105, allowed, least=least)
 
         found = list(zip(starts.tolist(), ends.tolist(), strict=True))
-        wanted = asked_by_a_loop(tries, stretch, 105, allowed, least)
+        wanted = asked_by_a_loop(tries, stretch, 105, least)
         longest = max((end - start for start, end in wanted), default=0)
         assert set(found) <= set(wanted)
         assert {one for one in wanted if one[1] - one[0] > allowed} <= set(found)
         assert max((end - start for start, end in found), default=0) == longest
+
+
+def test_what_is_measured_of_silences_depends_on_no_limit() -> None:
+    """Tries that follow one another at intervals of all sizes."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        begun_s = np.cumsum(rng.choice([0.02, 0.3, 1.0, 4.0], 200) * rng.exponential(1, 200))
+        got = rare(begun_s, rng.random(200) < 0.8)
+        limits = [S // 100, S // 3, S, 3 * S, 9 * S, 30 * S, 300 * S]
+
+        figures = [longest_gaps(got, (got.drive,), allowed_ns) for allowed_ns in limits]
+
+        measured = {(one.measured, one.start_ns, one.end_ns) for one in figures}
+        assert len(measured) == 1
+        for allowed_ns, one in zip(limits, figures, strict=True):
+            assert bool(one.broken) == (one.measured * S > allowed_ns)
 
 
 def rare(begun_s: Ints, out: Ints) -> ClientOutcomes:
