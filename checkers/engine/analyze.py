@@ -151,6 +151,7 @@ def analyze(
         spark=spark,
         crashed=crashed,
     )
+    history.require_unchanged()
     try:
         _write(run.analysis, analysis.tables)
     except NotStored as error:
@@ -408,18 +409,22 @@ def _left_open(model: str, found: Iterable[str]) -> str:
 
 def _write(directory: Path, tables: Tables) -> None:
     """Write each table atomically and durably, before the verdict that rests on it is written."""
-    unfinished: Path | None = None
     try:
-        directory.mkdir(exist_ok=True)
-        for name, table in sorted(tables.items()):
-            path = directory / f"{name}.parquet"
-            unfinished = files.begin(path)
-            pq.write_table(table, unfinished, compression="zstd")
-            files.publish(unfinished, path)
+        with files.held(directory, make=True) as place:
+            for name, table in sorted(tables.items()):
+                _write_table(place / f"{name}.parquet", table)
     except OSError as error:
-        if unfinished is not None:
-            # What is to be told is the failed write, not that its rest could not be removed.
-            with suppress(OSError):
-                unfinished.unlink()
         missing = "the tables behind the verdict are missing"
         raise files.disk_failure("write into", directory, error, missing) from error
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    unfinished = files.begin(path)
+    try:
+        pq.write_table(table, unfinished, compression="zstd")
+        files.publish(unfinished, path)
+    except OSError:
+        # What is to be told is the failed write, not that its rest could not be removed.
+        with suppress(OSError):
+            unfinished.unlink()
+        raise

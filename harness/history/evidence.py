@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -20,6 +20,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history import files, record_frames
+from harness.history.files import FileStamp
 from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.run.directory import EXPLAINING, LogSum, Manifest, RunDirectory
 from harness.text import inert
@@ -70,15 +71,27 @@ def sizes(run: RunDirectory, names: Iterable[str]) -> dict[str, int]:
     return {name: path.stat().st_size for name, path in paths.items() if files.is_regular(path)}
 
 
-def require_checksums(run: RunDirectory, manifest: Manifest) -> None:
-    """Raises ``MalformedHistory`` for the first file of ``manifest.checksums`` that is missing or
-    differs; for one of another size before any is read.
+def require_checksums(run: RunDirectory, manifest: Manifest) -> dict[Path, FileStamp]:
+    """The stamps of the files of ``manifest.checksums``, each with the bytes that were sealed.
+    Raises ``MalformedHistory`` for the first that is missing or differs; for one of another size
+    before any is read.
     """
     if not isinstance(manifest.sizes, msgspec.UnsetType):
         for name in sorted(manifest.checksums.keys() & manifest.sizes.keys()):
             _require_size(_inside(run, name), manifest.sizes[name])
-    for name in sorted(manifest.checksums):
-        _require_named(run, manifest, name)
+    return {
+        run.root / name: _require_named(run, manifest, name) for name in sorted(manifest.checksums)
+    }
+
+
+def require_unchanged(stamps: Mapping[Path, FileStamp | None]) -> None:
+    """Raises ``MalformedHistory`` for a file that has another stamp than before it was read: what
+    was made of it since may be of another run, or of no one.
+    """
+    for path, before in stamps.items():
+        if files.stamp(path) != before:
+            reason = "it was changed or exchanged while the run was judged: judge it again"
+            raise MalformedHistory(str(path), "", reason)
 
 
 def damaged(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
@@ -109,8 +122,8 @@ def damaged_explanations(run: RunDirectory, manifest: Manifest) -> tuple[str, ..
     return _limited(found, "files explain nothing here")
 
 
-def _require_named(run: RunDirectory, manifest: Manifest, name: str) -> None:
-    require_checksum(_inside(run, name), manifest.checksums[name])
+def _require_named(run: RunDirectory, manifest: Manifest, name: str) -> FileStamp:
+    return require_checksum(_inside(run, name), manifest.checksums[name])
 
 
 def _inside(run: RunDirectory, name: str) -> Path:
@@ -141,13 +154,16 @@ def _readable(path: Path, expected: str) -> Iterator[None]:
         raise MalformedHistory(str(path), "", reason) from error
 
 
-def require_checksum(path: Path, expected: str) -> None:
-    """Raises ``MalformedHistory`` where ``path`` is missing or has another SHA-256."""
+def require_checksum(path: Path, expected: str) -> FileStamp:
+    """The stamp of ``path``. Raises ``MalformedHistory`` where it is missing or has another
+    SHA-256.
+    """
     with _readable(path, f"SHA-256 {expected}"):
-        found = files.sha256(path)
+        found, stamp = files.sha256_of(path)
     if found != expected:
         reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
         raise MalformedHistory(str(path), "", reason)
+    return stamp
 
 
 def sum_logs(run: RunDirectory) -> dict[str, LogSum]:

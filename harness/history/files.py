@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
+import attrs
+
 from harness.errors import HarnessError, MalformedHistory, NotStored
 
 # The ending of names that readers ignore: a file on its way.
@@ -82,6 +84,36 @@ def what_it_is(mode: int) -> str:
     if stat.S_ISSOCK(mode):
         return "a socket"
     return "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "a device"
+
+
+@attrs.frozen(kw_only=True)
+class FileStamp:
+    """Which file a name led to, and which state of it: another file, and one that was written into
+    later, has another. No time of the inode's own, which a hard link made elsewhere changes.
+    """
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileStamp:
+        """The stamp of the file that was found so."""
+        return cls(
+            device=found.st_dev,
+            inode=found.st_ino,
+            size_bytes=found.st_size,
+            modified_ns=found.st_mtime_ns,
+        )
+
+
+def stamp(path: Path) -> FileStamp | None:
+    """The stamp of the file ``path``, of a link its own; ``None`` where there is none."""
+    try:
+        return FileStamp.of(os.lstat(path))
+    except OSError:
+        return None
 
 
 def is_regular(path: Path) -> bool:
@@ -188,19 +220,53 @@ def publish(unfinished: Path, path: Path) -> None:
     sync_directory(path.parent)
 
 
+@contextlib.contextmanager
+def held(directory: Path, *, make: bool = False) -> Iterator[Path]:
+    """``directory`` (``make``: made where there is none) by a name that leads to it until the block
+    ends, also where its own is given to another one or to a link. Raises ``OSError`` for a link.
+    """
+    if make:
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content``, or leave it as it was. Raises ``HarnessError``."""
-    unfinished = None
+    with _writing(path, content):
+        _write(path, content)
+
+
+def write_held(path: Path, content: bytes) -> None:
+    """As ``write_atomically``, into a directory that is made where there is none, and that is no
+    link at any moment.
+    """
+    with _writing(path, content), held(path.parent, make=True) as directory:
+        _write(directory / path.name, content)
+
+
+@contextlib.contextmanager
+def _writing(path: Path, content: bytes) -> Iterator[None]:
     try:
-        unfinished = begin(path)
-        unfinished.write_bytes(content)
-        publish(unfinished, path)
+        yield
     except OSError as error:
-        if unfinished is not None:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
         missing = "" if error.errno in WRONG_NAME else f"{len(content)} bytes are missing"
         raise disk_failure("write", path, error, missing) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    unfinished = begin(path)
+    try:
+        unfinished.write_bytes(content)
+        publish(unfinished, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -229,8 +295,14 @@ def remove_partials(directory: Path) -> None:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a regular file, in hexadecimal. Raises ``OSError`` as ``regular`` does."""
+    return sha256_of(path)[0]
+
+
+def sha256_of(path: Path) -> tuple[str, FileStamp]:
+    """As ``sha256``, and the stamp of the file that was read."""
     with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        found = FileStamp.of(os.fstat(stream.fileno()))  # before: a later write shows
+        return hashlib.file_digest(stream, "sha256").hexdigest(), found
 
 
 def lock_directory(directory: Path, *, shared: bool) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import attrs
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -21,9 +22,10 @@ from harness.history.evidence import (
     damaged_explanations,
     require_checksums,
     require_logs,
+    require_unchanged,
     unnamed_tables,
 )
-from harness.history.files import regular
+from harness.history.files import FileStamp, regular, stamp
 from harness.history.layout import (
     EVENTS,
     FAULTS,
@@ -82,6 +84,13 @@ class History:
     unnamed: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
+    _stamps: Mapping[Path, FileStamp | None] = {}
+
+    def require_unchanged(self) -> None:
+        """Raises ``MalformedHistory`` where the manifest or a file that it has a sum of is not the
+        one any more that was summed: the tables may be of another. Called once all is read.
+        """
+        require_unchanged(self._stamps)
 
     @property
     def planned(self) -> bool:
@@ -147,6 +156,7 @@ def load(run: RunDirectory) -> History:
     Raises ``MalformedHistory``, naming the file, the expected and the found state, where the run is
     not sealed, a file is missing or changed, or a version is not known here.
     """
+    before = stamp(run.manifest)
     manifest = read_manifest(run)
     _require_readable(run, manifest)
     tables = {name: table_path(run, name) for name in table_names(manifest.splits)}
@@ -155,11 +165,11 @@ def load(run: RunDirectory) -> History:
             reason = f"expected a checksum of {path.name}, found none"
             raise MalformedHistory(str(run.manifest), "", reason)
     _require_splits(run, manifest)
-    require_checksums(run, manifest)
+    stamps = {run.manifest: before, **require_checksums(run, manifest)}
     for name, path in tables.items():
         _require_schema(path, name, table_schema(name))
     _require_few_events(tables[EVENTS])
-    _require_transactions(tables, manifest.splits)
+    _require_transactions(tables, manifest)
     return History(
         run,
         manifest,
@@ -167,6 +177,7 @@ def load(run: RunDirectory) -> History:
         unnamed_tables(run, manifest),
         damaged_explanations(run, manifest),
         contradictions(run, manifest),
+        stamps,
     )
 
 
@@ -178,11 +189,12 @@ def _require_splits(run: RunDirectory, manifest: Manifest) -> None:
         raise MalformedHistory(str(run.manifest), "", reason)
 
 
-def _require_transactions(tables: Mapping[str, Path], splits: int) -> None:
+def _require_transactions(tables: Mapping[str, Path], manifest: Manifest) -> None:
     """Each micro-operation is one of a transaction that is there: the number of a transaction is
-    its row, which the checkers count on. Each stands in the split of its key.
+    its row, which the checkers count on. Each stands in the split of its key. There are as many of
+    both as were recorded.
     """
-    count = 0
+    count, steps, splits = 0, 0, manifest.splits
     for (txn,) in _numbers(tables[TRANSACTIONS], "txn"):
         if not np.array_equal(txn, np.arange(count, count + len(txn))):
             reason = "expected transactions numbered by their rows, found others"
@@ -197,6 +209,14 @@ def _require_transactions(tables: Mapping[str, Path], splits: int) -> None:
                 found = f"found {txn.max() if txn.max() >= count else txn.min()}"
                 reason = f"expected micro-operations of {count} transactions, {found}"
                 raise MalformedHistory(str(tables[name]), "", f"{reason}: it is of another run")
+            steps += len(txn)
+    recorded = manifest.recorded
+    if isinstance(recorded, msgspec.UnsetType):
+        return  # by a version that did not count them
+    if (count, steps) != (recorded.transactions, recorded.micro_ops):
+        expected = f"{recorded.transactions} transactions of {recorded.micro_ops} micro-operations"
+        reason = f"expected {expected}, as were recorded, found {count} of {steps}"
+        raise MalformedHistory(str(tables[TRANSACTIONS].parent), "", reason)
 
 
 def _require_few_events(path: Path) -> None:

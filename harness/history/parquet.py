@@ -19,7 +19,15 @@ from harness.errors import MalformedHistory
 from harness.history import files
 from harness.history.evidence import require_checksum
 from harness.history.files import open_regular, regular
-from harness.history.layout import KEYS, KEYS_FILE, table_names, table_path, table_schema
+from harness.history.layout import (
+    KEYS,
+    KEYS_FILE,
+    TRANSACTIONS,
+    micro_ops_name,
+    table_names,
+    table_path,
+    table_schema,
+)
 from harness.history.page_headers import Contradiction, RepeatedTexts, require_agreement
 from harness.history.schema import without_later, without_values
 from harness.run.directory import RunDirectory
@@ -49,17 +57,22 @@ class ParquetSink:
 
     def __init__(self, run: RunDirectory, splits: int) -> None:
         """Open every table of ``run`` for writing."""
-        self._run = run
         self._paths = {name: table_path(run, name) for name in table_names(splits)}
+        self._names = {
+            name: path.relative_to(run.root).as_posix() for name, path in self._paths.items()
+        }
+        self._held = contextlib.ExitStack()
         self._unfinished: dict[str, Path] = {}
         self._late: dict[str, list[pa.Table]] = {}
         self._writers: dict[str, pq.ParquetWriter] = {}
         try:
-            run.history.mkdir(parents=True, exist_ok=True)
-            for directory in (run.root, run.history):
+            run.root.mkdir(parents=True, exist_ok=True)
+            self._history = self._held.enter_context(files.held(run.history, make=True))
+            for directory in (run.root, self._history):
                 files.remove_partials(directory)
             for name, path in self._paths.items():
-                self._unfinished[name] = files.begin(path)
+                at = self._history / path.name if path.parent == run.history else path
+                self._paths[name], self._unfinished[name] = at, files.begin(at)
                 self._writers[name] = writer(self._unfinished[name], table_schema(name))
         except OSError:
             self.abandon()
@@ -84,10 +97,9 @@ class ParquetSink:
         for name, path in self._paths.items():
             files.publish(self._unfinished[name], path)
         self._forget_others()
-        root = self._run.root
-        return {
-            path.relative_to(root).as_posix(): files.sha256(path) for path in self._paths.values()
-        }
+        checksums = {self._names[name]: files.sha256(path) for name, path in self._paths.items()}
+        self._held.close()
+        return checksums
 
     def abandon(self) -> None:
         """Remove the written files. Never raises."""
@@ -97,10 +109,11 @@ class ParquetSink:
         for path in self._unfinished.values():
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
+        self._held.close()
 
     def _forget_others(self) -> None:
         """Remove further splits, which an attempt that died may have left."""
-        for path in sorted(self._run.history.glob("*.parquet")):
+        for path in sorted(self._history.glob("*.parquet")):
             if path not in self._paths.values():
                 path.unlink()
 
@@ -170,6 +183,17 @@ def _leaf(field: pa.Field) -> str:
     if not pa.types.is_list(field.type):
         return str(field.name)
     return f"{field.name}.list.{field.type.value_field.name}"
+
+
+def rows_of(run: RunDirectory, splits: int) -> tuple[int, int]:
+    """How many transactions, and how many micro-operations, the tables of ``run`` hold. Raises
+    ``OSError``.
+    """
+    rows = {
+        name: int(pq.read_metadata(regular(table_path(run, name))).num_rows)
+        for name in (TRANSACTIONS, *map(micro_ops_name, range(splits)))
+    }
+    return rows.pop(TRANSACTIONS), sum(rows.values())
 
 
 def _merge(path: Path, late: pa.Table) -> None:

@@ -12,16 +12,17 @@ import gc
 import shutil
 from collections.abc import Iterator
 
+import attrs
 import msgspec
 
-from harness.errors import MalformedHistory, UsageError
+from harness.errors import HarnessBug, InvariantError, MalformedHistory, UsageError
 from harness.history import files, schema
 from harness.history.evidence import require_checksums, sizes, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
-from harness.history.parquet import ParquetSink
+from harness.history.parquet import ParquetSink, rows_of
 from harness.history.scan import Scan, Stream, TornChunk, scan
 from harness.history.tables import Contradiction, PartitionOf, Tabulator
-from harness.run.directory import Manifest, RunDirectory
+from harness.run.directory import Manifest, Recorded, RunDirectory
 from harness.text import seconds
 
 # A task a core on the machine of most people; a run of a million operations has 10 MB a file.
@@ -110,13 +111,17 @@ def _tabulate(
     """Write the tables; returns the manifest with their entries."""
     try:
         # The tables of a run on a full disk need this room.
-        for reserve in sorted(run.chunks.glob("reserve-*")):
-            reserve.unlink()
-        scanned, phases, checksums = _written(run, manifest, partition_of, splits, None)
-        if checksums is None:
+        if run.chunks.is_dir():
+            with files.held(run.chunks) as chunks:
+                for reserve in sorted(chunks.glob("reserve-*")):
+                    reserve.unlink()
+        scanned, tables = _written(run, manifest, partition_of, splits, None)
+        if tables is None:
             cut_ns = _end_ns(scanned)
-            scanned, phases, checksums = _written(run, manifest, partition_of, splits, cut_ns)
-        sums = manifest.checksums | (checksums or {})
+            scanned, tables = _written(run, manifest, partition_of, splits, cut_ns)
+        if tables is None:
+            raise InvariantError("a history that is cut still has no cut")
+        sums = manifest.checksums | tables.checksums
         sized, logs = sizes(run, sums), sum_logs(run)
     except OSError as error:
         missing = "the tables are missing, the chunks are kept"
@@ -128,14 +133,24 @@ def _tabulate(
         cut_ns=_end_ns(scanned) if trouble else None,
         splits=splits,
         key_hash=schema.KEY_HASH,
-        phases=phases or manifest.phases,
+        phases=tables.phases or manifest.phases,
         trouble=manifest.trouble + trouble,
         checksums=sums,
         sizes=sized,
         logs=logs,
         recovered=msgspec.UNSET if ended else True,
         unread=True if _has_unread(scanned) else msgspec.UNSET,
+        recorded=tables.recorded,
     )
+
+
+@attrs.frozen(kw_only=True)
+class _Tables:
+    """The tables of a run on the disk: their sums, and the phases and counts of its records."""
+
+    checksums: dict[str, str]
+    phases: tuple[tuple[str, int], ...]
+    recorded: Recorded
 
 
 def _written(
@@ -144,8 +159,8 @@ def _written(
     partition_of: PartitionOf | None,
     splits: int,
     cut_ns: int | None,
-) -> tuple[Scan, tuple[tuple[str, int], ...], dict[str, str] | None]:
-    """The scan, its phases, and the checksums of its tables.
+) -> tuple[Scan, _Tables | None]:
+    """The scan, and the tables that were made of it.
 
     Where the first of several writers stopped short, the others must stop too: its later operations
     are unknown, so later observations of the others can't be judged. Without that cut no tables are
@@ -165,11 +180,25 @@ def _written(
             _feed(tabulator, scanned)
             # Where the cut lies is known only now: once more, with it.
             if several and scanned.torn and cut_ns is None:
-                return scanned, (), None
+                return scanned, None
             tabulator.finish(_end_ns(scanned))
-        return scanned, tuple(tabulator.phases), sink.publish()
+        checksums = sink.publish()
     finally:
         sink.abandon()
+    recorded = Recorded(transactions=tabulator.transactions, micro_ops=tabulator.micro_ops)
+    _require_all(run, splits, recorded)
+    return scanned, _Tables(checksums=checksums, phases=tuple(tabulator.phases), recorded=recorded)
+
+
+def _require_all(run: RunDirectory, splits: int, recorded: Recorded) -> None:
+    """Every record is in the tables. Raises ``HarnessBug``, before the chunks are removed."""
+    transactions, micro_ops = rows_of(run, splits)
+    if (transactions, micro_ops) != (recorded.transactions, recorded.micro_ops):
+        raise HarnessBug(
+            f"{run.root}: expected tables of {recorded.transactions} transactions and "
+            f"{recorded.micro_ops} micro-operations, found {transactions} and {micro_ops}: it is "
+            "not sealed, and keeps its chunks"
+        )
 
 
 @contextlib.contextmanager

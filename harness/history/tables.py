@@ -93,6 +93,7 @@ class Tabulator:
         schema.check_splits(splits)
         self.phases: list[tuple[str, int]] = []
         self.transactions = 0
+        self.micro_ops = 0  # of the records, counted apart from the tables that are made of them
         self.incomplete = 0
         self._sink = sink
         self._partition_of = partition_of
@@ -174,6 +175,7 @@ class Tabulator:
         self._release(complete)
         index = self._place(complete.index, writer)
         rows.append(_Row(begun.txn, begun.invoke, complete, begun.index, index))
+        self.micro_ops += _step_count(begun.invoke, complete)
         if len(self._rows) >= HELD_ROWS:
             self._give_older_half()
 
@@ -224,6 +226,7 @@ class Tabulator:
             end = _never_completed(begun.invoke, self._next_index, end_ns)
             # Behind all records: an outcome that never came is known at no earlier place.
             rows.append(_Row(begun.txn, begun.invoke, end, begun.index, self._next_index))
+            self.micro_ops += _step_count(begun.invoke, end)
             self._next_index += 1
             self.incomplete += 1
         opened.clear()
@@ -265,6 +268,12 @@ def _never_completed(invoke: Invoke, index: int, end_ns: int) -> Complete:
         ops=(),
         error=NO_COMPLETION,
     )
+
+
+def _step_count(invoke: Invoke, complete: Complete) -> int:
+    """How many steps ``_ops_of`` has to come to."""
+    done = len(complete.ops)
+    return done if complete.type is OpType.OK else max(done, len(invoke.ops))
 
 
 def _ops_of(row: _Row) -> tuple[MicroOp, ...]:

@@ -32,7 +32,7 @@ from harness.history.parquet import ParquetSink, write_side_table
 from harness.history.records import Complete, Invoke, MicroOp, OpType, Phase
 from harness.history.seal import no_search_for_cycles
 from harness.history.tables import BATCH_ROWS, Contradiction, Tabulator
-from harness.importers.jepsen.edn import Number, Unordered
+from harness.importers.jepsen.edn import Number, TaggedCollection, Unordered
 from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.operation_forms import EXPORTED
 from harness.importers.jepsen.reader import Clock, beginning, forms
@@ -427,4 +427,6 @@ def _plain(form: Any, depth: int = 0) -> Any:  # noqa: ANN401 (as read)
         return float(form)
     if isinstance(form, Unordered):
         raise ValueError("expected a list, found a set")
+    if isinstance(form, TaggedCollection):
+        raise ValueError(f"expected a list or a map, found one behind {form.tags[:40]}")
     return str(form) if isinstance(form, str) else form

@@ -15,7 +15,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.history.files import disk_failure, read_small, sha256, write_atomically
+from harness.history.files import read_small, sha256, write_held
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
 from harness.text import brackets, inert_json, key_twice
@@ -334,13 +334,9 @@ def write_verdict(run: RunDirectory, verdict: Verdict) -> None:
     """Store ``verdict`` as that of ``run``, in one step. Raises ``HarnessError``, ``NotStored``
     where the disk takes nothing.
     """
-    try:
-        run.analysis.mkdir(exist_ok=True)
-    except OSError as error:
-        raise disk_failure("make", run.analysis, error, "the verdict is missing") from error
     content = encode(verdict)
-    write_atomically(run.verdict, content)
-    write_atomically(run.verdict_seal, msgspec.json.encode(_seal(run, content)))
+    write_held(run.verdict, content)
+    write_held(run.verdict_seal, msgspec.json.encode(_seal(run, content)))
 
 
 class _Seal(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,15 @@ class LogSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sha256: str
 
 
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many transactions, and how many micro-operations in them, the records of a run came to,
+    counted before its tables were made: a table that lost some has fewer.
+    """
+
+    transactions: int
+    micro_ops: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """``manifest.json``. ``state`` is ``running``, ``sealed`` or ``prefix``.
 
@@ -72,8 +81,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     for a history recorded here, ``arsenal`` (the faults that were possible) for one recorded
     elsewhere. ``mix`` are the kinds that the faults were drawn from, where they were drawn.
     ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
-    nodes' logs to their sums; these and ``sizes`` are unset in runs of versions that did not record
-    them.
+    nodes' logs to their sums; these, ``sizes`` and ``recorded`` are unset in runs of versions that
+    did not record them.
     ``logs_left_out`` counts the bytes before the beginning of a log that were not collected, by the
     log's relative path; it is unset where there are none.
     ``recovered`` is set where the controller died before it sealed the run: the sums of its logs
@@ -108,6 +117,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log_remarks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     logs_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     explaining: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    recorded: Recorded | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

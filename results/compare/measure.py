@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory
-from harness.history.files import write_atomically
+from harness.history.files import write_held
 from harness.history.load import History, load
 from harness.history.records import FaultState, OpType
 from harness.plan import planfile
@@ -46,7 +46,7 @@ def keep_figures(run: RunDirectory) -> RunFigures:
     ``HarnessError`` where the disk refuses.
     """
     figures = measure(run)
-    write_atomically(figures_path(run), encode(sealed(figures, run)))
+    write_held(figures_path(run), encode(sealed(figures, run)))
     return figures
 
 

@@ -28,6 +28,7 @@ def edn(*operations: tuple[str, str, str, str]) -> str:
 
 def judged(text: str, root: Path, *, workload: str | None = None) -> Verdict:
     path = root / "history.edn"
+    root.mkdir(exist_ok=True)
     path.write_text(text)
     run = RunDirectory(root / "run")
     import_run(path, run, workload=workload)
@@ -164,3 +165,58 @@ def test_an_element_that_is_appended_twice_is_refused_with_the_name_of_its_key(
 
     with pytest.raises(MalformedHistory, match="element 1 is appended to key x again"):
         judged(edn(once, once), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("f", "value"),
+    [
+        ("txn", "[[:r 1 #my/seen [1]]]"),
+        ("txn", "[[:r 1 #my.Seen [1]]]"),
+        ("txn", "#my/steps [[:r 1 [1]]]"),
+        ("txn", "[#my/step [:r 1 [1]]]"),
+        ("txn", "[[:r #my/key [1] [1]]]"),
+        ("read", "#my/tuple [1 5]"),
+        ("read", "#my/balances {0 50}"),
+        ("read", "#a #my.Balances {0 50}"),
+        ("transfer", "#my/transfer {:from 0 :to 1 :amount 5}"),
+    ],
+)
+def test_a_collection_behind_a_tag_is_another_value(f: str, value: str, tmp_path: Path) -> None:
+    tag = re.escape(value[value.index("#") :].split()[0])
+    with pytest.raises(MalformedHistory, match=f"expected .*found .*{tag}"):
+        judged(edn((f, "nil", "ok", value)), tmp_path)
+
+
+def test_a_record_is_its_fields(tmp_path: Path) -> None:
+    plain = edn(
+        ("read", "nil", "ok", "{0 50, 1 50}"),
+        ("transfer", "{:from 0 :to 1 :amount 60}", "ok", "{:from 0 :to 1 :amount 60}"),
+        ("read", "nil", "ok", "{0 -10, 1 50}"),
+    )
+    records = plain.replace("{:type", "#jepsen.history.Op {:type").replace(
+        "{:from", "#bank.core.Transfer{:from"
+    )
+    assert records.count("#bank") == 2
+    assert records.count("#jepsen") == plain.count("{:type") > 0
+
+    assert texts(judged(records, tmp_path / "records")) == texts(judged(plain, tmp_path / "plain"))
+
+
+def test_an_operation_behind_a_tag_that_names_no_record_is_refused(tmp_path: Path) -> None:
+    history = "#my/op " + edn(("txn", "[[:r 1 nil]]", "ok", "[[:r 1 []]]")).lstrip()
+    with pytest.raises(MalformedHistory, match="expected an operation, which is a map, found"):
+        judged(history, tmp_path)
+
+
+def test_tags_of_an_error_and_of_a_nemesis_are_read_and_decide_nothing(tmp_path: Path) -> None:
+    tags = " ".join(["#a"] * 60)
+    deep = f"{tags} [" * 60 + "]" * 60
+    history = "\n".join(
+        [
+            f"{{:type :info :process :nemesis :f :start :value {deep}}}",
+            f"{{:type :info :process :nemesis :f :start :value {{{deep} #x [1]}}}}",
+            "{:type :invoke :process 0 :f :txn :value [[:append 1 1]]}",
+            f"{{:type :info :process 0 :f :txn :value [[:append 1 1]] :error {deep}}}",
+        ]
+    )
+    assert judged(history, tmp_path).outcome.value in ("valid", "unknown")

@@ -137,6 +137,8 @@ def typed(value: Any) -> Any:
         return [(typed(key), typed(held)) for key, held in value.items()]
     if isinstance(value, (list, tuple)):
         return [type(value), *map(typed, value)]
+    if isinstance(value, edn.TaggedCollection):
+        return [value.tags, typed(value.form)]
     return (type(value), value)
 
 

@@ -10,8 +10,9 @@ EDN                                 Python
 ``[..]``, ``(..)``                  ``list``
 ``#{..}``                           ``Unordered``: kept, refused where its order would count
 ``{..}``                            ``dict``; keys that Python can't hash become tuples
-``#tag [..]``, ``#_ form``          the collection itself; nothing
 ``#tag "text"``, ``#tag 5``         ``Tagged``: never equal to the form without its tag
+``#tag [..]``, ``#tag {..}``        ``TaggedCollection``, likewise; also a record (``fields_of``)
+``#_ form``                         nothing
 =================================== =================================================
 
 Nothing is executed and no tag has a meaning. It does not recurse.
@@ -61,6 +62,17 @@ class Tagged(str):
     """The text of a tag and of the form behind it, which is no collection: ``#uuid "a"``."""
 
     __slots__ = ()
+
+
+@attrs.frozen(repr=False)
+class TaggedCollection:
+    """A list or a map, and the tags before it as their text: ``#my/point [1 2]``."""
+
+    tags: str
+    form: Any
+
+    def __repr__(self) -> str:
+        return f"{self.tags} {self.form!r}"
 
 
 class Unordered(tuple[Any, ...]):
@@ -115,6 +127,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(?:/[0-9]+|(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?M?
 _NUMERIC = re.compile(r"[+-]?[0-9]")
 _KEYWORD = re.compile(r":[^:/0-9][^:/]*(?::[^:/]+)*(?:/[^:/]+(?::[^:/]+)*)?|:/")
 _SYMBOL = re.compile(r"[^:#'0-9].*", re.DOTALL)
+# The name of a class in its package; a tag of a reader has none, or a slash.
+_RECORD = re.compile(r"#[A-Za-z][\w$-]*(?:\.[A-Za-z_][\w$-]*)+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "r": "\r", "n": "\n", "b": "\b", "f": "\f", "\\": "\\", '"': '"'}
 _CHARS = {
@@ -243,10 +257,24 @@ def _prefixed(frame: _Frame, value: Any) -> Any:  # noqa: ANN401 (EDN holds anyt
 
 
 def tagged(tag: str, value: Any) -> Any:  # noqa: ANN401
-    """``value`` behind ``tag``. A record is its map, and what is refused anyway needs no tag."""
-    if isinstance(value, Number | list | tuple | dict):
+    """``value`` behind ``tag``. What is refused anyway needs none."""
+    if isinstance(value, Number | Unordered):
         return value
+    if isinstance(value, TaggedCollection):
+        # One for all of its tags, so that forms are nested no deeper than brackets are.
+        return TaggedCollection(f"{tag} {value.tags}", value.form)
+    if isinstance(value, list | dict):
+        return TaggedCollection(tag, value)
     return Tagged(f"{tag} {_literal(value)}")
+
+
+def fields_of(form: object) -> object:
+    """The map of a record, as Clojure prints one (``#jepsen.history.Op{:index 0}``): its meaning is
+    that of its fields. Any other form is returned as it is.
+    """
+    if isinstance(form, TaggedCollection) and isinstance(form.form, dict):
+        return form.form if _RECORD.fullmatch(form.tags) else form
+    return form
 
 
 def _literal(value: object) -> str:
@@ -311,6 +339,8 @@ def hashable(value: Any) -> Any:  # noqa: ANN401
         return tuple(map(hashable, value))  # as deep as ``MAX_DEPTH`` at most
     if isinstance(value, dict):
         return tuple((key, hashable(held)) for key, held in value.items())
+    if isinstance(value, TaggedCollection):
+        return TaggedCollection(value.tags, hashable(value.form))
     return value
 
 

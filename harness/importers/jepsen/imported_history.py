@@ -38,7 +38,14 @@ from harness.importers.jepsen.parallel_reader import later_parts
 from harness.importers.jepsen.reader import Clock, opened
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise
-from harness.run.directory import SCHEMA_VERSION, BankRules, Manifest, Origin, RunDirectory
+from harness.run.directory import (
+    SCHEMA_VERSION,
+    BankRules,
+    Manifest,
+    Origin,
+    Recorded,
+    RunDirectory,
+)
 
 LIST_APPEND, REGISTER, BANK = "list-append", "register", "bank"
 _ALWAYS = ("statistics", "evidence")
@@ -135,6 +142,7 @@ def read_jepsen(
         raise UsageError(f"{file}: a bank's total was given; expected {BANKS}, found {found}")
     axis = imported_tables.axis(pairing)
     transactions = imported_tables.transactions(pairing, axis.at_ns)
+    steps = sum(len(piece.txn) for piece in pairing.steps)
     try:
         micro_ops, keys = imported_tables.micro_ops(pairing, names, splits, file)
     except pa.ArrowException as error:
@@ -152,6 +160,7 @@ def read_jepsen(
             ),
             workload,
             splits,
+            Recorded(transactions=len(pairing.transactions.process), micro_ops=steps),
         ),
         keys=keys,
         operations=pairing.operations,
@@ -248,7 +257,7 @@ def _workload(pairing: Pairing, asked: str | None, file: str) -> str:
     return chosen
 
 
-def _manifest(origin: Origin, workload: str, splits: int) -> Manifest:
+def _manifest(origin: Origin, workload: str, splits: int, recorded: Recorded) -> Manifest:
     checkers = CHECKERS.get(workload, (workload, *_ALWAYS))
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -264,4 +273,5 @@ def _manifest(origin: Origin, workload: str, splits: int) -> Manifest:
         splits=splits,
         key_hash=schema.KEY_HASH,
         origin=origin,
+        recorded=recorded,
     )

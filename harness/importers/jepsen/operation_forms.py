@@ -14,7 +14,9 @@ from harness.importers.jepsen.edn import (
     Number,
     Symbol,
     Tagged,
+    TaggedCollection,
     Unordered,
+    fields_of,
     shown,
 )
 from harness.importers.jepsen.import_limits import (
@@ -133,7 +135,7 @@ def normalize(form: object, names: Names) -> Operation | Remark:
     if f not in OPERATIONS:
         expected = f"expected f to be {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}"
         raise Refused(f"{expected} for a client process, found {shown(fields['f'])}")
-    told, value = fields.get("error"), fields.get("value")
+    told, value = fields.get("error"), fields_of(fields.get("value"))
     if type_ in ("fail", "info") and _is_reason(f, value):
         value = None
     return Operation(
@@ -158,6 +160,7 @@ def _is_reason(f: str, value: object) -> bool:
 
 def _fields(form: object) -> dict[str, Any]:
     """The used fields, by their names without colons."""
+    form = fields_of(form)
     if not isinstance(form, Mapping):
         raise Refused(f"expected an operation, which is a map, found {shown(text_of(form))}")
     found: dict[str, Any] = {}
@@ -356,6 +359,8 @@ def _written(value: object, room: int) -> str:
             return str(value)
         case str():
             return value.removeprefix(":")[: room + 1]
+        case TaggedCollection():
+            return f"{value.tags[:room]} {_written(value.form, room - NESTING_COST)}"
         case Unordered():
             return f"#{{{_listed(value, room - NESTING_COST)}}}"
         case list() | tuple():
