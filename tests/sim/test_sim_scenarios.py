@@ -162,3 +162,18 @@ def test_a_partition_that_loses_its_majority_refuses_or_goes_on(mode: str, tmp_p
 
     assert result.outcome is Outcome.VALID, (result.anomalies, result.reasons)
     assert (result.stats.resets > 0) == (mode == "HA")
+
+
+@pytest.mark.parametrize("phase2", [False, True])
+@pytest.mark.parametrize("mode", ["SC", "HA"])
+def test_a_node_that_starts_alone_after_all_were_lost_resets_nothing(
+    mode: str, phase2: bool, tmp_path: Path
+) -> None:
+    given = {"cluster.provider": "sim", "system.mode": mode, "system.phase2": phase2}
+    plan = load(SCENARIOS / "reset-after-restart.toml", given)
+    with closing(simulated([plan], tmp_path)) as found:
+        (result,) = found
+
+    assert result.outcome is Outcome.VALID, (result.anomalies, result.reasons)
+    assert result.stats.resets == 0
+    assert sorted(result.stats.tried) == ["kill"]
