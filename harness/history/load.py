@@ -38,7 +38,7 @@ from harness.history.layout import (
 )
 from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.history.parquet import ROWS_PER_BYTE, require_plausible
-from harness.history.records import EventKind
+from harness.history.records import EventKind, OpType
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 
@@ -66,6 +66,7 @@ COMMON_EVENTS = frozenset(
 # 64 equal reads in each of many transactions come to 13, and to 3 with the times of version 2.
 STEPS_PER_BYTE = 16
 
+_TYPES = frozenset(type_.value for type_ in OpType)
 _MICRO_OPS = re.compile(r"history/micro_ops-\d+\.parquet")
 
 
@@ -239,13 +240,21 @@ def _require_few_events(path: Path) -> None:
 
 
 def _numbers(path: Path, *names: str) -> Iterator[list[npt.NDArray[np.int64]]]:
-    """The columns ``names``, piece by piece."""
+    """The columns ``names``, piece by piece, of rows whose types are known."""
     try:
-        with pq.ParquetFile(regular(path)) as source:
-            for piece in source.iter_batches(columns=list(names)):
+        with pq.ParquetFile(regular(path), read_dictionary=["type"]) as source:
+            for piece in source.iter_batches(columns=[*names, "type"]):
+                _require_types(path, piece.column("type"))
                 yield [piece.column(name).to_numpy() for name in names]
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
+
+
+def _require_types(path: Path, types: pa.DictionaryArray) -> None:
+    unknown = [each for each in types.dictionary.to_pylist() if each not in _TYPES]
+    if unknown:
+        expected = f"expected the types {', '.join(sorted(_TYPES))}"
+        raise MalformedHistory(str(path), "", f"{expected}, found {inert(unknown[0])!r:.80}")
 
 
 def _require_readable(run: RunDirectory, manifest: Manifest) -> None:

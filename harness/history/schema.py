@@ -147,6 +147,12 @@ LATER: Mapping[str, Mapping[str, int | None]] = {
 MAY_BE_NULL: Mapping[str, frozenset[str]] = {
     "states": frozenset({"partition", "vote", "recovered_vote", "content"}),
     "logs": frozenset({"partition"}),
+    "assignments": frozenset({"nodes", "term", "number"}),
+    "topology": frozenset(
+        {"zone", "nodes", "ts_ns", "up_s", "down_s", "joint_s", "replicas", "reset_s"}
+    ),
+    "claims": frozenset(),
+    "claims_judged": frozenset(),
 }
 """Columns without a value in some rows, of tables whose schema does not tell."""
 

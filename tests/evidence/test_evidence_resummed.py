@@ -247,3 +247,40 @@ def test_a_file_with_an_encrypted_column_is_named(run: RunDirectory, tmp_path: P
 
     assert done.returncode == 2, done.stderr
     assert f"its process was ended by SIGABRT as it opened {path}" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["transactions", "micro_ops-0002"])
+def test_a_type_of_operation_that_there_is_not_is_refused(valid: RunDirectory, name: str) -> None:
+    path = valid.history / f"{name}.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("type")
+    types = table["type"].to_pylist()
+    types[len(types) // 2] = "done\x1b"
+    changed = table.set_column(place, table.schema.field(place), pa.array(types))
+    pq.write_table(changed, path)
+    resum(valid)
+
+    with pytest.raises(MalformedHistory, match=rf"{name}.*the types fail, info, ok, found 'done"):
+        load(valid)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("assignments", "partition"), ("assignments", "revision"), ("topology", "kind"),
+     ("claims_judged", "judged")],
+)  # fmt: skip
+def test_a_row_without_what_the_store_always_tells_is_refused(
+    run: RunDirectory, name: str, column: str
+) -> None:
+    shutil.rmtree(run.root)
+    shutil.copytree(RUNS / "sim-zoned", run.root)
+    path = run.root / f"{name}.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    values = [None, *table[column].to_pylist()[1:]]
+    pq.write_table(table.set_column(place, field, pa.array(values, field.type)), path)
+    resum(run)
+
+    with pytest.raises(MalformedHistory, match=f"expected a value in each row of {column}, found"):
+        analyze(run, executor="local")
