@@ -105,9 +105,19 @@ def kinds(setting: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fault["kind"] for fault in schedule))
 
 
+def below_deadline(setting: Mapping[str, Any]) -> float:
+    """The highest limit of a latency that is not refused: of a closed loop no acknowledged
+    transaction takes as long as its deadline.
+    """
+    drive = DRILL | setting
+    deadline_s = drive["drive.op_deadline_s"]
+    return MEASURING["p99_ms"] if drive["drive.rate_per_s"] else 999.0 * float(str(deadline_s))
+
+
 def measuring(setting: Mapping[str, Any]) -> dict[str, float]:
     """The limits, by path, that have every figure of ``setting`` measured."""
     whole = MEASURING | (MAJORITY if "system.replicas" in setting else {})
+    whole["p99_ms"] = below_deadline(setting)
     of_kinds = {
         f"promise.{kind}.{key}": MEASURING[key] for kind in kinds(setting) for key in IN_FORCE
     }
@@ -140,11 +150,15 @@ def figures(results: Iterable[CellResult]) -> dict[str, list[float]]:
     return found
 
 
-def twice(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The limits of which the worst of what was measured is half; none where that is nothing."""
+def twice(measured: Mapping[str, Sequence[float]], most: Mapping[str, float]) -> dict[str, float]:
+    """The limits of which the worst of what was measured is half, or ``most`` by the end of their
+    path; none where that is nothing.
+    """
     limits = {path: TIMES * max(values) for path, values in measured.items() if max(values)}
-    shares = {path: min(limit, 0.99) for path, limit in limits.items() if path.endswith("share")}
-    return limits | shares
+    return {
+        path: min([limit, *(high for end, high in most.items() if path.endswith(end))])
+        for path, limit in limits.items()
+    }
 
 
 def accusations(result: CellResult) -> list[str]:
@@ -184,7 +198,8 @@ def main(
         ask = measuring(SETTINGS[name])
         seeds = range(seed, seed + measure)
         first = (Cell(plan=plan_of(name, each, ask), limit_s=CELL_LIMIT_S) for each in seeds)
-        limits = twice(figures(pool.results(in_turn(first), Ledger())))
+        most = {"p99_ms": below_deadline(SETTINGS[name]), "share": 0.99}
+        limits = twice(figures(pool.results(in_turn(first), Ledger())), most)
         others = range(seed + measure, seed + measure + judge)
         then = (Cell(plan=plan_of(name, each, limits), limit_s=CELL_LIMIT_S) for each in others)
         results = list(pool.results(in_turn(then), Ledger()))
