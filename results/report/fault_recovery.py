@@ -300,7 +300,7 @@ def _stretch_row(name: str, stretch: Stretch | None) -> tuple[str, ...]:
         name,
         cell("at_ns", stretch.start_ns),
         cell("at_ns", stretch.end_ns),
-        f"{stretch.ok_per_s:,.1f}",
+        f"{stretch.ok_per_s:,.1f}" if stretch.end_ns - stretch.start_ns >= SECOND_NS else DASH,
         DASH if stretch.p99_ns is None else f"{stretch.p99_ns / 1e6:,.1f}",
         f"{stretch.errors:,}",
         f"{stretch.conflicts:,}",

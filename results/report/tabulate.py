@@ -19,6 +19,8 @@ from harness.text import in_seconds, significant
 GRIDS_MAX = 40
 ROWS_MAX = 60
 COLUMNS_MAX = 24  # the built-in checkers have at most 15
+# A table of more columns than fit beside each other stands on its side where it has few rows.
+UPRIGHT_COLUMNS, SIDEWAYS_ROWS = 8, 4
 DEPTH_MAX = 4  # of nested values in one cell
 CHARS_MAX = 100_000  # of all grids of one call: a usual verdict has some 5,000
 CELL_CHARS = 600  # of any one text; the rest of a longer one is in the files
@@ -106,11 +108,16 @@ def cell(name: str, value: Any, depth: int = 0) -> str:  # noqa: ANN401 (what JS
     if depth == DEPTH_MAX:
         return "…"
     parts = (
-        (f"{words(str(k))} {cell(str(k), v, depth + 1)}" for k, v in value.items())
+        (f"{_named(str(k))} {cell(str(k), v, depth + 1)}" for k, v in value.items())
         if isinstance(value, Mapping)
         else (cell(name, item, depth + 1) for item in value)
     )
     return _joined(parts, len(value)) or DASH
+
+
+def _named(key: str) -> str:
+    """Format a key before its value: a number is set off, which is often one as well."""
+    return f"{key}:" if key.isdecimal() else words(key)
 
 
 def _joined(parts: Iterable[str], count: int) -> str:
@@ -166,6 +173,13 @@ def _mapping(title: str, data: Mapping[str, Any], room: _Room) -> Grid:
     if not all(isinstance(value, Mapping) for value in shown.values()):
         return _pairs(title, data, room)
     names = _columns(shown.values())
+    if len(names) > UPRIGHT_COLUMNS and len(data) <= SIDEWAYS_ROWS:
+        sides = room.filled(
+            (words(name), *(cell(name, value.get(name)) for value in shown.values()))
+            for name in names
+        )
+        more = len(names) - len(sides)
+        return Grid(title=title, columns=("", *map(str, shown)), rows=sides, more=more)
     rows = room.filled(
         (str(key), *(cell(name, value.get(name)) for name in names)) for key, value in shown.items()
     )

@@ -124,6 +124,24 @@ def test_whatever_a_checker_says_becomes_a_table() -> None:
     assert records.rows == (("5230", "yes", DASH), ("1", DASH, DASH))
 
 
+def test_a_table_of_many_columns_and_few_rows_stands_on_its_side() -> None:
+    """No page is wide enough for it; of many rows each stays a row."""
+    of_one = {f"figure_{number}_ms": number for number in range(9)}
+
+    (few,) = grids({"restarts": {"fault 2": of_one, "fault 3": of_one}})
+    (many,) = grids({"restarts": {f"fault {number}": of_one for number in range(5)}})
+
+    assert few.columns == ("", "fault 2", "fault 3")
+    assert few.rows[1] == ("figure 1 (ms)", "1", "1")
+    assert (len(few.rows), few.more) == (9, 0)
+    assert (len(many.rows), many.columns[1]) == (5, "figure 0 (ms)")
+
+
+def test_a_number_before_a_number_is_set_off() -> None:
+    assert cell("by_partition", {"0": 1, "3": 2}) == "0: 1, 3: 2"
+    assert cell("by_mode", {"late_ns": 10**9}) == "late (s) 1.000"
+
+
 def test_a_chain_of_resets_is_not_cut_out_of_the_headline() -> None:
     chain = "; ".join(
         ["acknowledged " + "x" * 200, "after a reset " + "y" * 90, "then " + "z" * 90]
