@@ -27,6 +27,8 @@ PIECES_NS = (NS_PER_S, 2 * NS_PER_S)
 MIN_PIECES = 4  # of a time: fewer tell no scatter
 # Of the variance, in counts: a few pieces may look even by chance.
 LEAST_SCATTER = 0.25
+# Of what is served of known arrivals: some begin within a time and end behind it.
+OF_ARRIVALS = 0.1
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -75,8 +77,15 @@ class RateSince:
         """Whether it counts as the rate before: no more chance than either time shows excuses it,
         as no less convicts it.
         """
+        rate, start = self.before.rate, np.array([self.period[0]], dtype=np.int64)
+        return self.count >= float(rate.enough(start, self._length_ns, USUAL, self._scatter)[0])
+
+    @property
+    def _scatter(self) -> float:
+        """Of known arrivals, of which a share is served, more or less by chance."""
         rate = self.before.rate
-        return self.count >= rate.enough(self._length_ns, USUAL, self.least)
+        of_arrivals = max(OF_ARRIVALS, 1 - rate.served)
+        return self.least if rate.arrivals is None else min(self.least, of_arrivals)
 
     def is_below(self, share: float) -> bool:
         """Tell whether less than ``share`` of the rate before was served, for certain."""
@@ -92,7 +101,19 @@ class RateSince:
         return (
             f"of {self.before.per_s:.1f} transactions a second before {named(self.before.fault)} "
             f"({seconds(before_ns)} to {seconds(begin_ns)}) {rate_per_s:.1f} were acknowledged in "
-            f"the calm after it ({seconds(start_ns)} to {seconds(end_ns)})"
+            f"the calm after it ({seconds(start_ns)} to {seconds(end_ns)}){self._due}"
+        )
+
+    @property
+    def _due(self) -> str:
+        rate = self.before.rate
+        if rate.arrivals is None:
+            return ""
+        start = np.array([self.period[0]], dtype=np.int64)
+        due = float(rate.arrivals.counts(start, self._length_ns)[0])
+        due_per_s = due / self._length_ns * NS_PER_S
+        return (
+            f", of {due_per_s:.1f} that were asked for then; before it {rate.served:.1%} of those"
         )
 
 

@@ -16,7 +16,7 @@ from harness.clock import NS_PER_S
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
-from harness.protocols.recovery import Acknowledged
+from harness.protocols.recovery import Acknowledged, Arrivals
 
 Interval = tuple[int, int]
 """From when to when, in nanoseconds on the run's axis."""
@@ -154,7 +154,7 @@ class Tries:
 class ClientOutcomes:
     """The transactions without those that gave way to another, by column. ``by_partition`` is
     empty where partitions are not known; ``faults`` are all that were injected, in the order of
-    their begin. ``rate_per_s`` is the rate that an open loop was asked for.
+    their begin. ``arrivals`` are those of an open loop, with what gave way.
     """
 
     txn: Ints
@@ -165,7 +165,7 @@ class ClientOutcomes:
     by_partition: Mapping[int, Tries]
     drive: Stretch
     faults: Sequence[FaultSpan]
-    rate_per_s: float | None
+    arrivals: Arrivals | None
 
     @cached_property
     def whole(self) -> Tries:
@@ -175,7 +175,7 @@ class ClientOutcomes:
     @cached_property
     def acknowledged(self) -> Acknowledged:
         """Those that were acknowledged."""
-        return Acknowledged.of(self.ended[self.ok], self.intended[self.ok], self.rate_per_s)
+        return Acknowledged.of(self.ended[self.ok], self.intended[self.ok], self.arrivals)
 
     @property
     def ok(self) -> Any:  # noqa: ANN401 (a mask)
@@ -213,10 +213,13 @@ def open_in(begun: Ints, ended: Ints, periods: Sequence[Interval]) -> Bools:
 def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> ClientOutcomes:
     """Return what clients got while the run drove, which begins at the mark ``drive``."""
     table = tables["transactions"]
+    all_intended = ints(table, "intended_ns")
     yielded = np.asarray(conflicts(setting.declaration, table))
     table = table.filter(pa.array(~yielded))
     ended, type_ = ints(table, "complete_ns"), codes(table, "type", TYPES).astype(np.int64)
     last_ns = int(ended.max(initial=marks["drive"]))
+    # A prefix has no mark of its end.
+    over_ns = marks.get("heal", last_ns)
     return ClientOutcomes(
         txn=ints(table, "txn"),
         intended=ints(table, "intended_ns"),
@@ -224,10 +227,9 @@ def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Client
         ended=ended,
         type_=type_,
         by_partition=_by_partition(tables.get(TRIES)),
-        # A prefix has no mark of its end.
-        drive=Stretch(start_ns=marks["drive"], end_ns=marks.get("heal", last_ns)),
+        drive=Stretch(start_ns=marks["drive"], end_ns=over_ns),
         faults=fault_spans(tables["faults"].to_pylist()),
-        rate_per_s=setting.rate_per_s,
+        arrivals=Arrivals.of(all_intended, setting.rate_per_s, over_ns),
     )
 
 

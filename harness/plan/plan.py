@@ -242,7 +242,8 @@ class ServiceLimits(_Table, frozen=True, kw_only=True):
             description="So long after each fault is healed 90 % of the rate before it is served "
             "again, and from then on, and each partition acknowledges. Of few transactions, where "
             "a rate that is back would often be counted lower, so much less is enough, 80 % at "
-            "least. What is less is a violation where chance does not explain it, and left open "
+            "least; of an open loop's the share is counted that was served of those that were due. "
+            "What is less is a violation where chance does not explain it, and left open "
             "else. It needs a calm behind a fault of so long and what 200 transactions take, 1 to "
             "5 s."
         ),

@@ -5,7 +5,9 @@ The rate before a fault is that of the last time without any, ``MIN_CALM_NS`` to
 it; where that ended with another fault's begin, too little was free of faults since. ``MIN_BEFORE``
 acknowledgements at least tell it. In an open loop it is at most the rate that is asked for: what is
 more is a backlog that it catches up with. After the heal an open loop owes what it meant to begin
-before; that doesn't count either.
+before; that doesn't count either. When it meant to begin others is known, though drawn: the same
+rate is the same share of these (``Arrivals``), so that few of them by chance lower no rate, nor
+many by chance make up for what was not served.
 
 The rate is back at the first acknowledgement from which on ``SHARE`` of it is acknowledged over
 ``counting_ns``: as long as 200 acknowledgements take at the rate before, since a second of few says
@@ -34,9 +36,11 @@ NOTICED_NS = 3 * NS_PER_S  # a store may take so long to notice a loss of nodes
 COUNTED, MIN_COUNT_NS, MAX_COUNT_NS = 200, NS_PER_S, 5 * NS_PER_S
 PARTS = (8, 4, 2)
 FOREVER_NS = 2**62
+DRAWN = 4.0  # standard deviations by which drawn arrivals may differ from their rate
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 def calms_before(
@@ -101,26 +105,71 @@ class Calms:
         return max(end_ns, min(self.over_ns, next_ns))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False)
+class Arrivals:
+    """When an open loop meant the transactions of its drive to begin, ascending, at ``per_ns`` a
+    nanosecond. What was due behind the last is not recorded: no client was free for it.
+    """
+
+    at: Ints
+    per_ns: float
+
+    @classmethod
+    def of(cls, intended: Ints, asked_per_s: float | None, over_ns: int) -> Arrivals | None:
+        """Those of a drive until ``over_ns`` that was asked for ``asked_per_s`` transactions, which
+        were ``intended`` to begin then, in any order; ``None`` of a closed loop, that is asked for
+        no rate.
+        """
+        if asked_per_s is None:
+            return None
+        return cls(at=np.sort(intended[intended < over_ns]), per_ns=asked_per_s / NS_PER_S)
+
+    def counts(self, starts: Ints, long_ns: int) -> Floats:
+        """Return how many were due in the times of ``long_ns`` from each of ``starts`` on; no more
+        or less than chance lets be drawn.
+        """
+        last_ns = int(self.at[-1]) if len(self.at) else 0
+        unrecorded_ns = np.clip(starts + long_ns - np.maximum(starts, last_ns), 0, None)
+        mean = self.per_ns * long_ns
+        chance = DRAWN * math.sqrt(mean)
+        due = _counts(self.at, starts, long_ns) + self.per_ns * unrecorded_ns
+        return np.clip(due, mean - chance, mean + chance)
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class Rate:
-    """A rate of ``per_ns`` acknowledgements a nanosecond, told by ``count`` of them."""
+    """A rate of ``per_ns`` acknowledgements a nanosecond, told by ``count`` of them: the share
+    ``served`` of the ``arrivals`` of an open loop.
+    """
 
     per_ns: float
     count: int
+    arrivals: Arrivals | None = None
+    served: float = 1.0
 
     @property
     def counting_ns(self) -> int:
         """Over how long acknowledgements are counted to tell it again."""
         return counting_ns(self.per_ns)
 
-    def enough(self, length_ns: int, deviations: float = 1.0, scatter: float = 1.0) -> float:
-        """Return how many acknowledgements in so long count as this rate: ``SHARE`` of it, or what
-        of the whole chance leaves but for so many ``deviations``, of counts whose variance is
-        ``scatter`` times their mean.
+    def expected(self, starts: Ints, long_ns: int) -> Floats:
+        """Return how many acknowledgements it lets expect in the times of ``long_ns`` from each of
+        ``starts`` on.
         """
-        expected = self.per_ns * length_ns
-        chance = deviations * deviation(expected, self.count, scatter)
-        return min(SHARE * expected, max(LEAST_SHARE * expected, expected - chance))
+        if self.arrivals is None:
+            return np.full(len(starts), self.per_ns * long_ns)
+        return self.served * self.arrivals.counts(starts, long_ns)
+
+    def enough(
+        self, starts: Ints, long_ns: int, deviations: float = 1.0, scatter: float = 1.0
+    ) -> Floats:
+        """Return how many acknowledgements in so long from each of ``starts`` on count as this
+        rate: ``SHARE`` of it, or what of the whole chance leaves but for so many ``deviations``, of
+        counts whose variance is ``scatter`` times their mean.
+        """
+        expected = self.expected(starts, long_ns)
+        chance = deviations * np.sqrt(scatter * (expected + expected**2 / self.count))
+        return np.minimum(SHARE * expected, np.maximum(LEAST_SHARE * expected, expected - chance))
 
 
 def deviation(expected: float, count_before: int, scatter: float = 1.0) -> float:
@@ -133,18 +182,18 @@ def deviation(expected: float, count_before: int, scatter: float = 1.0) -> float
 @attrs.frozen(kw_only=True, eq=False)
 class Acknowledged:
     """When the transactions of a drive were acknowledged, ascending, and were meant to begin; an
-    open loop was asked for ``asked_per_s`` of them, a closed one for ``None``.
+    open loop has the ``arrivals`` of all its transactions, a closed one ``None``.
     """
 
     ended: Ints
     intended: Ints
-    asked_per_s: float | None
+    arrivals: Arrivals | None
 
     @classmethod
-    def of(cls, ended: Ints, intended: Ints, asked_per_s: float | None) -> Acknowledged:
+    def of(cls, ended: Ints, intended: Ints, arrivals: Arrivals | None) -> Acknowledged:
         """Those that ended and were meant to begin so, in any order."""
         order = np.argsort(ended, kind="stable")
-        return cls(ended=ended[order], intended=intended[order], asked_per_s=asked_per_s)
+        return cls(ended=ended[order], intended=intended[order], arrivals=arrivals)
 
     def own(self, clear_ns: int, start_ns: int, end_ns: int) -> Ints:
         """Return those from ``start_ns`` until ``end_ns``, without what an open loop meant to begin
@@ -152,7 +201,7 @@ class Acknowledged:
         """
         low, high = np.searchsorted(self.ended, [start_ns, end_ns])
         ended, intended = self.ended[low:high], self.intended[low:high]
-        if self.asked_per_s is None:
+        if self.arrivals is None:
             return ended
         return ended[(ended < clear_ns) | (intended >= clear_ns)]
 
@@ -164,20 +213,15 @@ class Acknowledged:
         """Return the rate in a ``calm``, before which the last fault was over by ``clear_ns``;
         ``None`` where too few tell it.
         """
-        count = len(self.own(clear_ns, *calm))
-        per_ns = rate_before(count, calm[1] - calm[0], self.asked_per_s)
-        return None if per_ns is None else Rate(per_ns=per_ns, count=count)
-
-
-def rate_before(acknowledged: int, length_ns: int, asked_per_s: float | None) -> float | None:
-    """Return the rate, in acknowledgements a nanosecond, of so many within ``length_ns``; ``None``
-    where they are too few to tell it. ``asked_per_s`` is what an open loop was asked for, ``None``
-    of a closed one.
-    """
-    if acknowledged < MIN_BEFORE:
-        return None
-    rate = acknowledged / length_ns
-    return rate if asked_per_s is None else min(rate, asked_per_s / NS_PER_S)
+        count, long_ns = len(self.own(clear_ns, *calm)), calm[1] - calm[0]
+        if count < MIN_BEFORE:
+            return None
+        if self.arrivals is None:
+            return Rate(per_ns=count / long_ns, count=count)
+        due = float(self.arrivals.counts(np.array([calm[0]]), long_ns)[0])
+        per_ns = min(count / long_ns, self.arrivals.per_ns)
+        served = min(1.0, count / due)
+        return Rate(per_ns=per_ns, count=count, arrivals=self.arrivals, served=served)
 
 
 def counting_ns(rate: float) -> int:
@@ -189,15 +233,17 @@ def is_served(acks: Ints, starts: Ints, rate: Rate) -> Bools:
     """Tell of the times of ``rate.counting_ns`` from ``starts`` on whether ``acks``, ascending,
     are enough for ``rate``.
     """
-    found: Bools = _counts(acks, starts, rate.counting_ns) >= rate.enough(rate.counting_ns)
+    long_ns = rate.counting_ns
+    found: Bools = _counts(acks, starts, long_ns) >= rate.enough(starts, long_ns)
     return found
 
 
 def is_back(acks: Ints, starts: Ints, rate: Rate) -> Bools:
     """Tell at which of ``starts`` the rate is back: half of enough comes in each beginning, too."""
     long_ns, found = rate.counting_ns, is_served(acks, starts, rate)
+    half = rate.enough(starts, long_ns) / 2
     for part in PARTS:
-        found &= _counts(acks, starts, long_ns // part) >= rate.enough(long_ns) / part / 2
+        found &= _counts(acks, starts, long_ns // part) >= half / part
     return found
 
 

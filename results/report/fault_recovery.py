@@ -37,6 +37,7 @@ from harness.protocols.promise import Declaration
 from harness.protocols.recovery import (
     BEFORE_NS,
     Acknowledged,
+    Arrivals,
     Calms,
     Rate,
     first_back,
@@ -135,7 +136,7 @@ def recoveries_in(
     last_ns = int(pc.max(transactions["complete_ns"]).as_py() or 0)
     start_ns = marks.get("drive", int(pc.min(transactions["invoke_ns"]).as_py()))
     end_ns = marks.get("heal", max([last_ns, *marks.values()]))
-    done = _Completions.of(transactions, manifest.declaration, asked_per_s)
+    done = _Completions.of(transactions, manifest.declaration, asked_per_s, end_ns)
     driven = [span for span in spans if start_ns <= span.begin_ns < end_ns]
     around = Calms.of(spans, start_ns, end_ns)
     return tuple(_recovery(span, around, done) for span in driven)
@@ -154,12 +155,14 @@ class _Completions:
 
     @classmethod
     def of(
-        cls, table: pa.Table, declaration: Declaration, asked_per_s: float | None
+        cls, table: pa.Table, declaration: Declaration, asked_per_s: float | None, over_ns: int
     ) -> _Completions:
         done = table["complete_ns"].to_numpy()
         ok = pc.equal(table["type"].cast(pa.string()), OpType.OK.value).to_numpy()
         gave_way = conflicts(declaration, table).to_numpy()
-        found = Acknowledged.of(done[ok], table["intended_ns"].to_numpy()[ok], asked_per_s)
+        intended = table["intended_ns"].to_numpy()
+        arrivals = Arrivals.of(intended, asked_per_s, over_ns)
+        found = Acknowledged.of(done[ok], intended[ok], arrivals)
         return cls(
             ok=found,
             latency_ns=found.ended - found.intended,

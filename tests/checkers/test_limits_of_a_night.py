@@ -55,7 +55,7 @@ def night(faults: int, out_s: tuple[int, int] = (0, 0)) -> ClientOutcomes:
             span(number, (number * EVERY_S + 20) * S, (number * EVERY_S + 26) * S)
             for number in range(faults)
         ),
-        rate_per_s=None,
+        arrivals=None,
     )
 
 
@@ -220,7 +220,7 @@ def rare(begun_s: Ints, out: Ints) -> ClientOutcomes:
     ended = begun + np.where(out, S, S // 100)
     return ClientOutcomes(
         txn=np.arange(len(begun)), intended=begun, begun=begun, ended=ended,
-        type_=np.where(out, INFO, OK), by_partition={}, faults=(), rate_per_s=None,
+        type_=np.where(out, INFO, OK), by_partition={}, faults=(), arrivals=None,
         drive=Stretch(start_ns=0, end_ns=int(ended.max())),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -51,12 +52,16 @@ DECLARATION = Declaration(system="s", mode="SC", promises=())
 PHASES = (("drive", 0), ("heal", round(END_S * S)))
 
 
-def tables(ops: list[Op], *, also_reads: bool = False) -> tuple[pa.Table, pa.Table]:
+def tables(
+    ops: list[Op], *, also_reads: bool = False, intended_s: Mapping[int, float] | None = None
+) -> tuple[pa.Table, pa.Table]:
+    """``intended_s`` are the intended starts of those that began later than they were to."""
+    intended = intended_s or {}
     rows = [
         {
             **dict.fromkeys(("process", "attempt", "wall_ns"), 0),
             **{"txn": txn, "kind": "rw", "type": type_, "error": None, "node": "n1"},
-            "intended_ns": round(begin_s * S),
+            "intended_ns": round(intended.get(txn, begin_s) * S),
             "invoke_ns": round(begin_s * S),
             "complete_ns": round(end_s * S),
             "invoke_index": 2 * txn,
@@ -100,8 +105,9 @@ def verdict(
     late_at_s: float = 11.0,
     rate_per_s: float | None = None,
     also_reads: bool = False,
+    intended_s: Mapping[int, float] | None = None,
 ) -> Verdict:
-    transactions, steps = tables(ops, also_reads=also_reads)
+    transactions, steps = tables(ops, also_reads=also_reads, intended_s=intended_s or {})
     load = {"at_ns": round(late_at_s * S), "late_ns": round(late_s * S), "length_ns": S}
     empty = controller_health.SCHEMA.empty_table()
     health = pa.Table.from_pylist([load], schema=empty.schema)
@@ -367,16 +373,72 @@ def test_chance_seldom_calls_a_rate_back_that_is_a_seventh_lower(
     assert kept <= at_most
 
 
+def of_arrivals(rate_per_s: float, share: float, rng: random.Random) -> list[Op]:
+    """What an open loop gets of a store that serves all until 10 s, nothing until 15 s, and from
+    then on a ``share``, by chance.
+    """
+    arrived = [*by_chance(rate_per_s, 0, 10, rng), *by_chance(rate_per_s, 15, 30, rng)]
+    failed = [at for at, _, _, _ in by_chance(rate_per_s, 10, 15, rng)]
+    return [
+        *((at, end, partition, "ok" if at < 10 or rng.random() < share else "fail")
+          for at, end, partition, _ in arrived),
+        *((at, at + 0.01, 0, "fail") for at in failed),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate_per_s", "at_most"), [(8.0, 8), (20.0, 3), (100.0, 0)])
+def test_of_known_arrivals_a_seventh_that_is_not_served_is_told_from_chance(
+    rate_per_s: float, at_most: int
+) -> None:
+    """By rates alone a store that keeps 86 % of 20 a second was called back in 26 of 40."""
+    limits, seeds = PromisePlan(recovered_within_s=3.0), range(40)
+
+    def states(share: float) -> list[LimitState]:
+        found = [
+            verdict(
+                of_arrivals(rate_per_s, share, random.Random(seed)), limits, rate_per_s=rate_per_s
+            )
+            for seed in seeds
+        ]
+        return [each.limits[0].state for each in found]
+
+    slower, whole = states(0.86), states(1.0)
+
+    assert LimitState.BROKEN not in slower
+    assert slower.count(LimitState.KEPT) <= at_most
+    assert whole == [LimitState.KEPT] * len(seeds)
+
+
+def test_what_no_client_was_free_for_was_asked_for_as_well() -> None:
+    """86 of 100 a second are served from 15 s on, one after another: what waited at the end of the
+    drive began never, and stands in no record.
+    """
+    late = [(15 + n / 86, 15 + (n + 1) / 86, n % 2, "ok") for n in range(1290)]
+    ops = [*steady(0, 10, every_s=0.01), *late]
+    intended = {10 * 100 + n: 15 + n / 100 for n in range(1290)}
+
+    found = verdict(ops, PromisePlan(recovered_within_s=3.0), rate_per_s=100.0, intended_s=intended)
+
+    assert found.limits[0].state is LimitState.UNDECIDED
+    assert "86.0 were acknowledged in the calm after it" in found.limits[0].reason
+    assert ", of 100.1 that were asked for then; before it 99.9% of" in found.limits[0].reason
+
+
+@pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("rate_per_s", [5.0, 20.0, 100.0])
 @pytest.mark.parametrize("share", [0.5, 0.8, 0.9, 1.0])
-def test_the_report_never_contradicts_the_limit(share: float, rate_per_s: float) -> None:
+def test_the_report_never_contradicts_the_limit(
+    share: float, rate_per_s: float, asked: bool
+) -> None:
+    asked_per_s = rate_per_s if asked else None
     for seed in range(12):
         rng, allowed_s = random.Random(seed), 0.5 + seed % 4
         back_s = 15 + rng.choice([0.0, 1.0, 4.0])
         ops = [*by_chance(rate_per_s, 0, 10, rng), *by_chance(rate_per_s * share, back_s, 30, rng)]
 
-        (limit,) = verdict(ops, PromisePlan(recovered_within_s=allowed_s)).limits
-        (each,) = reported(ops, ((10.0, 15.0, "kill"),))
+        limits = PromisePlan(recovered_within_s=allowed_s)
+        (limit,) = verdict(ops, limits, rate_per_s=asked_per_s).limits
+        (each,) = reported(ops, ((10.0, 15.0, "kill"),), asked_per_s)
         (row,) = recovery_rows((each,))
 
         back_in_s = None if each.from_end_ns is None else each.from_end_ns / S
@@ -469,7 +531,9 @@ def test_neither_the_limit_nor_the_report_tells_a_rate_of_less_than_20_transacti
         assert found.outcome is (Outcome.VALID if known else Outcome.UNKNOWN)
 
 
-def reported(ops: list[Op], faults: tuple[Fault, ...]) -> tuple[Recovery, ...]:
+def reported(
+    ops: list[Op], faults: tuple[Fault, ...], asked_per_s: float | None = None
+) -> tuple[Recovery, ...]:
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         run_id="r",
@@ -481,7 +545,7 @@ def reported(ops: list[Op], faults: tuple[Fault, ...]) -> tuple[Recovery, ...]:
         workload="w",
         checkers=(),
     )
-    return recoveries_in(manifest, tables(ops)[0], fault_table(faults).to_pylist(), None)
+    return recoveries_in(manifest, tables(ops)[0], fault_table(faults).to_pylist(), asked_per_s)
 
 
 def test_where_no_client_asks_nothing_is_missing() -> None:
