@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,8 @@ TXN = "txn"
 _OURS = re.compile(rb':process\s+:firedrill\b|"process"\s*:\s*"firedrill"')
 _BEGINNING_BYTES = 400
 _DEPTH_MAX = 16
+# A zone that scales down never waits for ever.
+_SYMBOLIC = {"##Inf": math.inf, "##-Inf": -math.inf, "##NaN": math.nan}
 
 Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 _Step = tuple[str, Int64, Int64 | list[Int64] | None]
@@ -424,7 +427,7 @@ def _plain(form: Any, depth: int = 0) -> Any:  # noqa: ANN401 (as read)
     if isinstance(form, list):
         return [_plain(value, depth + 1) for value in form]
     if isinstance(form, Number):
-        return float(form)
+        return _SYMBOLIC[form] if form in _SYMBOLIC else float(form)
     if isinstance(form, Unordered):
         raise ValueError("expected a list, found a set")
     if isinstance(form, TaggedCollection):

@@ -97,6 +97,9 @@ def test_a_file_without_the_indices_of_the_run_is_numbered_by_its_own(
         ("sim-valid", json_lines),
         ("sim-forgotten-vote", edn_lines),
         ("sim-forgotten-vote", json_lines),
+        # A zone waits without end before it scales down.
+        ("sim-zoned", edn_lines),
+        ("sim-zoned", json_lines),
     ],
 )
 def test_an_exported_run_that_is_imported_again_has_the_same_verdict(
