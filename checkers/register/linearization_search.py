@@ -9,6 +9,7 @@ the history. Equal configurations are merged.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -79,25 +80,75 @@ def search(ops: list[Op], configurations_max: int, base: int = INITIAL) -> Answe
     limit = configurations_max + CONFIGURATIONS_EACH * len(ops)
     ops_needed = _needed(ops)
     configurations: set[_Configuration] = {(base, 0)}
-    pending: dict[int, None] = {}
+    pending = _Pending()
     tried = 0
     for begins, number in _events(ops, ops_needed):
         if begins:
-            pending[number] = None
-            if ops[number].f == READ:
-                configurations = {_with_read(c, ops[number], number) for c in configurations}
+            begun = pending.begin(number, ops[number])
+            if begun.op.f == READ:
+                configurations = {_with_read(c, begun) for c in configurations}
             continue
         held = tuple(sorted({state for state, _ in configurations}))
-        carried, cost = _carried(configurations, number, ops, tuple(pending), limit - tried)
+        ended = pending.open[number]
+        carried, cost = _carried(configurations, ended.bit, pending, limit - tried)
         tried += cost
         if tried > limit:
             return SearchExhausted()
         if not carried:
             return Contradiction(number, held)
-        del pending[number]
+        pending.end(number)
         # All hold the ended operation: without its bit more of them are equal, and merge.
-        configurations = {(state, done & ~(1 << number)) for state, done in carried}
+        configurations = {(state, done & ~ended.bit) for state, done in carried}
     return Linearization()
+
+
+@attrs.frozen
+class _Open:
+    """An operation that has begun, and its bit in configurations; ``lasting``: one that changes the
+    register, if ever, and never ends, or several of them that do the same, with the bits of all.
+    """
+
+    op: Op
+    bit: int
+    lasting: bool = False
+
+
+class _Pending:
+    """The operations that have begun and not ended. A bit is given to another one when its
+    operation has ended, so that configurations stay as small as the open operations are few.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, _Open] = {}
+        self._free: list[int] = []
+        self._top = 0
+        self._alike: dict[tuple[int, int, int], _Open] = {}
+
+    def begin(self, number: int, op: Op) -> _Open:
+        lasting = op.finish == NEVER and op.f != READ
+        if self._free and not lasting:
+            slot = heapq.heappop(self._free)
+        else:
+            slot, self._top = self._top, self._top + 1
+        begun = _Open(op, 1 << slot)
+        if lasting:
+            # Those that never end and do the same are interchangeable: which of them has taken
+            # effect makes no difference, so that the first ones, by their bits, stand for any.
+            alike = (op.f, op.seen, op.left)
+            bits = begun.bit | (self._alike[alike].bit if alike in self._alike else 0)
+            self._alike[alike] = _Open(op, bits, lasting=True)
+        else:
+            self.open[number] = begun
+        return begun
+
+    def end(self, number: int) -> None:
+        heapq.heappush(self._free, self.open.pop(number).bit.bit_length() - 1)
+
+    def reads(self) -> list[_Open]:
+        return [each for each in self.open.values() if each.op.f == READ]
+
+    def changes(self) -> list[_Open]:
+        return [*(e for e in self.open.values() if e.op.f != READ), *self._alike.values()]
 
 
 def _needed(ops: list[Op]) -> list[int]:
@@ -121,42 +172,44 @@ def _events(ops: list[Op], needed: list[int]) -> Iterator[tuple[bool, int]]:
         yield not end, number
 
 
-def _with_read(configuration: _Configuration, op: Op, number: int) -> _Configuration:
+def _with_read(configuration: _Configuration, read: _Open) -> _Configuration:
     """Let a read that would find its value take effect at once: it changes nothing for others."""
     state, done = configuration
-    return (state, done | 1 << number) if op.seen == state else configuration
+    return (state, done | read.bit) if read.op.seen == state else configuration
 
 
 def _carried(
-    configurations: set[_Configuration],
-    number: int,
-    ops: list[Op],
-    pending: tuple[int, ...],
-    limit: int,
+    configurations: set[_Configuration], bit: int, pending: _Pending, limit: int
 ) -> tuple[set[_Configuration], int]:
-    """Return the configurations in which ``number`` has taken effect, and the number tried. Stops
-    at the first above ``limit``.
+    """Return the configurations in which the operation of ``bit`` has taken effect, and the number
+    tried. Stops at the first above ``limit``.
     """
-    bit = 1 << number
     carried = {c for c in configurations if c[1] & bit}
+    # Reached by a lasting change that nothing has seen yet. A write behind it would make it as if
+    # it had not been, which is one of the configurations without it.
+    unseen: set[_Configuration] = set()
     known = configurations - carried
     frontier = sorted(known)
-    reads = [n for n in pending if ops[n].f == READ]
-    changes = [n for n in pending if ops[n].f != READ]
+    reads, changes = pending.reads(), pending.changes()
     tried = len(configurations)
     while frontier and tried <= limit:
-        state, done = frontier.pop()
+        configuration = state, done = frontier.pop()
         for change in changes:
-            op = ops[change]
-            if done >> change & 1 or (op.f == CAS and op.seen != state):
+            op, left = change.op, change.bit & ~done
+            if not left or (op.seen != state if op.f == CAS else configuration in unseen):
                 continue
-            after = op.left, done | 1 << change
+            after = made = op.left, done | left & -left
             for read in reads:
-                after = _with_read(after, ops[read], read)
+                after = _with_read(after, read)
+            tried += 1
             if after[1] & bit:
                 carried.add(after)
             elif after not in known:
                 known.add(after)
                 frontier.append(after)
-            tried += 1
+                if change.lasting and after == made:
+                    unseen.add(after)
+            elif after in unseen and not (change.lasting and after == made):
+                unseen.discard(after)
+                frontier.append(after)
     return carried, tried

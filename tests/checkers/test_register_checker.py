@@ -189,6 +189,20 @@ def test_a_long_history_of_a_key_is_no_harder_than_a_short_one(
     assert verdict(broken, "register", search_limit=100).outcome == "violation"
 
 
+@pytest.mark.parametrize(("last", "outcome"), [(2, "valid"), (0, "violation")])
+def test_writes_without_an_outcome_that_do_the_same_make_a_history_no_harder(
+    monkeypatch: pytest.MonkeyPatch, last: int, outcome: str
+) -> None:
+    monkeypatch.setattr(linearization_search, "CONFIGURATIONS_EACH", 2)
+    unknown = [Txn("info", [("w", 1, at % 3)], start=at, finish=at + 1) for at in range(600)]
+    # Each of three values may have been written 200 times, and comes back as often.
+    reads = [r(at % 3, 1000 + 2 * at, 1001 + 2 * at) for at in range(600)]
+
+    found = verdict([*unknown, *reads, r(last, 5000, 5001)], "register", search_limit=100)
+
+    assert found.outcome == outcome, found.reasons
+
+
 def test_an_old_read_of_a_kind_without_real_time_is_fine_but_not_one_of_nothing() -> None:
     declared = Declaration(
         system="paper",

@@ -73,6 +73,21 @@ def any_operations(draw: random.Random) -> list[Op]:
     return ops
 
 
+def open_changes(draw: random.Random) -> list[Op]:
+    """3 to 8 operations, most of them changes without an outcome that do what others do."""
+    ops = []
+    for _ in range(draw.randint(3, 8)):
+        start, finish = interval(draw)
+        f = draw.choice((READ, WRITE, WRITE, CAS))
+        value, old = draw.randint(0, 1), draw.randint(0, 1)
+        if f == READ:
+            ops.append(Op(READ, value, value, start, finish))
+        else:
+            end = NEVER if draw.random() < 0.7 else finish
+            ops.append(Op(f, old if f == CAS else INITIAL, value, start, end))
+    return ops
+
+
 def transaction(key: int, op: Op) -> Txn:
     seen = None if op.seen == INITIAL else op.seen
     step = {
@@ -98,7 +113,7 @@ def contradicted(histories: list[list[Op]], splits: int) -> set[int]:
     return accused
 
 
-@pytest.mark.parametrize("make", [unique_writes, any_operations])
+@pytest.mark.parametrize("make", [unique_writes, any_operations, open_changes])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_the_kernel_agrees_with_every_order_tried(
     make: Callable[[random.Random], list[Op]], splits: int
@@ -115,7 +130,9 @@ def test_the_kernel_agrees_with_every_order_tried(
 def test_the_search_agrees_with_every_order_tried() -> None:
     draw = random.Random(7)
     histories = [
-        make(draw) for _ in range(HISTORIES // 2) for make in (unique_writes, any_operations)
+        make(draw)
+        for _ in range(HISTORIES // 2)
+        for make in (unique_writes, any_operations, open_changes)
     ]
 
     for ops in histories:
