@@ -42,8 +42,9 @@ from harness.history.records import EventKind, OpType
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 
-# Their times differ, so that the densest history that can be recorded has 0.15.
-TRANSACTIONS_PER_BYTE = 4
+# Their times differ, so that the densest history that can be recorded has 0.15; an imported one of
+# operations that follow each other at equal distances, or without times, has 6.0.
+TRANSACTIONS_PER_BYTE = 8
 # What judges and draws a run holds its events in memory, some 350 bytes of each. An hour of every
 # fault tells of 15,000, two days of 750,000.
 EVENTS_MAX = 750_000

@@ -22,6 +22,7 @@ from jepsen_files import (
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import schema
+from harness.history.parquet import ROWS_ALWAYS
 from harness.importers.jepsen.imported_history import ImportedHistory, import_run, read_jepsen
 from harness.run.directory import RunDirectory
 
@@ -177,3 +178,24 @@ def test_a_compare_and_set_holds_the_old_value_unless_that_is_nil(
 
     held = [1] if "nil" in value else [0, 1]
     assert rows(read_jepsen(path)) == [(0, "cas", key, None, held, "ok")]
+
+
+@pytest.mark.parametrize("time", ["", " :time 1{at:05}000000"])
+def test_a_long_history_of_operations_that_all_look_alike_is_imported(
+    tmp_path: Path, time: str
+) -> None:
+    """Its table of transactions takes less than any other: two bits a row."""
+    count = ROWS_ALWAYS + 10_000
+    line = f"{{{{:type :{{}} :process 0 :f :txn :value [[:r 1 {{}}]]{time}}}}}\n"
+    lines = (
+        line.format(type_, value, at=2 * number + place)
+        for number in range(count)
+        for place, (type_, value) in enumerate((("invoke", "nil"), ("ok", "[]")))
+    )
+    path = tmp_path / "history.edn"
+    path.write_text("".join(lines))
+
+    history = import_run(path, RunDirectory(tmp_path / "run"))
+
+    assert history.transactions().num_rows == count
+    assert history.transactions_file.stat().st_size * 4 < count
