@@ -93,3 +93,13 @@ def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
     verdict = analyze(run, executor="local")
 
     assert verdict.outcome is Outcome.VALID, verdict
+
+
+def test_what_an_old_majority_commits_behind_a_reset_overtakes_no_snapshot(tmp_path: Path) -> None:
+    # n4, n6, n7 and n8 come back after partition 0 was reset to what n2 had. Before they learn of
+    # that they elect n7 in their generation, which commits what the reset has cut off.
+    plan = load(PLANS / "commits-of-an-old-majority.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    assert pq.read_table(run.root / "claims_judged.parquet").num_rows > 0
+    assert pq.read_table(run.root / "claims.parquet").to_pylist() == []

@@ -262,9 +262,12 @@ class Judge:
             self._configurations.committed(fact.group, index, mark)
             since_s = sorted(self._synced_s.pop((fact.group, index, mark), {}).values())
             repeated = self._durability.repeats(fact.group, index, mark)
+            cut = self._durability.is_cut(fact.group, index, mark)
             for did in self._reader.committed(fact.group, index, mark):
                 if repeated and not isinstance(did, NewVersions | ReplicaContent):
                     continue  # it was told in the generation before
+                if cut and isinstance(did, NewVersions):
+                    continue  # of a majority that comes back to what a reset has cut off
                 if isinstance(did, LeaseRenewal):
                     self._leases.renewed(self._on_majority_s(fact.group, since_s), did)
                 elif isinstance(did, PrimaryGrant):
