@@ -31,6 +31,7 @@ from checkers.promises.forced_resets import (
     steps_of_resets,
     told_resets,
     worse_copies,
+    wrong_nodes,
 )
 from checkers.promises.legal_transitions import (
     SUPERSEDING,
@@ -96,6 +97,7 @@ class Assignments:
                 steps, resets, topology, states, punctuality(calm, states, tables["events"])
             ),
             worse_copies(resets, topology, states, calm),
+            wrong_nodes(resets, topology),
         ]
         if not isinstance(variant, msgspec.UnsetType):
             there = logical_topologies(topology)

@@ -5,6 +5,8 @@
                 that had left had started anew (IEP-131, "Algorithm for phase 1")
 ``late-reset``  a partition that has lost its majority, and has a copy that is up, was not reset
                 once that timer was due ("Algorithm for phase 1")
+``reset-nodes`` a reset leads to a node that was not there, or leaves out one of stable that was
+                ("resetPartition")
 ``worse-copy``  a reset goes on from less than a node had applied that was up, and that was to be
                 asked: one of stable or of pending ("resetPartition")
 =============== ================================================================================
@@ -175,12 +177,13 @@ def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:
 @attrs.frozen(kw_only=True)
 class _Loss:
     """Nodes left, and with them the majority of a partition whose last ``step`` it was: what is
-    left of ``copies``, and when its reset was due by the wait of its zone.
+    left of ``copies``, of which ``generations`` they may be, and when the reset was due by the wait
+    of the zone.
     """
 
     partition: int
     step: Step
-    generation: int
+    generations: tuple[int, ...]
     revision: int
     at_ns: int
     due_ns: int
@@ -211,7 +214,11 @@ def late_resets(
         if not undisturbed.free(loss.at_ns - int(STEADY_S * NS_PER_S), loss.late_ns):
             continue
         stable = loss.step.after.stable or frozenset()
-        told = _last_told(states, loss.partition, loss.generation, loss.due_ns)
+        told = [
+            row
+            for generation in loss.generations
+            for row in _last_told(states, loss.partition, generation, loss.due_ns)
+        ]
         whole = {row["node"] for row in told} & loss.copies & stable
         if whole:
             yield (
@@ -240,10 +247,14 @@ def _losses(
             if not of_zone or of_zone[-1][0] >= revision:
                 continue
             taken = [resets[key] for s in known if (key := (partition, s.revision)) in resets]
+            number, pending = taken[-1].told.generation if taken else 0, known[-1].after.pending
+            forced = bool(taken) and pending is not None
+            goes_on = forced and taken[-1].step.after.pending == pending
             loss = _Loss(
                 partition=partition,
                 step=known[-1],
-                generation=taken[-1].told.generation if taken else 0,
+                # Where a reset goes on copies are left that have not followed it yet.
+                generations=(number, number - 1) if goes_on else (number,),
                 revision=revision,
                 at_ns=at_ns,
                 due_ns=at_ns + int(of_zone[-1][1] * NS_PER_S),
@@ -253,9 +264,8 @@ def _losses(
             later_ns = [step.at_ns for step in of_partition if step.revision >= revision]
             if loss.late_ns >= min([next_ns, *later_ns]):
                 continue
-            # A reset that goes on ends by itself.
-            goes_on = taken and taken[-1].step.after.pending == known[-1].after.pending
-            if not goes_on and _is_minority(loss):
+            # A reset that goes on ends by itself, unless its node is lost as well.
+            if _is_minority(loss) and not (goes_on and (pending or frozenset()) <= there[revision]):
                 yield loss
 
 
@@ -288,6 +298,28 @@ def _departures(topology: Iterable[Row]) -> Iterator[tuple[int, int, Nodes]]:
         if before - now:
             yield row["revision"], row["at_ns"], before - now
         before = now
+
+
+def wrong_nodes(resets: Resets, topology: Iterable[Row]) -> Found:
+    """Yield one sentence for each reset that leads to other nodes than those that are left. One
+    that an operator asks for may bring in others, and what takes up an earlier link has its nodes.
+    """
+    there = logical_topologies(topology)
+    for (partition, revision), taken in resets.items():
+        members = next((nodes for at, nodes in reversed(there) if at < revision), None)
+        if members is None or taken.name != "reset":
+            continue
+        before, after = taken.step.before, taken.step.after
+        led = (after.planned or frozenset()) | (after.pending or frozenset())
+        absent, left_out = led - members, ((before.stable or frozenset()) & members) - led
+        for wrong, why in ((absent, "not there"), (left_out, "there, and left out")):
+            if wrong:
+                yield (
+                    "reset-nodes",
+                    f"reset nodes: partition {partition} of {_names(before.stable or ())} was "
+                    f"reset at {seconds(taken.step.at_ns)} (revision {revision}) to "
+                    f"{_names(led)}: {_names(wrong)} was {why}",
+                )
 
 
 def worse_copies(resets: Resets, topology: Iterable[Row], states: pa.Table, calm: Calm) -> Found:

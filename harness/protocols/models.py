@@ -173,6 +173,7 @@ OF_PLACEMENT = frozenset(
         "quorum-not-running",
         "redundant-replica",
         "repeated-trigger",
+        "reset-nodes",
         "stale-term",
         "unfinished-rebalance",
         "wrong-chain",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from change_tables import Row, fault, ns, setting, state, tables, topology, wrote
@@ -17,6 +18,7 @@ from checkers.promises.forced_resets import (
     steps_of_resets,
     told_resets,
     worse_copies,
+    wrong_nodes,
 )
 from harness.history.schema import FAULTS
 from harness.protocols.generations import Reset
@@ -152,6 +154,31 @@ def test_a_copy_that_could_not_be_asked_is_not_missed(
     assert not list(found)
 
 
+def led(planned: str | None, *, stable: str = "abc", **more: Any) -> list[tuple[str, str]]:
+    """Of a reset to a, with what is planned behind it, once c has left and b before it."""
+    rows = [
+        *wrote(3, 0.7, stable=stable, trigger=2),
+        *wrote(24, 13.0, pending="a", planned=planned),
+    ]
+    resets = steps_of_resets(steps_of(rows), "base", told_resets((reset(13.1, **more),), ()))
+    assert resets
+    return list(wrong_nodes(resets, [ZONE, JOINED, GONE, MORE_GONE]))
+
+
+def test_a_reset_leads_to_the_nodes_that_are_left_and_to_all_of_them() -> None:
+    assert not led(None)
+    assert not led("ad", stable="abcd")
+    ((name, text),) = led("ab")
+    assert name == "reset-nodes"
+    assert "partition 0 of na nb nc was reset" in text
+    assert "to na nb: nb was not there" in text
+    ((_, text),) = led("ad", stable="abcde")
+    assert "ne was there, and left out" in text
+    # An operator's brings in others, which must be there as well.
+    assert not led("ade", asked=True)
+    assert [name for name, _ in led("abe", asked=True)] == ["reset-nodes"]
+
+
 def late(
     *faults: Row,
     rows: tuple[Row, ...] = (ZONE, JOINED, GONE, MORE_GONE),
@@ -180,6 +207,18 @@ def test_a_reset_does_not_come_too_late_for_a_partition_that_has_a_copy() -> Non
     # It came within that, or was written at least.
     assert not late(steps=tuple(wrote(30, 16.9, pending="a")))
     assert late(steps=tuple(wrote(30, 17.1, pending="a")))
+
+
+def test_a_reset_whose_node_is_lost_comes_once_more() -> None:
+    again = {"resets": taken(2.0, reset(2.1)), "steps": tuple(wrote(30, 2.0, pending="a"))}
+
+    assert not late(**again)
+    forced = wrote(9, 2.0, pending="c")
+    told = told_resets((msgspec.structs.replace(reset(2.1), node="nc"),), ())
+    written = [*wrote(3, 0.7, stable="abc", trigger=2), *forced]
+    resets = steps_of_resets(steps_of(written), "base", told)
+    assert resets
+    assert [name for name, _ in late(resets=resets, steps=tuple(forced))] == ["late-reset"]
 
 
 @pytest.mark.parametrize(

@@ -224,13 +224,15 @@ class Durability:
     def _known(self, group: str, index: int) -> int | None:
         """The mark of a committed entry, where that was judged in ``group`` or before it."""
         mark = self._committed.get(group, {}).get(index)
-        origin = self._origins.get(group)
-        if mark is not None or origin is None:
-            return mark
-        # A copy that went its own way before the reset goes on with another entry in that place.
-        earlier = self._known(origin.parent, index)
-        inherited = earlier is not None and origin.inherited.holds(index, earlier)
-        return earlier if inherited else None
+        began: list[_Origin] = []
+        while mark is None and (origin := self._origins.get(group)) is not None:
+            began.append(origin)
+            group = origin.parent
+            mark = self._committed.get(group, {}).get(index)
+        # A copy that went its own way before a reset goes on with another entry in that place.
+        if mark is None or not all(origin.inherited.holds(index, mark) for origin in began):
+            return None
+        return mark
 
     def began(self, disk: SyncedDisk, fact: NewGeneration) -> frozenset[str] | None:
         """Return the transactions of which ``disk``, the first one in a new generation, lacks an
