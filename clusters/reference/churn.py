@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from random import Random
 
+from clusters.reference.node.catalog.options import HIGHLY_AVAILABLE, MODE, RESET_TIMEOUT
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
@@ -26,13 +27,14 @@ LEAST_NODES = 4  # all of them are members at first
 SPARES = 2
 # Kinds that strike while data moves; those that take a node's disk wait for whole replicas.
 # Slow disks and links make the stages of a change long enough to fall into, and differ by member.
-KINDS = ("delay", "disk-slow", "kill", "one-way", "partition", "pause", "restart")
+KINDS = ("delay", "disk-error", "disk-slow", "kill", "one-way", "partition", "pause", "restart")
 CHOSEN = ("crash", "drop-messages", "drop-messages", "hold-messages")
 _CHOSEN_SHARE = 0.5  # of the seeds, which have one of these beside
 _FEWER_SHARE = 0.2  # of the seeds, in which there are fewer replicas for a while
-DRIVE_S = 27.0
+_AVAILABLE_SHARE = 0.5  # of the seeds, whose zones are highly available
+DRIVE_S = 38.0
 FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so long apart
-CHANGES = 4
+CHANGES = 6
 APART_S = (4.5, 5.5)
 HOLD_S = (0.5, 2.0)
 
@@ -47,6 +49,9 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
     partitions = draw.choice((1, 2, 2, 3, 4))
     up_s, down_s = draw.choice((0, 0, 1)), draw.choice((0, 0, 1, 2))
     without = draw.randint(1, LEAST_NODES)
+    mode = ""
+    if draw.random() < _AVAILABLE_SHARE:
+        mode = f", {MODE} = {HIGHLY_AVAILABLE}, {RESET_TIMEOUT} = {draw.randint(0, 3)}"
     kinds = draw.sample(KINDS, draw.randint(1, 2))
     if draw.random() < _CHOSEN_SHARE:
         kinds.append(draw.choice(CHOSEN))
@@ -61,10 +66,11 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
         "cluster.spares": SPARES,
         "system.system_nodes": 3,
         "system.system_apart": False,
+        "system.phase2": bool(mode) and draw.random() < 0.5,
         "system.ddl": [
             *(
                 f"CREATE ZONE {zone} WITH PARTITIONS = {partitions}, REPLICAS = {REPLICAS},"
-                f" {UP} = {up_s}, {DOWN} = {down_s}, {FILTER} = '{text}'"
+                f" {UP} = {up_s}, {DOWN} = {down_s}, {FILTER} = '{text}'{mode}"
                 for zone, text in ((ZONE, EVERY_ONE), (OTHER, f'{EVERY_ONE} && !"n{without}"'))
             ),
             f"CREATE TABLE {TABLE} WITH PRIMARY_ZONE = {ZONE}",
@@ -94,10 +100,10 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
     # Each spare is taken once at most by what stays, so that none is missing.
     if draw.random() < _FEWER_SHARE:
         # No member leaves beside: changes wait for each other, and may overlap.
-        chosen = ["join", "fewer", *draw.sample(("more", "filter", "timers", "zone"), 2)]
+        chosen = ["join", "fewer", "more", "filter", "timers", "zone"]
     else:
         others = ("more", "leave", "away", "visit", "filter", "timers", "zone")
-        chosen = ["join", "replace", *draw.sample(others, 2)]
+        chosen = ["join", "replace", *draw.sample(others, CHANGES - 2)]
     draw.shuffle(chosen)
     at_s = draw.uniform(*FIRST_S)
     for name in chosen[:CHANGES]:

@@ -2,9 +2,10 @@
 
 Such a seed has seven nodes with data and metastorage apart from them. In turn, majorities of them
 are killed one behind the other, are cut off from metastorage, lag behind before the others go, or
-all nodes are stopped and started; some losses an operator ends by a reset, and replicas are
-restarted, from their disks or without what is on them. All of it is drawn from the seed alone, so
-the same seed in the other mode, or without phase 2, meets the same faults.
+all nodes are stopped and started; some losses an operator ends by a reset, replicas are restarted,
+from their disks or without what is on them, and data moves twice at once while leaders go. A seed
+tells several stories, and none twice: so each is told by one seed in three. All of it is drawn from
+the seed alone, so the same seed in the other mode, or without phase 2, meets the same faults.
 """
 
 from __future__ import annotations
@@ -15,23 +16,34 @@ from random import Random
 from clusters.reference.node.catalog.options import FILTER
 from clusters.reference.zones import ZONE
 from harness.plan.overrides import said
+from harness.protocols.faults import ITS_NODE
 from harness.protocols.moments import Moment
 
 ASKED_BY = "system.mode"
 DATA_NODES = 7
 MAJORITY = DATA_NODES // 2 + 1
-DRIVE_S = 36.0
+DRIVE_S = 72.0
 CALM_S = 10.0  # at the end: to serve again, to be judged, and for what a chain waits for
 FIRST_S = (1.5, 3.0)
-APART_S = (3.5, 5.0)  # of two stories: nodes that were away are back by then
+APART_S = (2.5, 4.0)  # of two stories: nodes that were away are back by then
 SERVES_IN_S = 4.0  # beside detection and the reset's timeout
 LOST_S = 8.5  # mostly longer than these together
 _MOMENTS = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_JOINT)
+_WHOLE_S = 4.0  # for a node to be whole that has lost its disk
 _MOVES_S = 3.0  # for data to lie where it is to
 _ASKED_SHARE = 0.4
 _SILENT_SHARE = 0.6
 _AT_MOMENT_SHARE = 0.6
 _MOVED_SHARE = 0.4
+_SNAPSHOT_BYTES = (1500, 6000, 20_000)
+_PLAIN_SHARE = 0.25  # of seeds where nothing but nodes moves, so that limits of a mode are tested
+_VARIANTS = ("base", "base", "lock", "cancel")
+_DAMAGES = ("wipe", "wipe", "wipe", "disk-error", "disk-full", "bit-flip")
+_LEADER_GOES = ("kill", "kill", "pause", "restart")
+
+KINDS = frozenset(
+    (*("kill", "partition", "full-restart", "successive-loss", "ddl"), *_DAMAGES, *_LEADER_GOES)
+)
 
 Row = dict[str, object]
 
@@ -49,7 +61,7 @@ def settings(
     """
     system_nodes = draw.choice((1, 1, 3))
     data = tuple(f"n{system_nodes + 1 + number}" for number in range(DATA_NODES))
-    detection_s, timeout_s = draw.choice((0.5, 1.0, 2.0)), draw.choice((0, 1, 2, 3))
+    detection_s, timeout_s = draw.choice((0.5, 0.5, 1.0, 2.0)), draw.choice((0, 1, 1, 2, 3))
     phase2 = draw.random() < 0.5
     replicas, partitions = draw.choice((3, 5, 5, 7, 7)), draw.choice((1, 2, 2, 4))
     schedule = list(_schedule(draw, data))
@@ -61,13 +73,16 @@ def settings(
         "system.replicas": replicas,
         "system.partitions": partitions,
         "system.detection_s": detection_s,
+        "system.rebalance": draw.choice(_VARIANTS),
         "drive.duration_s": DRIVE_S,
-        "drive.rate_per_s": round(draw.uniform(12, 25), 1),
-        "drive.concurrency": draw.randint(8, 20),
+        "drive.rate_per_s": round(draw.uniform(10, 18), 1),
+        "drive.concurrency": draw.randint(6, 16),
         "nemesis.mix": [],
         "nemesis.schedule": schedule,
         "limits.quiesce_s": 30.0,
     }
+    # A log that is soon cut: what was away has to take a snapshot.
+    found.setdefault("system.snapshot_bytes", draw.choice(_SNAPSHOT_BYTES))
     if workload == "list-append":
         # Partitions are asked apart: a transaction of several is refused for any of them.
         found |= {"workload.min_length": 1, "workload.max_length": draw.choice((1, 2, 3))}
@@ -102,16 +117,20 @@ def _loses(schedule: list[Row], replicas: int, served_s: float) -> bool:
 
 
 def _schedule(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
-    """The stories of a seed, one after the other, as long as there is time."""
-    at_s, first = draw.uniform(*FIRST_S), True
-    while True:
-        story = draw.choices(tuple(_STORIES), tuple(_STORIES.values()))[0]
+    """The stories of a seed, one after the other and each once, as long as there is time."""
+    at_s, left = draw.uniform(*FIRST_S), dict(_STORIES)
+    if draw.random() < _PLAIN_SHARE:
+        left = _PLAIN | {_loss: 40}
+    while left:
+        story = draw.choices(tuple(left), tuple(left.values()))[0]
+        del left[story]
         rows = list(story(draw, data))
         end_s = max(float(str(row["at_s"])) + float(str(row["hold_s"])) for row in rows)
-        if not first and at_s + end_s > DRIVE_S - CALM_S:
-            return
+        if at_s + end_s > DRIVE_S - CALM_S:
+            continue  # there may be time for another one
         yield from ({**row, "at_s": round(at_s + float(str(row["at_s"])), 3)} for row in rows)
-        at_s, first = at_s + end_s + draw.uniform(*APART_S), False
+        # The next life of a node is to be whole before a majority may be gone.
+        at_s += end_s + draw.uniform(*APART_S) + (_WHOLE_S if story is _damage else 0.0)
 
 
 def _chain(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
@@ -130,10 +149,11 @@ def _chain(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
 
 
 def _lag(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
-    """A majority goes on alone, and is killed before the others have what it acknowledged."""
-    size = draw.choice((MAJORITY, MAJORITY + 1))
-    gone, left = _parts(draw, data, (size, DATA_NODES - size))
-    lag_s = draw.uniform(1.0, 3.0)
+    """A majority goes on alone, and is killed before the others have what it acknowledged; in half
+    of the cases but for one of them, and what a leader has written among the others is longer.
+    """
+    gone, left = _parts(draw, data, draw.choice(((4, 3), (5, 2), (4, 2))))
+    lag_s = draw.uniform(0.9, 3.0)
     yield _row(0.0, "partition", left, lag_s + 0.3)
     yield _row(lag_s, "kill", gone, draw.uniform(5.0, 8.0))
 
@@ -209,15 +229,16 @@ def _replaced(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     moves_s = _MOVES_S + draw.choice((0.8, 1.5))
     hold_s = draw.uniform(6.0, 8.0)
     yield _asked(0.0, _without(others), 1.0)
-    yield _asked(moves_s, _without(gone), hold_s + 1.5, _without(()))
+    leaves = _asked(moves_s, _without(gone), hold_s + 1.5, _without(()))
     if draw.random() < _ASKED_SHARE:
+        # Asked again and again, it comes as soon as the loss is noticed.
+        both = [_without(gone), f"RESET PARTITIONS OF ZONE {ZONE}"]
+        yield leaves | {"options": {"statements": both, "back": [_without(())]}}
         for node in gone:
             yield _row(moves_s, "kill", (node,), hold_s) | {"on": Moment.MEMBERS_CATCHING_UP.value}
-        cut_s = moves_s + draw.uniform(1.0, 3.0)
-        yield _row(cut_s, "partition", third, 2.5)
-        asked_s = cut_s + draw.uniform(0.3, 0.8)
-        yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", moves_s + hold_s - asked_s)
+        yield _row(moves_s + draw.uniform(0.3, 2.0), "partition", third, 2.5)
         return
+    yield leaves
     yield _row(_MOVES_S, "partition", third, moves_s - _MOVES_S + draw.uniform(0.8, 1.6))
     # Without the first one the old members decide no more: their next ones wait.
     for node, after_s in zip(gone, (None, draw.choice((0.05, 0.3))), strict=True):
@@ -266,18 +287,76 @@ def _cleanup(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     kind, lag_s = draw.choice(("partition", "partition", "kill")), draw.choice((0.0, 1.5, 3.0))
     if lag_s:
         yield _row(0.0, kind, behind, lag_s)
+    statements = []
     if draw.random() < _MOVED_SHARE:
-        replicas = draw.choice((2, 3, 5))
-        yield _asked(max(lag_s - 0.6, 0.0), f"ALTER ZONE {ZONE} SET REPLICAS = {replicas}", 9.0)
+        statements.append(f"ALTER ZONE {ZONE} SET REPLICAS = {draw.choice((3, 5, 7))}")
+    cleanup = "RESTART PARTITIONS OF ZONE {} ON '{}' WITH CLEANUP"
+    statements += [cleanup.format(ZONE, one) for one in ones]
     at_s = max(lag_s - draw.uniform(0.3, 1.0), 0.1)
-    for number, one in enumerate(ones):
-        asked = f"RESTART PARTITIONS OF ZONE {ZONE} ON '{one}' WITH CLEANUP"
-        yield _asked(round(at_s + 0.3 * number, 3), asked, 6.0)
+    # It may have to wait for those that lag, and then for data that moves.
+    yield _row(at_s, "ddl", ("all",), 9.0) | {"options": {"statements": statements}}
 
 
+def _unled(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """A majority goes, and metastorage is without its leader as that is noticed, or as its reset is
+    on the way: another one goes on with the timer.
+    """
+    (gone,) = _parts(draw, data, (draw.randint(MAJORITY, DATA_NODES - 1),))
+    yield _row(0.0, "kill", gone, draw.uniform(LOST_S, LOST_S + 2.0))
+    yield _row(
+        draw.uniform(0.3, 5.0),
+        draw.choice(_LEADER_GOES),
+        ("metastorage leader",),
+        draw.uniform(0.4, 1.8),
+    )
+
+
+def _twice(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """Data is to move, elsewhere before it has, and back; in most cases a leader goes at one of the
+    stages, that of a group or that of metastorage.
+    """
+    hold_s = draw.choice((0.05, 0.4, draw.uniform(2.0, 5.0)))
+    statements = [
+        f"ALTER ZONE {ZONE} SET REPLICAS = {draw.choice((2, 3, 4, 5, 7))}",
+        _without(draw.sample(data, 2)),
+    ]
+    options = {"statements": draw.sample(statements, 2), "back": [_without(())]}
+    yield _row(0.0, "ddl", ("all",), hold_s) | {"options": options}
+    struck = _row(0.0, draw.choice(_LEADER_GOES), (ITS_NODE,), draw.uniform(0.6, 1.8))
+    match draw.choice(("group", "group", "metastorage", "none")):
+        case "group":
+            aim: Row = {"on": draw.choice(_MOMENTS).value, "nth": draw.choice((1, 2, 3))}
+            yield struck | aim
+        case "metastorage":
+            at_s = round(draw.uniform(0.05, 2.0), 3)
+            yield struck | {"target": "metastorage leader", "at_s": at_s}
+
+
+def _damage(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """One node loses its disk, or the disk fails it: another member is taken in, or a copy of
+    before comes back to what went on without it. In some cases a leader goes beside.
+    """
+    (node,) = _parts(draw, data, (1,))
+    kind = draw.choice(_DAMAGES)
+    yield _row(0.0, kind, node, draw.uniform(0.4, 2.0))
+    if draw.random() < 0.4:
+        at_s = draw.uniform(0.3, 3.0)
+        yield _row(at_s, "pause", ("metastorage leader",), draw.uniform(0.6, 1.6))
+
+
+_PLAIN = {_chain: 12, _lag: 12, _loss: 10, _apart: 5, _one_by_one: 4, _all: 6, _again: 8}
 _STORIES = {
-    **{_chain: 10, _lag: 6, _loss: 20, _apart: 4, _one_by_one: 2, _all: 6},
-    **{_reset: 3, _restart: 1, _again: 7, _moved: 7, _replaced: 10, _cleanup: 3},
+    **_PLAIN,
+    **{
+        _reset: 9,
+        _restart: 6,
+        _moved: 10,
+        _replaced: 10,
+        _cleanup: 9,
+        _unled: 9,
+        _twice: 10,
+        _damage: 14,
+    },
 }
 
 

@@ -70,9 +70,9 @@ _BREAKING_SHARE, _BREAKING_PER_S = 0.25, (1.0, 4.0)
 # together that is what others just follow.
 SKEW_SHARE, SKEW_S = 0.5, (0.3, 2.0, 3.4)
 # Those in which members and placement change, and those in which majorities are lost.
-_CHURN_SHARE, _LOSSES_SHARE = 0.32, 0.18
-_TIMED_SHARE = 0.55  # of those that churn
-_MODES = ("HA", "HA", "HA", "SC")
+_CHURN_SHARE, _LOSSES_SHARE = 0.34, 0.36
+_TIMED_SHARE = 0.5  # of those that churn
+_MODES = ("HA", "HA", "HA", "HA", "HA", "SC")
 _VARIANTS = ("base", "lock", "cancel")
 _NO_ZONES = (
     *("cluster.nodes", "cluster.spares", "system.replicas", "system.partitions", "system.ddl"),

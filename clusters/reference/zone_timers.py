@@ -2,8 +2,9 @@
 
 Nodes with data come and go all the time, by twos and threes within the wait of one timer, back
 before it ends or after, while statements alter waits, filters, replicas and the table's zone, and
-the data still moves for the statement before. Metastorage lies apart from them, and in most of
-these seeds no fault touches it: so each switch of data nodes has its time, and is owed by then.
+the data still moves for the statement before; in some seeds all nodes, those of metastorage too,
+end and start again while timers run. Metastorage lies apart from them, and in most of these seeds
+no fault touches it: so each switch of data nodes has its time, and is owed by then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from clusters.reference.node.catalog.options import (
 # cost little and are judged like theirs.
 ZONES, TABLE = ("TIMED", "TIMED2", "TIMED3", "TIMED4"), "ITEMS"
 ZONE, OTHER = ZONES[:2]
-DRIVE_S = 46.0
+GONE = "GONE"
+DRIVE_S = 50.0
 CALM_S = 8.0  # at the end: for the last timers to fire, and for data to move
 FIRST_S = (1.5, 3.0)
 NOTICED_S = 0.3  # beside the detection, until a node that is gone is out of the topology
@@ -42,7 +44,9 @@ FILTERS = ('!"away"', f'"{LABEL}"', '!"away" && !{one}', '!"away" && !{one} && !
 # A node that is cut off or stands still leaves the topology as well, and does not know it.
 _GOES = {"kill": 11, "restart": 3, "partition": 3, "pause": 2}
 _SHARE_TROUBLED = 0.25  # of the seeds, in which leaders of metastorage change, too
-_SHARE_AVAILABLE = 0.35
+_SHARE_AVAILABLE = 0.5
+_SHARE_RESTARTED, _RESTARTED_S = 0.3, 14.0  # of all nodes, once
+_SHARE_DROPPED = 0.5
 _RESTARTS_S = 0.3
 # Of those that come back in the next bout: they go again before the timer of their coming is due.
 _VISITS, _STAYS_S = 0.4, (0.1, 1.0)
@@ -72,10 +76,14 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
         mode = f", {MODE} = {HIGHLY_AVAILABLE}, {RESET_TIMEOUT} = {draw.randint(0, 3)}"
     zones = {zone: (_waits(draw), _filter(draw, data)) for zone in ZONES}
     bouts = tuple(_bouts(draw, float(max(zones[ZONE][0]))))
+    restarts = list(_restart_of_all(draw, bouts)) if draw.random() < _SHARE_RESTARTED else []
+    if restarts:
+        bouts = _apart_from(bouts, restarts[0])
     schedule = [
         *_departures(draw, data, bouts, detection_s),
         *_alterations(draw, data, bouts, replicas, zones),
-        *(_leaders(draw) if troubled else ()),
+        *(_leaders(draw) if troubled and not restarts else ()),
+        *restarts,
     ]
     # What is drawn of replicas and partitions is said by statements.
     kept = {key: value for key, value in drawn.items() if not key.startswith(_NOT_KEPT)}
@@ -95,6 +103,7 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
                 for zone, (own, text) in zones.items()
             ),
             f"CREATE TABLE {TABLE} WITH {PRIMARY_ZONE} = {ZONE}",
+            *(_dropped(draw) if draw.random() < _SHARE_DROPPED else ()),
         ],
         "drive.duration_s": DRIVE_S,
         "drive.rate_per_s": round(draw.uniform(10, 18), 1),
@@ -103,6 +112,19 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
         "nemesis.schedule": sorted(schedule, key=lambda row: float(str(row["at_s"]))),
         "limits.quiesce_s": 30.0,
     }
+
+
+def _dropped(draw: Random) -> Iterator[str]:
+    """A table that is dropped with its zone, whose groups are to end; in half of the seeds both are
+    made anew.
+    """
+    made = (
+        f"CREATE ZONE {GONE} WITH PARTITIONS = {draw.choice((1, 2))}, REPLICAS = 3",
+        f"CREATE TABLE {GONE} WITH {PRIMARY_ZONE} = {GONE}",
+    )
+    yield from (*made, f"DROP TABLE {GONE}", f"DROP ZONE {GONE}")
+    if draw.random() < 0.5:
+        yield from (made[0], made[1], f"DROP TABLE {GONE}")
 
 
 def _waits(draw: Random) -> tuple[int, ...]:
@@ -145,6 +167,27 @@ def _bouts(draw: Random, wait_s: float) -> Iterator[Bout]:
         next_s = at_s + wait_s * draw.uniform(1.9, 2.3) + SEEN_S
         yield Bout(at_s, wait_s, next_s)
         at_s = next_s
+
+
+def _restart_of_all(draw: Random, bouts: tuple[Bout, ...]) -> Iterator[Row]:
+    """All nodes end and start again, in the midst of a bout: timers that run go on."""
+    for bout in reversed(bouts[1:]):
+        if bout.at_s + bout.wait_s + _RESTARTED_S < DRIVE_S - CALM_S:
+            options: Row = {
+                "by": draw.choice(("kill", "stop")),
+                "order": "random",
+                "pause_s": round(draw.uniform(0.0, 0.5), 2),
+                "down_s": round(draw.uniform(0.2, 2.0), 2),
+            }
+            at_s = bout.within(draw, 0.6)
+            yield _row(at_s, "full-restart", "all", _RESTARTED_S) | {"options": options}
+            return
+
+
+def _apart_from(bouts: tuple[Bout, ...], restart: Row) -> tuple[Bout, ...]:
+    """``bouts`` before ``restart``, and those after it."""
+    at_s, end_s = (float(str(restart["at_s"])), float(str(restart["hold_s"])))
+    return tuple(b for b in bouts if b.at_s + b.wait_s < at_s or b.at_s > at_s + end_s)
 
 
 def _departures(

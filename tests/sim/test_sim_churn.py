@@ -11,7 +11,7 @@ from clusters.reference.chosen_faults import CHOSEN
 from harness.plan.plan import Plan, dumps, loads
 
 VARIANTS = ("base", "lock", "cancel")
-SEEDS = range(7000, 7040)
+SEEDS = range(7000, 7080)
 WAITS = (churn.UP, churn.DOWN)
 ALTERED = ("REPLICAS", churn.FILTER, "PRIMARY_ZONE")
 CHANGES = ("join", "leave", "replace", "attributes", "ddl")
@@ -68,8 +68,8 @@ def test_a_seed_that_asks_for_no_variant_has_changes_with_churn_alone() -> None:
         assert not plan.cluster.spares or churns
         # Operators who end a loss of majorities send statements, too.
         assert not changes or churns or "mode" in plan.system.options
-    # So that most seeds are of the faults alone.
-    assert 0 < counts[True] < len(SEEDS) / 2
+    # A third has members that change, a third loses majorities.
+    assert len(SEEDS) / 2 < counts[True] < 0.85 * len(SEEDS)
 
 
 def test_a_seed_whose_shape_is_given_does_not_churn() -> None:
