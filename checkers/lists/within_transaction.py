@@ -6,10 +6,10 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import OK, Bools, Ints, group_starts, spread
+from checkers.engine.arrays import OK, Bools, Ints, batches, group_starts, spread
 from checkers.lists.findings import rows
 from checkers.lists.list_ops import ListOps
-from checkers.lists.versions import Versions
+from checkers.lists.versions import CHUNK, Versions
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -77,10 +77,13 @@ def internal(ops: ListOps, own: Own) -> pa.Table:
 
 
 def _differ_in_head(ops: ListOps, read: Ints, before: Ints, length: Ints) -> Bools:
-    row, place = spread(length)
-    mine = ops.elements[ops.reads.start[read[row]] + place]
-    theirs = ops.elements[ops.reads.start[before[row]] + place]
-    return _any_of(row[mine != theirs], len(read))
+    differs = np.zeros(len(read), dtype=np.bool_)
+    for part in batches(length, CHUNK):
+        row, place = spread(length[part])
+        mine = ops.elements[ops.reads.start[read[part]][row] + place]
+        theirs = ops.elements[ops.reads.start[before[part]][row] + place]
+        differs[part.start + row[mine != theirs]] = True
+    return differs
 
 
 def _differ_in_tail(ops: ListOps, own: Own, read: Ints, count: Ints) -> Bools:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from checker_generator import generate
 from checker_histories import setting, source
 
 from checkers.engine.arrays import cells
 from checkers.engine.output import apply, merge
 from checkers.engine.transactions import PREPARED, prepared
+from checkers.lists import contradictions, lost, versions, within_transaction
 from checkers.lists.checker import INFERENCE
 from harness.protocols.checker import KEY_COLUMNS, Tables
 
@@ -57,6 +59,26 @@ def test_cells_give_what_the_whole_gives() -> None:
         )
         for name, table in whole.tables.items():
             assert rows(name, parts.tables[name]) == rows(name, table), (seed, name)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_elements_compared_a_few_at_a_time_give_what_all_at_once_give(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = set[str]()
+    for seed in range(60):
+        history = source(generate(seed))
+        tables: Tables = {"transactions": history.transactions.select(KEY_COLUMNS)}
+        tables = {**tables, PREPARED: prepared(tables, setting())}
+        tables = {**tables, "micro_ops": history.micro_ops(0)}
+        whole = apply([INFERENCE], tables, setting())
+        with monkeypatch.context() as few:
+            for module in (contradictions, lost, versions, within_transaction):
+                few.setattr(module, "CHUNK", size)
+            parts = apply([INFERENCE], tables, setting())
+        assert parts.tables == whole.tables, seed
+        told |= set(whole.tables["lists.findings"]["anomaly"].to_pylist())
+    assert {"internal", "incompatible-order"} <= told
 
 
 def rows(name: str, table: pa.Table) -> object:
