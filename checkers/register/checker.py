@@ -19,7 +19,6 @@ from checkers.register.gibbons_korach import judge_by_zones
 from checkers.register.linearization_search import (
     CONFIGURATIONS_EACH,
     Contradiction,
-    Op,
     SearchExhausted,
     search_from,
 )
@@ -34,6 +33,7 @@ from checkers.register.ops import (
     register_ops,
     searched_keys,
 )
+from checkers.register.timeline import Op
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation

@@ -1,38 +1,42 @@
 """Bounded search: registers with compare-and-set, or with values that were written twice.
 
-Just-in-time linearization (Lowe, *Testing for linearizability*, 2017): events are taken in order of
-time, and a *configuration* is a possible value of the register and the set of open operations that
-have taken effect. An operation must have taken effect only when it ends: then every configuration
-is extended, operation by operation, until it has. If no configuration is left, no order explains
-the history. Equal configurations are merged.
+Just-in-time linearization (Lowe, *Testing for linearizability*, 2017): the ends of operations are
+taken in order of time, and a *configuration* is a possible value of the register and what has
+become of the operations that are open. An operation must have taken effect only when it ends: then
+a configuration is extended, change by change, until it has. If none can be carried over some end,
+no order explains the history.
+
+The configuration that has come farthest goes on first, so that of a history that some order
+explains little more than that order is looked at. What leads nowhere else is left out:
+
+* A read takes effect at once where it would find its value. So may a write where it changes
+  nothing, and every open write just before another one, which no operation sees. Each of these is
+  then *owed* no more, but can still be used where its value is found, until its end at the latest.
+* Of two configurations with one value and the same compare-and-sets, the one that owes nothing and
+  has *spent* nothing but what the other has, too, can do all that the other can. Operations of
+  unknown outcome are never owed: only those that are spent count.
+* Of operations with one effect the first to end is used: they may change places. So may a write
+  and a compare-and-set with its effect that ends no later, where no write is owed.
+* A write whose value nothing open would find can as well come later, or unseen: but at its end,
+  and where it leaves the register as it is over what is owed.
+
+Without these each operation of unknown outcome, and each open write, doubles the configurations.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from checkers.register.ops import CAS, INITIAL, NEVER, READ
+from checkers.register.ops import CAS, INITIAL, NEVER
+from checkers.register.timeline import End, Op, Timeline
 
-# Configurations tried for each operation of a key, beside the limit that is given. Ten clients of
-# one key need some 60 an operation: the number of open operations makes a history hard, not its
-# length. A key that needs more is undecided.
+# Configurations tried for each operation of a key, beside the limit that is given: the number of
+# open operations makes a history hard, not its length. A key that needs more is undecided.
 CONFIGURATIONS_EACH = 200
-
-
-@attrs.frozen
-class Op:
-    """An operation: the value that it must find (reads, compare-and-set) and the value that it
-    leaves.
-    """
-
-    f: int
-    seen: int
-    left: int
-    start: int
-    finish: int
+COMPARISONS_EACH = 16  # of two burdens: as many cost as much as a configuration
 
 
 @attrs.frozen
@@ -55,8 +59,6 @@ class SearchExhausted:
 
 Answer = Linearization | Contradiction | SearchExhausted
 
-_Configuration = tuple[int, int]  # what the register holds; a bit for each open op that is done
-
 
 def search_from(bases: Sequence[int], ops: list[Op], configurations_max: int) -> Answer:
     """Decide whether some order explains ``ops`` from a register that holds one of ``bases``; the
@@ -75,141 +77,178 @@ def search(ops: list[Op], configurations_max: int, base: int = INITIAL) -> Answe
 
     Gives up after ``configurations_max`` configurations, and ``CONFIGURATIONS_EACH`` for each
     operation. Operations that touch are concurrent; those that end ``NEVER`` may have taken effect
-    or not.
+    or not. A contradiction names the first end that no configuration passes.
     """
-    limit = configurations_max + CONFIGURATIONS_EACH * len(ops)
-    ops_needed = _needed(ops)
-    configurations: set[_Configuration] = {(base, 0)}
-    pending = _Pending()
-    tried = 0
-    for begins, number in _events(ops, ops_needed):
-        if begins:
-            begun = pending.begin(number, ops[number])
-            if begun.op.f == READ:
-                configurations = {_with_read(c, begun) for c in configurations}
-            continue
-        held = tuple(sorted({state for state, _ in configurations}))
-        ended = pending.open[number]
-        carried, cost = _carried(configurations, ended.bit, pending, limit - tried)
-        tried += cost
-        if tried > limit:
-            return SearchExhausted()
-        if not carried:
-            return Contradiction(number, held)
-        pending.end(number)
-        # All hold the ended operation: without its bit more of them are equal, and merge.
-        configurations = {(state, done & ~ended.bit) for state, done in carried}
-    return Linearization()
+    return _Search(Timeline.of(ops)).run(base, configurations_max + CONFIGURATIONS_EACH * len(ops))
 
 
-@attrs.frozen
-class _Open:
-    """An operation that has begun, and its bit in configurations; ``lasting``: one that changes the
-    register, if ever, and never ends, or several of them that do the same, with the bits of all.
+# What the register holds; the marks: a bit for each open compare-and-set that has taken effect, and
+# for a write that is to be seen at its end; and the burden: a bit for each read and write that is
+# owed, for each open write that is spent, and for each operation of unknown outcome that is.
+_Configuration = tuple[int, int, int]
+# The end of the change that was added last, and what comes of it.
+_Option = tuple[int, _Configuration]
+# Of a configuration that waits: its weight, a number that lets the newest go first, and the changes
+# since the end before.
+_Waiting = tuple[int, int, int, _Configuration]
+
+
+class _Search:
+    """The configurations that were met before each end, and those of them that wait."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline, self._ends, self._width = timeline, timeline.ends, timeline.width
+        # By value and marks: the burdens of which none is a part of another.
+        self._met: list[dict[tuple[int, int], list[int]]] = [{} for _ in self._ends]
+        self._waiting: list[list[_Waiting]] = [[] for _ in self._ends]
+        self._farthest, self._held = -1, set[int]()  # the values there
+        self._top = -1  # no configuration waits before a later end
+        self._serial = self._tried = 0
+
+    def run(self, base: int, limit: int) -> Answer:
+        """The answer, from a register that holds ``base``, within ``limit`` configurations."""
+        if self._enters(0, (base, 0, 0)):
+            return Linearization()
+        while (found := self._next()) is not None:
+            place, steps, configuration = found
+            for after in self._extended(place, configuration):
+                if self._carried(place, steps + 1, after):
+                    return Linearization()
+            if self._tried > limit:
+                return SearchExhausted()
+        return Contradiction(self._ends[self._farthest].number, tuple(sorted(self._held)))
+
+    def _next(self) -> tuple[int, int, _Configuration] | None:
+        """The place of the configuration that has come farthest, and of those has least weight; the
+        changes since the end before, and itself.
+        """
+        while self._top >= 0:
+            waiting = self._waiting[self._top]
+            while waiting:
+                _, _, steps, configuration = heapq.heappop(waiting)
+                held, marks, burden = configuration
+                # A lighter one may have taken its place meanwhile.
+                if burden in self._met[self._top][held, marks]:
+                    return self._top, steps, configuration
+            self._top -= 1
+        return None
+
+    def _enters(self, place: int, configuration: _Configuration) -> bool:
+        """Carry ``configuration`` over the ends that ask for nothing more; whether over all."""
+        held, marks, burden = configuration
+        for at in range(place, len(self._ends)):
+            end = self._ends[at]
+            burden = (burden | end.begun) & ~end.served.get(held, 0) & end.lasting
+            if not _passes(end, marks, burden):
+                if at > self._farthest:
+                    self._farthest, self._held = at, set()
+                if at == self._farthest:
+                    self._held.add(held)
+                self._add(at, 0, (held, marks, burden))
+                return False
+            marks, burden = self._over(at, 0, (held, marks, burden))
+        return True
+
+    def _carried(self, place: int, steps: int, configuration: _Configuration) -> bool:
+        """Take in what a change has made before the end at ``place``; whether it explains all."""
+        held, marks, burden = configuration
+        end = self._ends[place]
+        if not _passes(end, marks, burden):
+            self._add(place, steps, configuration)
+            return False
+        return self._enters(place + 1, (held, *self._over(place, steps, configuration)))
+
+    def _over(self, place: int, steps: int, configuration: _Configuration) -> tuple[int, int]:
+        """The marks and the burden behind the end at ``place``, which ``configuration`` passes."""
+        held, marks, burden = configuration
+        end = self._ends[place]
+        if end.leaves is not None and not burden >> self._width & end.bit:
+            if end.found_later:
+                # Or it is seen at its end: what begins later may find its value.
+                self._add(place, steps, (held, marks | end.bit, burden))
+            if end.leaves == held:
+                # At its end it may have been written over all that is owed.
+                burden &= ~end.writes
+        return marks & ~end.bit, burden & ~(end.bit | end.bit << self._width)
+
+    def _add(self, place: int, steps: int, configuration: _Configuration) -> None:
+        """Let ``configuration`` wait before the end at ``place``, unless one that was met there can
+        do all that it can.
+        """
+        held, marks, burden = configuration
+        met = self._met[place].setdefault((held, marks), [])
+        self._tried += 1 + len(met) // COMPARISONS_EACH
+        if any(not lighter & ~burden for lighter in met):
+            return
+        met[:] = [heavier for heavier in met if burden & ~heavier]
+        met.append(burden)
+        self._serial -= 1
+        weight = burden.bit_count() + steps
+        heapq.heappush(self._waiting[place], (weight, self._serial, steps, configuration))
+        self._top = max(self._top, place)
+
+    def _extended(self, place: int, configuration: _Configuration) -> list[_Configuration]:
+        """``configuration`` with one more change that has taken effect, the most urgent last."""
+        held, marks, burden = configuration
+        end = self._ends[place]
+        found = self._found(end, marks, burden) - {held}
+        # What is owed may have been written just before a write that changes nothing.
+        written = found | {held} if burden & end.writes else found
+        # By the value that it leaves: the end of a change, and what comes of it.
+        swaps, writes = dict[int, _Option](), dict[int, _Option]()
+        for bit, op in end.changes:
+            if op.f == CAS:
+                if op.seen == held and not bit & marks:
+                    after = op.left, marks | bit, burden & ~end.served.get(op.left, 0)
+                    swaps.setdefault(op.left, (op.finish, after))
+            elif bit == end.bit or (op.left in written and not burden >> self._width & bit):
+                after = op.left, marks & ~bit, _written(end, op.left, burden | bit << self._width)
+                writes.setdefault(op.left, (op.finish, after))
+        self._add_unknown(place, configuration, written, swaps, writes)
+        options = [*swaps.values()]
+        for value, write in writes.items():
+            swap = swaps.get(value)
+            if swap is None or write[0] < swap[0] or burden & end.writes:
+                options.append(write)
+        options.sort(reverse=True)
+        return [after for _, after in options]
+
+    def _found(self, end: End, marks: int, burden: int) -> set[int]:
+        """The values that something which has not taken effect would find."""
+        found = set(self._timeline.found_by_unknown)
+        found.update(value for value, bits in end.reads.items() if bits & burden)
+        found.update(op.seen for bit, op in end.changes if op.f == CAS and not bit & marks)
+        return found
+
+    def _add_unknown(
+        self,
+        place: int,
+        configuration: _Configuration,
+        found: set[int],
+        swaps: dict[int, _Option],
+        writes: dict[int, _Option],
+    ) -> None:
+        """Add the changes of unknown outcome, where no other of the same effect is there."""
+        held, marks, burden = configuration
+        end, shift = self._ends[place], 2 * self._width
+        for value in found:
+            bit = self._timeline.unused((held, value), place, burden >> shift)
+            if bit and value not in swaps:
+                spent = burden & ~end.served.get(value, 0) | bit << shift
+                swaps[value] = NEVER, (value, marks, spent)
+            bit = self._timeline.unused((None, value), place, burden >> shift)
+            if bit and value not in writes:
+                spent = _written(end, value, burden | bit << shift)
+                writes[value] = NEVER, (value, marks, spent)
+
+
+def _passes(end: End, marks: int, burden: int) -> bool:
+    """Whether the operation that ends has taken effect."""
+    return bool(marks & end.bit) if end.swaps else not (burden | marks) & end.bit
+
+
+def _written(end: End, value: int, burden: int) -> int:
+    """``burden`` once ``value`` was written: every other open write may have been written just
+    before, and every read of the value is served.
     """
-
-    op: Op
-    bit: int
-    lasting: bool = False
-
-
-class _Pending:
-    """The operations that have begun and not ended. A bit is given to another one when its
-    operation has ended, so that configurations stay as small as the open operations are few.
-    """
-
-    def __init__(self) -> None:
-        self.open: dict[int, _Open] = {}
-        self._free: list[int] = []
-        self._top = 0
-        self._alike: dict[tuple[int, int, int], _Open] = {}
-
-    def begin(self, number: int, op: Op) -> _Open:
-        lasting = op.finish == NEVER and op.f != READ
-        if self._free and not lasting:
-            slot = heapq.heappop(self._free)
-        else:
-            slot, self._top = self._top, self._top + 1
-        begun = _Open(op, 1 << slot)
-        if lasting:
-            # Those that never end and do the same are interchangeable: which of them has taken
-            # effect makes no difference, so that the first ones, by their bits, stand for any.
-            alike = (op.f, op.seen, op.left)
-            bits = begun.bit | (self._alike[alike].bit if alike in self._alike else 0)
-            self._alike[alike] = _Open(op, bits, lasting=True)
-        else:
-            self.open[number] = begun
-        return begun
-
-    def end(self, number: int) -> None:
-        heapq.heappush(self._free, self.open.pop(number).bit.bit_length() - 1)
-
-    def reads(self) -> list[_Open]:
-        return [each for each in self.open.values() if each.op.f == READ]
-
-    def changes(self) -> list[_Open]:
-        return [*(e for e in self.open.values() if e.op.f != READ), *self._alike.values()]
-
-
-def _needed(ops: list[Op]) -> list[int]:
-    """Return all operations but those of unknown outcome whose value no operation found: leaving
-    such a one out never makes a history harder to explain.
-    """
-    needed = list(range(len(ops)))
-    while True:
-        found = {ops[n].seen for n in needed if ops[n].f != READ or ops[n].finish != NEVER}
-        kept = [n for n in needed if ops[n].finish != NEVER or ops[n].left in found]
-        if len(kept) == len(needed):
-            return kept
-        needed = kept
-
-
-def _events(ops: list[Op], needed: list[int]) -> Iterator[tuple[bool, int]]:
-    """Yield (begins, operation) in order; at a tie beginnings come first."""
-    begins = [(ops[n].start, 0, n) for n in needed]
-    ends = [(ops[n].finish, 1, n) for n in needed if ops[n].finish != NEVER]
-    for _, end, number in sorted(begins + ends):
-        yield not end, number
-
-
-def _with_read(configuration: _Configuration, read: _Open) -> _Configuration:
-    """Let a read that would find its value take effect at once: it changes nothing for others."""
-    state, done = configuration
-    return (state, done | read.bit) if read.op.seen == state else configuration
-
-
-def _carried(
-    configurations: set[_Configuration], bit: int, pending: _Pending, limit: int
-) -> tuple[set[_Configuration], int]:
-    """Return the configurations in which the operation of ``bit`` has taken effect, and the number
-    tried. Stops at the first above ``limit``.
-    """
-    carried = {c for c in configurations if c[1] & bit}
-    # Reached by a lasting change that nothing has seen yet. A write behind it would make it as if
-    # it had not been, which is one of the configurations without it.
-    unseen: set[_Configuration] = set()
-    known = configurations - carried
-    frontier = sorted(known)
-    reads, changes = pending.reads(), pending.changes()
-    tried = len(configurations)
-    while frontier and tried <= limit:
-        configuration = state, done = frontier.pop()
-        for change in changes:
-            op, left = change.op, change.bit & ~done
-            if not left or (op.seen != state if op.f == CAS else configuration in unseen):
-                continue
-            after = made = op.left, done | left & -left
-            for read in reads:
-                after = _with_read(after, read)
-            tried += 1
-            if after[1] & bit:
-                carried.add(after)
-            elif after not in known:
-                known.add(after)
-                frontier.append(after)
-                if change.lasting and after == made:
-                    unseen.add(after)
-            elif after in unseen and not (change.lasting and after == made):
-                unseen.discard(after)
-                frontier.append(after)
-    return carried, tried
+    return burden & ~(end.writes | end.served.get(value, 0))

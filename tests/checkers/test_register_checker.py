@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import attrs
@@ -154,10 +155,14 @@ def test_values_written_twice_are_searched() -> None:
     assert verdict([*back, r(2, 8, 9)], "register").outcome == "violation"
 
 
-def many_open_writes(key: int) -> list[Txn]:
-    """Eighteen overlapping writes of few values, read in an order that takes long to refute."""
-    writes = [w(value % 9, 0, 1000 + value, key) for value in range(18)]
-    return [*writes, *(r(value % 9, 2000 + 2 * value, 2001 + 2 * value, key) for value in range(3))]
+def many_open_swaps(key: int) -> list[Txn]:
+    """Overlapping compare-and-sets between any two of four values, of which every order must be
+    tried, and reads that none explains.
+    """
+    pairs = itertools.permutations(range(4), 2)
+    swaps = [cas(old, new, 10, 1000 + at, key) for at, (old, new) in enumerate(pairs)]
+    reads = [r(value, 2000 + 2 * value, 2001 + 2 * value, key) for value in range(3)]
+    return [w(0, 0, 1, key), *swaps, *reads]
 
 
 def test_past_its_limit_the_search_says_that_it_can_not_tell(
@@ -165,7 +170,7 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
 ) -> None:
     """Never silently ok: the verdict is unknown, and a violation of another key still stands."""
     monkeypatch.setattr(linearization_search, "CONFIGURATIONS_EACH", 0)
-    hard = many_open_writes(2)
+    hard = many_open_swaps(2)
 
     found = verdict([*GOOD, *hard], "register", search_limit=100)
     both = verdict([*GOOD, *hard, r(None, 50, 60)], "register", search_limit=100)

@@ -10,8 +10,9 @@ from checker_histories import Txn, setting
 from register_histories import source
 
 from checkers.register.checker import judge_keys
-from checkers.register.linearization_search import Contradiction, Linearization, Op, search
+from checkers.register.linearization_search import Contradiction, Linearization, search
 from checkers.register.ops import CAS, INITIAL, NEVER, READ, WRITE
+from checkers.register.timeline import Op
 
 HISTORIES = 20_000
 MIX = 2_654_435_761
