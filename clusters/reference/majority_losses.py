@@ -255,7 +255,8 @@ def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     """A majority lags or not, and is lost for good; an operator resets what it leaves, in most
     cases while one that may have more is silent, and not missed yet.
     """
-    size = draw.randint(MAJORITY, DATA_NODES - 1)
+    # Of those that are left one at least can be asked: without, the statement is in vain.
+    size = draw.randint(MAJORITY, DATA_NODES - 2)
     gone, left = _parts(draw, data, (size, DATA_NODES - size))
     lag_s = draw.choice((0.0, 1.0, 2.0))
     if lag_s:
@@ -264,7 +265,7 @@ def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     yield _row(lag_s, "kill", gone, hold_s)
     asked_s = lag_s + draw.uniform(3.0, 5.0)  # once it is noticed
     if draw.random() < _SILENT_SHARE:
-        silent = draw.sample(left, draw.randint(1, len(left)))
+        silent = draw.sample(left, draw.randint(1, len(left) - 1))
         yield _row(asked_s - draw.uniform(0.4, 1.2), "partition", sorted(silent), 2.5)
     yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", lag_s + hold_s + 0.5 - asked_s)
 
