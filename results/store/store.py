@@ -25,6 +25,8 @@ from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory, require_plain
 
 DEFAULT_ROOT = Path("runs")
+# Where Jepsen leaves the history of a test; the others are its exports.
+OF_JEPSEN = ("history.edn", "history.edn.gz", "history.json", "history.jsonl")
 LATEST = "latest"
 NAME_LIMIT = 40  # identifiers become labels, network and file names
 SHOWN_LIMIT = 5  # candidates named in an error
@@ -230,7 +232,7 @@ class RunStore:
                 if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
                     raise UnknownRun(f"{name}: {os.strerror(errno.EACCES)}")
                 expected = "expected the directory of a run, with its manifest, plan or chunks"
-                raise UnknownRun(f"run {name!r}: {expected}")
+                raise UnknownRun(f"run {name!r}: {expected}{_history_in(path)}")
             nameless = path.name in ("", "..") or path.is_symlink()
             return RunDirectory(path.resolve() if nameless else path)
         try:
@@ -263,7 +265,8 @@ class RunStore:
             return pointed
         every = self.runs()  # the link may be gone from a store that was copied
         if not every:
-            raise UnknownRun(f"run {LATEST!r}: {self.root} holds no runs")
+            history = _history_in(self.root / LATEST)
+            raise UnknownRun(f"run {LATEST!r}: {self.root} holds no runs{history}")
         return every[-1]
 
     def _pointed(self) -> RunDirectory | None:
@@ -335,6 +338,13 @@ def _holds_a_run(path: Path) -> bool:
     """Whether anything of a run is in the directory; what of it lacks, its readers name."""
     run = RunDirectory(path)
     return any(map(os.path.lexists, (run.manifest, run.plan, run.chunks, run.history)))
+
+
+def _history_in(path: Path) -> str:
+    """What to give in the place of a directory of Jepsen's; empty for any other."""
+    histories = (path / name for name in OF_JEPSEN)
+    found = next((each for each in histories if os.path.lexists(each)), None)
+    return "" if found is None else f" (firedrill check takes the history in it: {found})"
 
 
 def _is_run(path: Path | os.DirEntry[str], name: str) -> bool:

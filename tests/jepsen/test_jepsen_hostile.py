@@ -264,6 +264,7 @@ def tolerated(content: bytes) -> list[dict[str, Any]]:
         ((EDN_OP % 1).encode("utf-16-le"), "found UTF-16 (iconv -f UTF-16LE -t UTF-8"),
         ((EDN_OP % 1).encode("utf-16-be"), "found UTF-16 (iconv -f UTF-16BE -t UTF-8"),
         ((JSON_OP % 1).encode("utf-32"), "found UTF-32 (iconv -f UTF-32 -t UTF-8"),
+        (b"JEPSEN\0\0", "found Jepsen's own format (firedrill check takes the history.edn beside"),
         (b"PAR1\x15", "found Parquet (firedrill check takes the directory of a run)"),
         (
             gzip.compress((EDN_OP % 1).encode() + b" " * (100 << 20), mtime=0),

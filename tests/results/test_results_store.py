@@ -104,6 +104,22 @@ def test_a_directory_that_holds_no_run_is_refused_as_that(
     assert "expected the directory of a run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("named", ["20261126T120000.000Z", "latest"])
+@pytest.mark.parametrize("file", ["history.edn", "history.jsonl"])
+def test_a_directory_of_jepsen_is_told_by_the_history_in_it(
+    tmp_path: Path, named: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "20261126T120000.000Z"
+    test.mkdir()
+    (test / file).touch()
+    (tmp_path / "latest").symlink_to(test)
+
+    assert execute(["check", str(tmp_path / named)]) == 254
+
+    told = f"(firedrill check takes the history in it: {tmp_path / named / file})"
+    assert told in capsys.readouterr().err
+
+
 def test_latest_survives_a_copy_without_links(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     run = made(store, "drill", NOON_NS, b"\x00\x01")

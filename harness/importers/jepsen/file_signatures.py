@@ -22,6 +22,7 @@ _UNPACKED = (
     (b"[\x00", "UTF-16", "iconv -f UTF-16LE -t UTF-8 converts it"),
     (b"\x00{", "UTF-16", "iconv -f UTF-16BE -t UTF-8 converts it"),
     (b"\x00[", "UTF-16", "iconv -f UTF-16BE -t UTF-8 converts it"),
+    (b"JEPSEN", "Jepsen's own format", "firedrill check takes the history.edn beside it"),
     (b"PAR1", "Parquet", "firedrill check takes the directory of a run"),
     (b"SQLite format 3\x00", "SQLite", ""),
 )
