@@ -429,7 +429,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "times of 2^63": (transactions("invoke_ns", *[(1 << 63) - 1] * 3), UNKNOWN),
     "times of -2^63": (transactions("invoke_ns", *[-(1 << 63)] * 3), VALID),
     "indices that are equal": (transactions("invoke_index", 0, 0, 0), VALID),
-    "types that are none": (transactions("type", "nope", ESCAPES, ""), UNKNOWN),
+    "types that are none": (transactions("type", "nope", ESCAPES, ""), REFUSED),
     "kinds that steer": (transactions("kind", ESCAPES, ESCAPES, ESCAPES), VALID),
     "nodes that steer": (transactions("node", ESCAPES, ESCAPES, ESCAPES), VALID),
     "errors that steer": (transactions("error", ESCAPES, ESCAPES, ESCAPES), VALID),
@@ -441,7 +441,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "values without end": (steps("elements", None, None, list(range(200_000))), VIOLATION),
     "lists of nothing": (steps("elements", [], [None], [None, None]), UNKNOWN),
     "no rows at all": (table("history/transactions.parquet", lambda t: t.slice(0, 0)), REFUSED),
-    "no steps at all": (table("history/micro_ops-0000.parquet", lambda t: t.slice(0, 0)), UNKNOWN),
+    "no steps at all": (table("history/micro_ops-0000.parquet", lambda t: t.slice(0, 0)), REFUSED),
     "other columns": (table("faults.parquet", lambda t: t.select(t.column_names[:2])), REFUSED),
     "a table that is text": (
         lambda run: (run.events.write_text("PAR1 no PAR1"), forge(run))[1],
