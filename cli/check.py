@@ -45,7 +45,7 @@ from results.store.store import RunStore
     "--search-limit",
     type=click.IntRange(1, MAX_SEARCH_LIMIT),
     help="Configurations that the search of one register may try (the plan's when not given); half "
-    "a million take about a second.",
+    "a million take a few seconds.",
 )
 @click.option(
     "--bank-total",

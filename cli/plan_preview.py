@@ -179,12 +179,14 @@ def _print_unsaid(table: Mapping[str, Any], own: Mapping[str, dict[str, Any]]) -
         said = table
         for step in path.split("."):
             said = said.get(step, {})
-        unsaid = {key: value for key, value in keys.items() if key not in said}
-        unsaid = {key: value for key, value in unsaid.items() if value not in (None, {}, [], ())}
+        unsaid = _without_none({key: value for key, value in keys.items() if key not in said})
+        unsaid = {key: value for key, value in unsaid.items() if value not in ({}, [], ())}
         if unsaid:
-            lines = _inert_lines(tomli_w.dumps(_without_none({path: unsaid}))).splitlines()
-            # The path is that of a table, not a key with points in it.
-            lines[0] = f"[{path}], where the plan leaves keys out:"
+            nested: dict[str, Any] = unsaid
+            for step in reversed(path.split(".")):
+                nested = {step: nested}
+            lines = _inert_lines(tomli_w.dumps(nested)).splitlines()
+            lines[0] += ", where the plan leaves keys out:"
             click.echo("".join(f"# {line}\n" for line in lines if line))
 
 

@@ -85,14 +85,17 @@ class Untestable:
 
     def _always(self) -> Iterator[PlanError]:
         """What no schedule could mend."""
-        drive_s = self.plan.drive.duration_s
+        drive = self.plan.drive
+        lasts_s = drive.duration_s + drive.overtime_s
         yield from self._too_few()
         given = {key for of in self.plan.promise.sections.values() for key in of.given}
         other = dict(zip(OF_MAJORITY, reversed(OF_MAJORITY), strict=True))
         for path, limits in self.plan.promise.sections.items():
             gap_s = limits.longest_gap_s
-            if gap_s is not None and gap_s >= drive_s:
-                most = f"less than drive.duration_s, {drive_s:g}: no gap is as long as the drive"
+            if gap_s is not None and gap_s >= lasts_s:
+                over = f" + drive.overtime_s {drive.overtime_s:g}" if drive.overtime_s else ""
+                most = f"less than drive.duration_s, {drive.duration_s:g}{over}"
+                most += ": no gap is as long as the drive"
                 yield PlanError(f"{path}.longest_gap_s", f"expected {most} (got {gap_s:g})")
             yield from self._never_so_slow(path, limits)
             # Both stand in a plan that is for either mode.

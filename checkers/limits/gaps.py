@@ -159,7 +159,7 @@ def silences(
     """
     acks = tries.acks
     low = int(np.searchsorted(acks, stretch.start_ns, side="right"))
-    high = int(np.searchsorted(acks, stretch.end_ns, side="left"))
+    high = int(np.searchsorted(acks, min(stretch.end_ns, last_ns), side="left"))
     # The last one ends with the first acknowledgement behind the stretch.
     close = min(int(acks[high]), last_ns) if high < len(acks) else last_ns
     points = np.concatenate([[stretch.start_ns], acks[low:high], [max(close, stretch.start_ns)]])

@@ -116,7 +116,12 @@ def majority_losses(
         at_ns = fault.effective_ns
         if at_ns is None or not got.drive.start_ns <= at_ns < got.drive.end_ns:
             continue
-        lasting = [each for each in down if _in_force(each, at_ns)]
+        # Of several at one moment the last one, by its number, takes the majority.
+        lasting = [
+            each
+            for each in down
+            if _in_force(each, at_ns) and (each.effective_ns, each.fault) <= (at_ns, fault.fault)
+        ]
         voters = _voters(tables.get("states"), fault.begin_ns)
         if _lost(voters.get(_METASTORAGE), lasting):
             continue

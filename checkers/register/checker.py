@@ -274,8 +274,8 @@ def _search(row: Row) -> str:
     held = " or ".join(_value(value) for value in row["held"]) or "what no operation found"
     return (
         f"not linearizable: no order of the operations on register {row['key']} explains that "
-        f"T{txn} {what}: when it ended, the register held {held}, and nothing that was still open "
-        "changes that"
+        f"T{txn} {what}: before what was open as it ended, the register held {held}, and no order "
+        "of what was open leads there"
     )
 
 

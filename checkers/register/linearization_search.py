@@ -46,7 +46,9 @@ class Linearization:
 
 @attrs.frozen
 class Contradiction:
-    """No order lets ``op`` take effect by its end; the register could only hold ``held`` then."""
+    """No order lets ``op`` take effect by its end; before what was open then took effect, the
+    register could only hold one of ``held``.
+    """
 
     op: int
     held: tuple[int, ...]

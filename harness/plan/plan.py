@@ -37,7 +37,7 @@ MAX_LIMIT_S = 3_600.0  # no phase around the drive may take longer than an hour
 MAX_DISK_MIB = 1 << 24  # 16 TiB
 MAX_SCHEDULE = 10_000  # faults in one plan
 MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
-SEARCH_LIMIT = 500_000  # configurations of one register: about a second
+SEARCH_LIMIT = 500_000  # configurations of one register: a few seconds
 MAX_SEARCH_LIMIT = 1_000_000_000  # some hours, and as much memory as a machine has
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}\Z"  # it becomes part of a directory's name
@@ -192,7 +192,8 @@ class CheckPlan(_Table, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_SEARCH_LIMIT,
-            description="Configurations after which the search of one register gives up.",
+            description="Configurations, beside 200 for each operation, after which the search of "
+            "one register gives up.",
         ),
     ] = SEARCH_LIMIT
 

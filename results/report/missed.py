@@ -51,9 +51,12 @@ def first_missed(
     writes, reads = _accesses(steps, times)
     # By completion: the last one that ended before a read is the one it must not miss.
     acknowledged = sorted((w for w in writes if w.acknowledged), key=lambda w: w.complete)
+    unknown_since = _unknown_since(steps, times)
     for read in sorted(reads, key=lambda r: r.invoke):
         if reader not in (None, read.txn):
             continue
+        if unknown_since is not None and read.complete > unknown_since:
+            break
         # Only what ended before the read began is sure to precede it; the rest is concurrent.
         before = [w for w in acknowledged if w.complete < read.invoke]
         if not before:
@@ -63,6 +66,16 @@ def first_missed(
         if left is not None and read.value not in _possible(writes, last, read):
             return Missed(key=key, writer=last.txn, left=left, reader=read.txn, found=read.value)
     return None
+
+
+def _unknown_since(steps: Sequence[Row], times: Mapping[int, Row]) -> int | None:
+    """Return when the first transaction of unknown outcome began of which the record has what it
+    would add, and not what it left: from then on any value may be right.
+    """
+    told = {step["txn"] for step in steps if step["f"] == "w"}
+    added = {step["txn"] for step in steps if step["f"] == "add"} - told
+    begun = (times[txn]["invoke_index"] for txn in added if times[txn]["type"] == "info")
+    return min(begun, default=None)
 
 
 def _possible(writes: Iterable[_Access], last: _Access, read: _Access) -> set[int | None]:

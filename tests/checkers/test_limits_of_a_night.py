@@ -124,8 +124,9 @@ def asked_by_a_loop(
     no longer such run.
     """
     acks = tries.acks.tolist()
-    inside = [at for at in acks if stretch.start_ns < at < stretch.end_ns]
-    behind = [at for at in acks if at >= stretch.end_ns]
+    until_ns = min(stretch.end_ns, last_ns)
+    inside = [at for at in acks if stretch.start_ns < at < until_ns]
+    behind = [at for at in acks if at >= until_ns]
     points = [stretch.start_ns, *inside, max(stretch.start_ns, min([last_ns, *behind[:1]]))]
     found = []
     for start, end in itertools.pairwise(points):
@@ -194,6 +195,18 @@ def test_the_silences_are_those_that_a_loop_over_all_acknowledgements_finds(
         assert set(found) <= set(wanted)
         assert {one for one in wanted if one[1] - one[0] > allowed} <= set(found)
         assert max((end - start for start, end in found), default=0) == longest
+
+
+def test_no_silence_goes_on_past_the_end_of_the_drive() -> None:
+    """A fault whose healing is proven late, and a transaction that ends behind the drive."""
+    at = np.array([1, 50, 55], dtype=np.int64)
+    ended = np.array([2, 53, 70], dtype=np.int64)
+    tries = Tries.of(at, ended, ended)
+
+    starts, ends = silences(tries, Stretch(start_ns=50, end_ns=75), 60, 1)
+
+    assert int((ends - starts).max()) == 5
+    assert int(ends.max()) <= 60
 
 
 def test_what_is_measured_of_silences_depends_on_no_limit() -> None:

@@ -308,6 +308,17 @@ def test_the_first_write_after_the_loss_is_timed() -> None:
     assert measured(found, "serves_within_s") == pytest.approx(4.0, abs=0.06)
 
 
+def test_of_two_faults_in_one_moment_one_takes_the_majority() -> None:
+    at_once = (
+        (KILLED_S, HEALED_S, "kill", "n1", ("n1",)),
+        (KILLED_S, HEALED_S, "kill", "n2", ("n2",)),
+    )
+
+    found = verdict(UNSERVED, SERVES, mode="HA", faults=at_once)
+
+    assert found.anomalies[SERVICE].count == 1
+
+
 def test_a_partition_that_does_not_go_on_is_a_violation_with_its_window() -> None:
     found = verdict(UNSERVED, SERVES, mode="HA")
 

@@ -131,8 +131,8 @@ def test_a_compare_and_set_needs_the_value_that_it_found() -> None:
     assert found.outcome == "violation"
     assert text(found) == (
         "not linearizable: no order of the operations on register 1 explains that T2 set 3 where "
-        "it found 1: when it ended, the register held 2, and nothing that was still open changes "
-        "that"
+        "it found 1: before what was open as it ended, the register held 2, and no order of what "
+        "was open leads there"
     )
     assert {**found.anomalies, **found.observed}["nonlinearizable"].examples[0].txns == (2, 0, 1)
 

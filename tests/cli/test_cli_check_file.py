@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import shutil
 import subprocess
@@ -201,16 +202,18 @@ def test_a_run_whose_path_is_relative_is_judged_on_spark(tmp_path, monkeypatch) 
     assert "judging again" not in done.stderr
 
 
-CROWD = 60
-
-
 def crowd() -> str:
-    """Compare-and-sets that are open together and whose outcome nobody knows, then a wrong read."""
+    """Compare-and-sets between any two of five values that are open together, of which every order
+    must be tried, then reads that none explains.
+    """
+    swaps = [*enumerate(itertools.permutations(range(5), 2))]
     lines = ["{:type :invoke, :f :write, :value 0, :process 99}"]
     lines += ["{:type :ok, :f :write, :value 0, :process 99}"]
-    for who in range(CROWD):
-        value = f"[{who % 4} {(who + 1) % 4}]"
-        lines += [f"{{:type :invoke, :f :cas, :value {value}, :process {who}}}"]
+    for type_ in ("invoke", "ok"):
+        lines += [
+            f"{{:type :{type_}, :f :cas, :value [{old} {new}], :process {process}}}"
+            for process, (old, new) in swaps
+        ]
     for seen in (3, 1, 2, 0):
         lines += ["{:type :invoke, :f :read, :value nil, :process 99}"]
         lines += [f"{{:type :ok, :f :read, :value {seen}, :process 99}}"]

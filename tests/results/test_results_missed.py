@@ -49,6 +49,20 @@ def test_a_write_is_missed_where_nothing_explains_what_was_found(rows, missed) -
     assert (found is not None) == missed
 
 
+def test_what_an_unknown_transfer_added_may_be_in_any_later_value() -> None:
+    """The driver records of it what it asked for, and not what it left."""
+    steps, times = history(FIRST, ("ok", 4, 5, 3, None))
+    begun = {"type": "info", "invoke_index": 2, "complete_index": 3}
+    adds = {"txn": 9, "f": "add", "value": -4}
+
+    assert first_missed(KEY, steps, times) is not None
+    assert first_missed(KEY, [*steps, adds], {**times, 9: begun}) is None
+    late = {**begun, "invoke_index": 6, "complete_index": 7}
+    assert first_missed(KEY, [*steps, adds], {**times, 9: late}) is not None
+    failed = {**begun, "type": "fail"}
+    assert first_missed(KEY, [*steps, adds], {**times, 9: failed}) is not None
+
+
 def test_the_first_who_missed_it_is_named_or_the_one_asked_for() -> None:
     steps, times = history(FIRST, ("ok", 2, 3, 7, None), ("ok", 4, 5, 5, 4), ("ok", 8, 9, 5, None))
 
