@@ -106,7 +106,7 @@ def _check(example: Example, name: str, target: Path) -> None:
     if not above.is_dir():
         expected = "expected a directory, found another file in its place"
         raise UsageError(f"--into: {expected}: {above}")
-    if target.exists():
+    if os.path.lexists(target):
         raise UsageError(f"{target}: it is there already, and nothing is written over")
 
 

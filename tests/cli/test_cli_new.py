@@ -156,3 +156,15 @@ def test_a_file_in_the_place_of_the_directory_is_a_mistake_of_the_user(
         in capsys.readouterr().err
     )
     assert file.read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mylinked").symlink_to(tmp_path / "gone")
+
+    assert execute(["new", "fault", "mylinked", "--into", str(tmp_path)]) == 254
+
+    assert "it is there already" in capsys.readouterr().err
+    assert (tmp_path / "mylinked").is_symlink()
+    assert not (tmp_path / "gone").exists()
