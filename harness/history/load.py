@@ -67,7 +67,7 @@ COMMON_EVENTS = frozenset(
 # 64 equal reads in each of many transactions come to 13, and to 3 with the times of version 2.
 STEPS_PER_BYTE = 16
 
-_TYPES = frozenset(type_.value for type_ in OpType)
+_TYPES = tuple(sorted(type_.value for type_ in OpType))
 _MICRO_OPS = re.compile(r"history/micro_ops-\d+\.parquet")
 
 
@@ -192,18 +192,14 @@ def _require_splits(run: RunDirectory, manifest: Manifest) -> None:
 
 
 def _require_transactions(tables: Mapping[str, Path], manifest: Manifest) -> None:
-    """Each micro-operation is one of a transaction that is there: the number of a transaction is
-    its row, which the checkers count on. Each stands in the split of its key. There are as many of
-    both as were recorded.
+    """Each micro-operation is one of a transaction that is there, and of its type: the number of a
+    transaction is its row, which the checkers count on. Each stands in the split of its key. There
+    are as many of both as were recorded.
     """
-    count, steps, splits = 0, 0, manifest.splits
-    for (txn,) in _numbers(tables[TRANSACTIONS], "txn"):
-        if not np.array_equal(txn, np.arange(count, count + len(txn))):
-            reason = "expected transactions numbered by their rows, found others"
-            raise MalformedHistory(str(tables[TRANSACTIONS]), "", reason)
-        count += len(txn)
+    types = _types_by_row(tables[TRANSACTIONS])
+    count, steps, splits = len(types), 0, manifest.splits
     for split, name in enumerate(map(micro_ops_name, range(splits))):
-        for txn, key in _numbers(tables[name], "txn", "key"):
+        for of_step, (txn, key) in _numbers(tables[name], "txn", "key"):
             if np.any(schema.splits_of(key, splits) != split):
                 reason = f"expected the keys of split {split} of {splits}, found others"
                 raise MalformedHistory(str(tables[name]), "", reason)
@@ -211,6 +207,11 @@ def _require_transactions(tables: Mapping[str, Path], manifest: Manifest) -> Non
                 found = f"found {txn.max() if txn.max() >= count else txn.min()}"
                 reason = f"expected micro-operations of {count} transactions, {found}"
                 raise MalformedHistory(str(tables[name]), "", f"{reason}: it is of another run")
+            if (other := np.flatnonzero(types[txn] != of_step)).size:
+                at = txn[other[0]]
+                expected = f"expected the type {_TYPES[types[at]]} of transaction {at}"
+                reason = f"{expected} in its micro-operations, found {_TYPES[of_step[other[0]]]}"
+                raise MalformedHistory(str(tables[name]), "", reason)
             steps += len(txn)
     recorded = manifest.recorded
     if isinstance(recorded, msgspec.UnsetType):
@@ -219,6 +220,19 @@ def _require_transactions(tables: Mapping[str, Path], manifest: Manifest) -> Non
         expected = f"{recorded.transactions} transactions of {recorded.micro_ops} micro-operations"
         reason = f"expected {expected}, as were recorded, found {count} of {steps}"
         raise MalformedHistory(str(tables[TRANSACTIONS].parent), "", reason)
+
+
+def _types_by_row(path: Path) -> npt.NDArray[np.int8]:
+    """The type of each transaction, as a place in ``_TYPES``: one byte each, of millions."""
+    found = [np.empty(0, np.int8)]
+    count = 0
+    for types, (txn,) in _numbers(path, "txn"):
+        if not np.array_equal(txn, np.arange(count, count + len(txn))):
+            reason = "expected transactions numbered by their rows, found others"
+            raise MalformedHistory(str(path), "", reason)
+        found.append(types)
+        count += len(txn)
+    return np.concatenate(found)
 
 
 def _require_few_events(path: Path) -> None:
@@ -240,22 +254,27 @@ def _require_few_events(path: Path) -> None:
             raise MalformedHistory(str(path), "", f"{expected}, found {count:,}")
 
 
-def _numbers(path: Path, *names: str) -> Iterator[list[npt.NDArray[np.int64]]]:
-    """The columns ``names``, piece by piece, of rows whose types are known."""
+def _numbers(
+    path: Path, *names: str
+) -> Iterator[tuple[npt.NDArray[np.int8], list[npt.NDArray[np.int64]]]]:
+    """The types, as places in ``_TYPES``, and the columns ``names`` of a table, piece by piece."""
     try:
         with pq.ParquetFile(regular(path), read_dictionary=["type"]) as source:
             for piece in source.iter_batches(columns=[*names, "type"]):
-                _require_types(path, piece.column("type"))
-                yield [piece.column(name).to_numpy() for name in names]
+                types = _places(path, piece.column("type"))
+                yield types, [piece.column(name).to_numpy() for name in names]
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
 
 
-def _require_types(path: Path, types: pa.DictionaryArray) -> None:
-    unknown = [each for each in types.dictionary.to_pylist() if each not in _TYPES]
-    if unknown:
-        expected = f"expected the types {', '.join(sorted(_TYPES))}"
+def _places(path: Path, types: pa.DictionaryArray) -> npt.NDArray[np.int8]:
+    names = types.dictionary.to_pylist()
+    if unknown := [each for each in names if each not in _TYPES]:
+        expected = f"expected the types {', '.join(_TYPES)}"
         raise MalformedHistory(str(path), "", f"{expected}, found {inert(unknown[0])!r:.80}")
+    places = np.array([_TYPES.index(each) for each in names], np.int8)
+    rows: npt.NDArray[np.int32] = types.indices.to_numpy()
+    return places[rows]
 
 
 def _require_readable(run: RunDirectory, manifest: Manifest) -> None:

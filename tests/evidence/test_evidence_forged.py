@@ -63,6 +63,24 @@ def test_micro_operations_of_transactions_that_are_not_there_are_refused(
     refused(run, "micro_ops-0000.*it is of another run", capsys)
 
 
+@pytest.mark.parametrize("claimed", ["fail", "info"])
+def test_micro_operations_of_another_type_than_their_transactions_are_refused(
+    run: RunDirectory, claimed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run.history / "micro_ops-0000.parquet"
+    table = pq.read_table(path)
+    types = table["type"].to_pylist()
+    at = types.index("ok")
+    types[at] = claimed
+    column = table.schema.get_field_index("type")
+    forged = pa.array(types, table.schema.field("type").type)
+    pq.write_table(table.set_column(column, table.schema.field("type"), forged), path)
+    resealed(run)
+
+    txn = table["txn"].to_pylist()[at]
+    refused(run, f"expected the type ok of transaction {txn} in .*, found {claimed}", capsys)
+
+
 @pytest.mark.parametrize("name", ["states.parquet", "logs.parquet"])
 def test_states_and_logs_with_columns_of_another_table_are_refused(
     run: RunDirectory, name: str, capsys: pytest.CaptureFixture[str]
