@@ -19,7 +19,6 @@ from cli.environment import SIMULATED, Environment, prepare
 from cli.reaping.guard import ReaperGuard
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
-from harness import plugins
 from harness.clock import RunClock
 from harness.conform.bench import Bench, Mark, Result
 from harness.conform.loop_watch import watched
@@ -31,6 +30,7 @@ from harness.plan import planfile
 from harness.plan.overrides import PLUGINS, merged
 from harness.plan.plan import Plan, load, node_names
 from harness.protocols.cluster import Cluster, System, felt, require_made
+from harness.protocols.fault_kinds import BUILT_IN
 from harness.run.directory import RunDirectory
 from harness.text import inert, inert_json
 from results.store.store import RunStore
@@ -186,7 +186,8 @@ async def _bench(plan: Plan, environment: Environment) -> Bench:
         cluster=cluster,
         clock=RunClock(loop, environment.wall_ns) if environment.wall_ns else RunClock(loop),
         build=another,
-        faults={kind: build_fault(kind) for kind in plugins.names("faults")},
+        # What a system is checked against are kinds that everyone has.
+        faults={kind: build_fault(kind) for kind in BUILT_IN},
         able=able,
         models=DECIDED,
         real_network=environment.wall_ns is None,

@@ -102,10 +102,27 @@ def _plugins() -> Iterator[Requirement]:
     """Yield the findings of plugins about their needs, from a function without arguments behind
     each entry point.
     """
+    foreign = {(group, name): package for group, name, package in plugins.foreign()}
     for name in plugins.names("doctors"):
-        yield from plugins.load("doctors", name)()
-    for group, name, package in plugins.foreign():
+        try:
+            yield from _diagnosed(name)
+        except FiredrillError as error:
+            yield _broken("doctors", name, foreign.pop(("doctors", name), "firedrill"), error)
+    for (group, name), package in foreign.items():
         yield _plugin(group, name, package)
+
+
+def _diagnosed(name: str) -> tuple[Requirement, ...]:
+    """What the doctor ``name`` finds. Raises ``BrokenPlugin`` for one that fails, or that finds
+    something else than requirements.
+    """
+    diagnose = plugins.load("doctors", name)
+    with plugins.naming("doctors", name):
+        found = tuple(diagnose())
+        for row in found:
+            if not isinstance(row, Requirement):
+                raise TypeError(f"expected a Requirement (got {row!r:.200})")
+    return found
 
 
 def _plugin(group: str, name: str, package: str) -> Requirement:
@@ -114,7 +131,6 @@ def _plugin(group: str, name: str, package: str) -> Requirement:
     """
     from harness.protocols.checker import Checker
 
-    what = f"{group.removesuffix('s')} {name}"
     try:
         part = plugins.load(group, name)
         if group == "checkers":
@@ -122,9 +138,17 @@ def _plugin(group: str, name: str, package: str) -> Requirement:
         elif group == "faults":
             plugins.made(group, name, Fault, part)
     except FiredrillError as error:
-        remedy = f"mend or uninstall {package}"
-        return Requirement(name=what, ok=False, found=str(error), remedy=remedy)
-    return Requirement(name=what, ok=True, found=package)
+        return _broken(group, name, package, error)
+    return Requirement(name=_what(group, name), ok=True, found=package)
+
+
+def _broken(group: str, name: str, package: str, error: FiredrillError) -> Requirement:
+    remedy = f"mend or uninstall {package}"
+    return Requirement(name=_what(group, name), ok=False, found=str(error), remedy=remedy)
+
+
+def _what(group: str, name: str) -> str:
+    return f"{group.removesuffix('s')} {name}"
 
 
 def _disk(runs: Path) -> Requirement:

@@ -52,7 +52,9 @@ def _targets() -> Iterator[Row]:
 def _bugs() -> Iterator[Row]:
     for name in plugins.names("systems"):
         try:
-            system = plugins.load("systems", name)({}, _NODES, 0)
+            factory = plugins.load("systems", name)
+            with plugins.naming("systems", name):
+                system = factory({}, _NODES, 0)
         except FiredrillError:  # ``list systems`` says why
             continue
         if isinstance(system, PlantsBugs):

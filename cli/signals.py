@@ -10,6 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
+
+# As it is now: while a plug-in is loaded another function stands in its place.
+from os import _exit as exit_at_once
 from types import FrameType
 
 from harness.exit_codes import EXIT_INTERRUPTED
@@ -85,18 +88,18 @@ def interrupt_on_signals() -> None:
     not pass on, raised within a finalizer or a callback of a weak reference, comes once more.
     """
 
-    def handle(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             # The shell sends it as well as the kernel: what is unwound must not be struck again.
             signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        _interrupt(number, frame)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handle)
 
-    def again(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def again(number: int, frame: FrameType | None) -> None:
+        _interrupt(number, frame)
 
     shown = sys.unraisablehook
 
@@ -128,7 +131,7 @@ def leave_on_signals(code: int) -> None:
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        os._exit(code)
+        exit_at_once(code)
 
     for number in WATCHED:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -149,8 +152,8 @@ def unwinding() -> Iterator[None]:
     is removed.
     """
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def handle(number: int, frame: FrameType | None) -> None:
+        _interrupt(number, frame)
 
     # In another thread, as in tests, no handler can be set.
     if threading.current_thread() is not threading.main_thread():
@@ -176,6 +179,13 @@ def _handled(
             signal.signal(number, was)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise ``KeyboardInterrupt`` as SIGINT does by default: what is raised by a ``raise`` counts
+    as a plug-in's own (``harness.plugins``).
+    """
+    signal.default_int_handler(number, frame)
+
+
 def _on_loop(act: Callable[[], None]) -> None:
     """Have the running loop call ``act``: it may be asleep in ``select`` under this handler, and
     ``act`` may need a resource that the interrupted code holds. In a context of its own: in a
@@ -194,4 +204,4 @@ def _leave(hint: str) -> None:
     try:
         os.write(2, f"{cursor}\nstopped at once; {hint}\n".encode())
     finally:
-        os._exit(EXIT_INTERRUPTED)
+        exit_at_once(EXIT_INTERRUPTED)

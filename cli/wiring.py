@@ -45,6 +45,7 @@ from harness.plan.plan import (
     resolved,
     spare_names,
 )
+from harness.plan.plan_schema import NoStruct
 from harness.protocols.cluster import (
     Capability,
     Provider,
@@ -53,7 +54,7 @@ from harness.protocols.cluster import (
     felt,
     require_made,
 )
-from harness.protocols.fault_kinds import FaultKind, recorded
+from harness.protocols.fault_kinds import FaultKind, by_name, recorded
 from harness.protocols.faults import (
     ChecksSystem,
     EndsByItself,
@@ -156,7 +157,7 @@ def run_plan(
                 coverage=coverage,
                 mix=ready.mix,
             )
-        except FiredrillError:
+        except BaseException:
             store.forget(run)  # where nothing was written
             raise
     return run
@@ -216,7 +217,7 @@ def without_untestable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
 def _check_provider_options(plan: Plan) -> None:
     named("cluster.provider", "providers", plan.cluster.provider)
     known = plugin("providers", plan.cluster.provider).options
-    if known is not None:
+    if not isinstance(known, NoStruct):
         options(known, plan.cluster.options, "cluster.options")
 
 
@@ -268,9 +269,8 @@ def _run(
             guard=guard,
             driver_command=DRIVER_COMMAND,
             altered=altered,
-            fault_kinds=recorded(
-                (build_fault(name).kind for name in plugins.names("faults")), able
-            ),
+            # Other plug-ins that are installed decide nothing of a run, and need not be sound.
+            fault_kinds=recorded(by_name(fault.kind for fault in faults.values()).values(), able),
             mix=mix,
         )
         progress.note(f"run directory {run.root}")

@@ -6,8 +6,11 @@ A defect of a plug-in is reported before anything starts, with its package, file
 
 from __future__ import annotations
 
+import dis
 import importlib.util
 import inspect
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,7 +18,7 @@ from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
 
@@ -36,7 +39,7 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
     """
     for point in _points(group):
         if point.name == name:
-            with told(group, name):
+            with naming(group, name):
                 return point.load()
     raise UnknownPlugin(group.removesuffix("s"), name, names(group))
 
@@ -45,7 +48,7 @@ def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> A
     """The result of ``factory`` for the plug-in ``name``, if it has every member of ``protocol``.
     Raises ``BrokenPlugin``, and every ``FiredrillError`` that the factory raises.
     """
-    with told(group, name):
+    with naming(group, name):
         part = factory()
     lacking = [member for member in _members(protocol) if not hasattr(part, member)]
     if lacking:
@@ -56,19 +59,68 @@ def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> A
 
 
 @contextmanager
-def told(group: str, name: str) -> Iterator[None]:
-    """Within the block an exception of the plug-in is reported with its package, file and line."""
+def naming(group: str, name: str) -> Iterator[None]:
+    """Within the block an exception of the plug-in is reported with its package, file and line;
+    so is its attempt to end this process.
+    """
     try:
-        yield
+        with _kept_alive():
+            yield
     # It is a sentence for a person already, and its kind decides the exit code.
     except FiredrillError:
         raise
     # Code that is made to be a program leaves by ``sys.exit``: it must not end this one.
-    except (Exception, SystemExit) as error:
-        text = f"{type(error).__name__}: {error}"
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not _raised_by_code(error):
+            raise
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
         place = where(error)
         at = f" ({place})" if place else ""
         raise BrokenPlugin(f"{_known_as(group, name)}: {text}{at}") from error
+
+
+class ProcessExit(BaseException):
+    """A plug-in called a function that ends the process without unwinding it."""
+
+
+@contextmanager
+def _kept_alive() -> Iterator[None]:
+    """Within the block ``os._exit`` and ``os.abort`` raise ``ProcessExit``: with the exit code of a
+    plug-in a drill that never began would look like one that is valid.
+    """
+    end, abort = os._exit, os.abort
+    process, thread = os.getpid(), threading.get_ident()
+
+    def refuse(call: str) -> None:
+        # A child that the plug-in forks has to end, and what other threads ask for is not its own.
+        if (os.getpid(), threading.get_ident()) == (process, thread):
+            raise ProcessExit(call)
+
+    def refused_exit(status: int) -> NoReturn:
+        refuse(f"os._exit({status})")
+        end(status)
+
+    def refused_abort() -> NoReturn:
+        refuse("os.abort()")
+        abort()
+
+    os._exit, os.abort = refused_exit, refused_abort
+    try:
+        yield
+    finally:
+        os._exit, os.abort = end, abort
+
+
+def _raised_by_code(error: BaseException) -> bool:
+    """Tell whether a ``raise`` of Python raised ``error``, and no signal: a signal interrupts a
+    call, a loop or the start of a function.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def where(error: BaseException) -> str:
@@ -158,6 +210,7 @@ def _is_callers(code: CodeType) -> bool:
     file = code.co_filename
     # Generated code (``attrs`` makes methods) and frozen modules have no file to show.
     library = file.startswith("<") or not set(Path(file).parts).isdisjoint(_LIBRARIES)
+    library = library or file == __file__  # what refuses to end the process
     return library or code.co_name == "__getitem__"
 
 

@@ -13,7 +13,7 @@ import msgspec
 from harness import plugins
 from harness.errors import FiredrillError
 from harness.plan.plan import options_type
-from harness.plan.plan_schema import Installed, Plugin
+from harness.plan.plan_schema import Installed, NoStruct, Plugin
 from harness.protocols.faults import HasOptions
 from harness.protocols.workload import WorkloadSetting
 
@@ -25,9 +25,11 @@ def plugin(group: str, name: str) -> Plugin:
     """The plug-in ``name`` of ``group``; one that can't be loaded says so in its line."""
     try:
         factory = plugins.load(group, name)
+        with plugins.naming(group, name):
+            options = _options(group, factory)
     except FiredrillError as error:
         return Plugin(name=name, text=str(error))
-    return Plugin(name=name, text=_line(group, factory), options=_options(group, factory))
+    return Plugin(name=name, text=_line(group, factory), options=options)
 
 
 def every(group: str, *, own: bool = False) -> tuple[Plugin, ...]:
@@ -48,7 +50,7 @@ def installed(*, own: bool = False) -> Installed:
     )
 
 
-def _options(group: str, factory: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401
+def _options(group: str, factory: Any) -> type[msgspec.Struct] | NoStruct:  # noqa: ANN401
     """The struct of the plug-in's keys, found by letting its code come to them."""
     setting = WorkloadSetting(
         seed=0,
@@ -61,15 +63,19 @@ def _options(group: str, factory: Any) -> type[msgspec.Struct] | None:  # noqa: 
         "systems": lambda: factory({}, _NODES, 0),
         "workloads": lambda: factory({}, setting),
         "providers": lambda: factory("", {}, Path()),
-        "faults": lambda: _configured(factory),
     }
-    return options_type(convert[group]) if group in convert else None
+    if group == "faults":
+        return _of_fault(factory)
+    found = options_type(convert[group]) if group in convert else None
+    return NoStruct.UNTOLD if found is None else found
 
 
-def _configured(factory: Callable[[], Any]) -> None:
+def _of_fault(factory: Callable[[], Any]) -> type[msgspec.Struct] | NoStruct:
     fault = factory()
-    if isinstance(fault, HasOptions):
-        fault.with_options({}, None, "options")
+    if not isinstance(fault, HasOptions):
+        return NoStruct.KEYLESS
+    found = options_type(lambda: fault.with_options({}, None, "options"))
+    return NoStruct.UNTOLD if found is None else found
 
 
 def _line(group: str, factory: Any) -> str:  # noqa: ANN401

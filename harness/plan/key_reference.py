@@ -150,7 +150,7 @@ def _schedule(
     yield from _section("`[[nemesis.schedule]]`", "", row, definitions)
     for branch in row["oneOf"]:
         options = branch["properties"]["options"]
-        if options is not False:
+        if not isinstance(options, bool):
             title = f'`options` of a fault of `kind = "{branch["title"]}"`'
             yield from _section(title, "", _followed(options, definitions), definitions)
     yield from _table("Kinds of faults", ("kind", "does"), ((f.name, f.text) for f in faults))

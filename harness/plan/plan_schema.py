@@ -5,6 +5,7 @@ Editors check and complete a plan with it; ``key_reference`` makes the page of a
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,20 +24,27 @@ _REF = "#/definitions/{name}"
 Schema = dict[str, Any]
 
 
+class NoStruct(enum.Enum):
+    """Why there is no struct of a plug-in's keys."""
+
+    KEYLESS = "keyless"  # it takes no options
+    UNTOLD = "untold"  # it converts them without ``options``, or can't be loaded: any may be right
+
+
 @attrs.frozen(kw_only=True)
 class Plugin:
-    """An installed plug-in as plans name it: ``options`` is the struct of its keys, ``None`` where
-    it does not tell; ``text`` is what it is, in a line.
+    """An installed plug-in as plans name it: ``options`` is the struct of its keys, ``text`` is
+    what it is, in a line.
     """
 
     name: str
     text: str = ""
-    options: type[msgspec.Struct] | None = None
+    options: type[msgspec.Struct] | NoStruct = NoStruct.UNTOLD
 
 
 @attrs.frozen(kw_only=True)
 class Installed:
-    """The plug-ins that a schema is made for. ``faults`` without options have ``None``."""
+    """The plug-ins that a schema is made for."""
 
     systems: tuple[Plugin, ...]
     workloads: tuple[Plugin, ...]
@@ -59,7 +67,9 @@ def _of_ecma(body: Any) -> Any:  # noqa: ANN401 (what JSON holds)
 def schema(installed: Installed) -> Schema:
     """The schema of a plan file in which ``installed`` may be named."""
     every = (installed.systems, installed.workloads, installed.providers, installed.faults)
-    types = dict.fromkeys(p.options for group in every for p in group if p.options is not None)
+    types = dict.fromkeys(
+        p.options for group in every for p in group if not isinstance(p.options, NoStruct)
+    )
     structs: list[type[msgspec.Struct]] = [Plan, PlannedFault, *types]
     refs, definitions = msgspec.json.schema_components(structs, ref_template=_REF)
     of = {cls: ref["$ref"] for cls, ref in zip(structs, refs, strict=True)}
@@ -95,7 +105,8 @@ def schema(installed: Installed) -> Schema:
 
 def _inline(plugin: Plugin, usual: bool, of: Mapping[type, str], named: Schema) -> Schema:
     """The table of a plug-in, in which ``name`` stands beside its own keys."""
-    own = named[_name_of(of[plugin.options])] if plugin.options is not None else {}
+    struct = plugin.options
+    own = {} if isinstance(struct, NoStruct) else named[_name_of(of[struct])]
     name = {"const": plugin.name, **({"default": plugin.name} if usual else {})}
     return {
         "title": plugin.name,
@@ -103,8 +114,7 @@ def _inline(plugin: Plugin, usual: bool, of: Mapping[type, str], named: Schema) 
         "type": "object",
         "properties": {"name": name, **own.get("properties", {})},
         "required": [*([] if usual else ["name"]), *own.get("required", [])],
-        # Of one that does not tell its keys any may be right.
-        "additionalProperties": plugin.options is None,
+        "additionalProperties": plugin.options is NoStruct.UNTOLD,
     }
 
 
@@ -126,10 +136,9 @@ def _by_provider(table: Schema, providers: Iterable[Plugin], of: Mapping[type, s
     branches = [branch(Plugin(name=AUTO), {})]
     for plugin in providers:
         # A reference takes the place of what stands beside it.
-        own = {"$ref": of[plugin.options]} if plugin.options is not None else {}
         made = branch(plugin, {})
-        if own:
-            made["properties"]["options"] = own
+        if not isinstance(plugin.options, NoStruct):
+            made["properties"]["options"] = _options(plugin, of)
         branches.append(made)
     return {"oneOf": branches}
 
@@ -138,17 +147,17 @@ def _by_kind(row: Schema, faults: Iterable[Plugin], of: Mapping[type, str]) -> S
     """A row of the schedule with the options of its kind."""
     row["properties"]["kind"]["enum"] = sorted(plugin.name for plugin in faults)
     row["required"] = ["kind", "target"]
-    plain = [plugin.name for plugin in faults if plugin.options is None]
+    plain = [plugin.name for plugin in faults if plugin.options is NoStruct.KEYLESS]
     branches: list[Schema] = [
         {
             "title": plugin.name,
             "properties": {
                 "kind": {"const": plugin.name},
-                "options": {"$ref": of[plugin.options]},
+                "options": _options(plugin, of),
             },
         }
         for plugin in faults
-        if plugin.options is not None
+        if plugin.options is not NoStruct.KEYLESS
     ]
     none = {"properties": {"kind": {"enum": sorted(plain)}, "options": False}}
     return {
@@ -158,6 +167,17 @@ def _by_kind(row: Schema, faults: Iterable[Plugin], of: Mapping[type, str]) -> S
         "anyOf": [{"required": ["at_s"]}, {"required": ["on"]}],
         "oneOf": [*branches, *([none] if plain else [])],
     }
+
+
+def _options(plugin: Plugin, of: Mapping[type, str]) -> Schema | bool:
+    """The schema of the plug-in's table of options."""
+    match plugin.options:
+        case NoStruct.KEYLESS:
+            return False
+        case NoStruct.UNTOLD:
+            return True
+        case struct:
+            return {"$ref": of[struct]}
 
 
 def _all_of_some(*lists: str) -> Schema:

@@ -5,11 +5,15 @@ that show only while a run goes on are told on the terminal.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harness import plugins
+from harness.errors import BrokenPlugin
 
 LIMIT_S = 120
 CHECKER = """
@@ -71,6 +75,15 @@ def install(target: Path, workload: str = WORKLOAD, checker: str = CHECKER) -> N
     (package / "checker.py").write_text(checker)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-counter\nVersion: 1.2\n")
     (about / "entry_points.txt").write_text(POINTS)
+
+
+def install_fault(target: Path, source: str) -> None:
+    """A package with a kind of fault, ``boom``, in one module."""
+    about = target / "boom-1.0.dist-info"
+    about.mkdir(parents=True)
+    (target / "boom_fault.py").write_text(source)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: boom\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[firedrill.faults]\nboom = boom_fault:build\n")
 
 
 def firedrill(target: Path, runs: Path, *words: str) -> tuple[int, str]:
@@ -189,3 +202,94 @@ def test_the_doctor_looks_at_plugins(tmp_path: Path) -> None:
     assert '"workload count"' in said
     assert "No module named 'no_such_module' (plugged/checker.py:1)" in said
     assert "mend or uninstall plugged-counter 1.2" in said
+
+
+ENDS = {
+    "import sys\nsys.exit(3)": "SystemExit: 3",
+    "raise SystemExit": "SystemExit",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "raise GeneratorExit('x')": "GeneratorExit: x",
+    "import os\nos._exit(0)": "ProcessExit: os._exit(0)",
+    "import os\nos.abort()": "ProcessExit: os.abort()",
+}
+
+
+@pytest.mark.parametrize(("source", "text"), ENDS.items(), ids=ENDS.values())
+def test_a_plugin_that_ends_the_process_as_it_is_loaded_is_named(source: str, text: str) -> None:
+    before = os._exit, os.abort
+    code = compile(source, "boom/fault.py", "exec")
+
+    with pytest.raises(BrokenPlugin) as error, plugins.naming("faults", "boom"):
+        exec(code, {"__package__": "boom"})  # noqa: S102 (as an import does)
+
+    line = len(source.splitlines())
+    assert str(error.value) == f"fault 'boom': {text} (boom/fault.py:{line})"
+    assert (os._exit, os.abort) == before
+
+
+def test_an_interruption_while_a_plugin_is_loaded_is_the_users() -> None:
+    with pytest.raises(KeyboardInterrupt), plugins.naming("faults", "boom"):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_child_that_a_plugin_forks_ends_as_it_asked_to() -> None:
+    with plugins.naming("faults", "boom"):
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_plugin_that_would_end_the_process_stops_no_drill_without_it(tmp_path: Path) -> None:
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    install(site)
+    install_fault(site, "import os\nos._exit(0)\n")
+    told = "fault 'boom' of package boom 1.0: ProcessExit: os._exit(0) (boom_fault.py:2)"
+
+    code, said = firedrill(site, runs, *DRILL)
+    assert (code, "VALID" in said) == (0, True), said
+    kept = sorted(path.name for path in runs.iterdir())
+
+    used = [word.replace("nemesis.mix=[]", "nemesis.mix=['boom']") for word in DRILL]
+    for words in (used, ["plan", *used[1:-1]]):
+        code, said = firedrill(site, runs, *words)
+        assert (code, told in said) == (254, True), said
+    assert sorted(path.name for path in runs.iterdir()) == kept
+    code, said = firedrill(site, runs, "doctor")
+    assert told in said
+    assert "mend or uninstall boom 1.0" in said
+
+
+def test_a_doctor_that_fails_is_named_among_the_findings(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install_fault(site, "def diagnose():\n    raise SystemExit('no')\n")
+    (site / "boom-1.0.dist-info" / "entry_points.txt").write_text(
+        "[firedrill.doctors]\nboom = boom_fault:diagnose\n"
+    )
+
+    _, said = firedrill(site, tmp_path / "runs", "doctor")
+
+    assert "doctor 'boom' of package boom 1.0: SystemExit: no (boom_fault.py:2)" in said
+    assert "Python" in said
+    assert "disk" in said
+
+
+def test_what_else_is_listed_stays_beside_a_plugin_that_ends_the_process(tmp_path: Path) -> None:
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    runs.mkdir()
+    install_fault(site, "def build(*given):\n    raise SystemExit(5)\n")
+
+    done = subprocess.run(
+        (str(Path(sys.executable).with_name("firedrill")), "list", "faults"),
+        env={**os.environ, "PYTHONPATH": str(site), "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=runs,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "SystemExit: 5 (boom_fault.py:2)" in done.stdout
+    assert "wipe" in done.stdout

@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.plan.installed_plugins import first_sentence, installed
 from harness.plan.key_reference import keys, page, unit
 from harness.plan.plan import converted_options, load, options, options_type
-from harness.plan.plan_schema import Installed, Plugin, schema
+from harness.plan.plan_schema import Installed, NoStruct, Plugin, schema
 from nemesis.targets import MEANINGS, Form, described
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,11 @@ def test_a_plug_in_of_another_package_is_in_the_schema_with_its_own_keys() -> No
         systems=(),
         workloads=(Plugin(name="tally", options=Options), Plugin(name="silent")),
         providers=(),
-        faults=(Plugin(name="kill"),),
+        faults=(
+            Plugin(name="kill", options=NoStruct.KEYLESS),
+            Plugin(name="crashloop", options=Options),
+            Plugin(name="broken"),
+        ),
     )
     validator = Draft7Validator(schema(none))
 
@@ -114,6 +118,13 @@ def test_a_plug_in_of_another_package_is_in_the_schema_with_its_own_keys() -> No
     assert list(validator.iter_errors({"workload": {"name": "tally", "counters": 0}}))
     # One that does not tell its keys may have any.
     assert not list(validator.iter_errors({"workload": {"name": "silent", "counters": 0}}))
+
+    def accepts(kind: str, counters: int) -> bool:
+        row = {"kind": kind, "target": "n1", "at_s": 1, "options": {"counters": counters}}
+        return not list(validator.iter_errors({"nemesis": {"schedule": [row]}}))
+
+    assert [accepts(kind, 3) for kind in ("kill", "crashloop", "broken")] == [False, True, True]
+    assert [accepts(kind, 0) for kind in ("kill", "crashloop", "broken")] == [False, False, True]
 
 
 def test_the_struct_of_a_plug_ins_keys_is_found_by_letting_its_code_come_to_it() -> None:
