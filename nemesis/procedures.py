@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -57,7 +58,8 @@ class Procedure(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Steps:
-    """The verbs of one procedure under way: each is bounded, proven and recorded.
+    """The verbs of one procedure under way: each is bounded, proven and recorded, and goes on to
+    its end within ``uncut``.
 
     ``boots`` holds the boots that were seen dead, by node, for the proof that another one runs.
     """
@@ -65,6 +67,7 @@ class Steps:
     scene: Scene
     limits: Limits
     record: Record
+    uncut: Callable[[], AbstractContextManager[None]] = nullcontext
     boots: dict[str, str] = attrs.field(factory=dict)
 
     async def end(self, node: str, by: str) -> None:
@@ -72,7 +75,8 @@ class Steps:
         provider = self.scene.provider
         self.record(EventKind.STEP_BEGUN, node, f"{by} {node}")
         verb = provider.kill if by == "kill" else provider.stop
-        await call(f"{by} of {node}", verb(node), self.limits.verb_s)
+        with self.uncut():
+            await call(f"{by} of {node}", verb(node), self.limits.verb_s)
         proof = await self._proven(lambda: self._down(node))
         self.boots.update(proof.boots)
         self.record(EventKind.STEP_DOWN, node, proof.text)
@@ -82,7 +86,8 @@ class Steps:
         Raises ``Failed``.
         """
         start = node_faults.start_stopped(self.scene.provider, node)
-        await call(f"start of {node}", start, self.limits.verb_s)
+        with self.uncut():
+            await call(f"start of {node}", start, self.limits.verb_s)
         alone = Victims(nodes=(node,), roles=(), boots=self.boots)
         proof = await self._proven(
             lambda: node_faults.prove_runs(self.scene, alone), self.limits.healed_s

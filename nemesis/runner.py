@@ -18,7 +18,7 @@ from types import MappingProxyType
 import attrs
 
 from harness.clock import NS_PER_S, substream
-from harness.errors import HarnessError, MissingCapability
+from harness.errors import MissingCapability
 from harness.history.records import (
     EventKind,
     FaultState,
@@ -43,7 +43,7 @@ from harness.tasks import together
 from nemesis import active_faults, aims, exclusion
 from nemesis.active_faults import Active
 from nemesis.procedures import Procedure, Steps
-from nemesis.waits import Failed, Limits, call, reason, until
+from nemesis.waits import Failed, FaultTasks, Limits, call, reason, until
 
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
 # them out of all that is still to come.
@@ -109,6 +109,7 @@ class Nemesis:
         self._failed_steps: dict[int, str] = {}
         # By fault and phase: a heal that is proven later takes back its own reason, and no other's.
         self._trouble: dict[tuple[int, str], str] = {}
+        self._tasks = FaultTasks()
 
     @property
     def trouble(self) -> tuple[str, ...]:
@@ -142,18 +143,16 @@ class Nemesis:
         if isinstance(scene.provider, WatchesMoments):
             roles_now = scene.provider.roles_now
             scene.provider.watch(lambda came: self._aims.happened(came, roles_now))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number, planned in enumerate(self._schedule):
-                    group.create_task(self._apply(scene, number, planned, started_ns))
-        except ExceptionGroup as errors:
-            reasons = dict.fromkeys(map(reason, errors.exceptions))  # faults fail for one reason
-            raise HarnessError("; ".join(reasons)) from errors
+        await self._tasks.run(
+            self._apply(scene, number, planned, started_ns)
+            for number, planned in enumerate(self._schedule)
+        )
 
     async def heal_all(self, scene: Scene) -> None:
         """Heal every fault in force and prove it; not to be called while ``run`` goes on.
         Idempotent: the next call tries a heal again that could not be proven.
         """
+        await self._tasks.settle(self._limits.verb_s)
         # A copy: each heal takes its fault out of the mapping.
         left = [active for _, active in sorted(self._active.items())]
         # Side by side: the life cycle grants the limits of one heal for all of them.
@@ -432,7 +431,8 @@ class Nemesis:
 
         self._note(scene, active, FaultState.INJECTING)
         active.struck = True
-        steps = Steps(scene=self._among(scene, active), limits=self._limits, record=record)
+        beside, uncut = self._among(scene, active), self._tasks.uncut
+        steps = Steps(scene=beside, limits=self._limits, record=record, uncut=uncut)
         problem = ""
         try:
             async with asyncio.timeout_at(clock.loop_time(until_ns)) as bound:
@@ -449,7 +449,8 @@ class Nemesis:
         return not problem or self._unproven(scene, active, "effect", f"a step failed: {problem}")
 
     async def _inject(self, scene: Scene, active: Active) -> None:
-        await self._enforce(scene, active.victims)
+        with self._tasks.uncut():
+            await self._enforce(scene, active.victims)
         limit_s = self._limits.verb_s + self._overtime_s
         await call("inject", self._strike(scene, active), limit_s)
 
@@ -462,7 +463,8 @@ class Nemesis:
         ):
             # Before the call: an injection that fails half-way may have destroyed data, too.
             active.struck = True
-            await active.fault.inject(self._among(scene, active), active.victims)
+            with self._tasks.uncut():
+                await active.fault.inject(self._among(scene, active), active.victims)
 
     def _among(self, scene: Scene, active: Active) -> Scene:
         """``scene`` as ``active`` is to see it, beside the other faults."""

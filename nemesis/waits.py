@@ -1,14 +1,17 @@
-"""Deadlines of the nemesis, and its treatment of calls that fail or don't return in time."""
+"""Deadlines of the nemesis, its treatment of calls that fail or don't return in time, and the end
+of its tasks.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InvariantError
 from harness.protocols.faults import Proof
 
 T = TypeVar("T")
@@ -25,8 +28,8 @@ class Limits:
     proof_s: float = 20.0
     # For a system that takes thrown out nodes back: each is restarted.
     readmit_s: float = 25.0
-    # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (twice:
-    # cut and heal) and readmit_s it stays below what the life cycle grants to heal everything.
+    # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (thrice:
+    # injection, cut and heal) and readmit_s it stays below what the life cycle grants to heal all.
     healed_s: float = 25.0
     # Asking for the roles; a cluster in trouble is slow to answer, and counting targets need none.
     roles_s: float = 2.0
@@ -77,6 +80,60 @@ async def _look(look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
         return await call("a look", look(), limit_s)
     except Failed as failure:
         return Proof(holds=None, text=str(failure))
+
+
+class FaultTasks:
+    """The tasks of a schedule, one a fault. A verb that breaks something and is cut off might still
+    take effect, behind the heal: where the tasks are ended one within ``uncut`` goes on to its end.
+    """
+
+    def __init__(self) -> None:
+        self._uncut: set[asyncio.Task[object]] = set()
+        self._ended = False
+
+    async def run(self, faults: Iterable[Coroutine[None, None, None]]) -> None:
+        """Run ``faults`` side by side until all are over, one fails, or this is cancelled; end the
+        others. Raises ``HarnessError`` for those that failed.
+        """
+        tasks = [asyncio.ensure_future(fault) for fault in faults]
+        if not tasks:
+            return
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            self._ended = True
+            left = [task for task in tasks if not task.done() and task not in self._uncut]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+        over = (task for task in tasks if task.done() and not task.cancelled())
+        failed = [error for task in over if isinstance(error := task.exception(), Exception)]
+        if failed:
+            reasons = dict.fromkeys(map(reason, failed))  # faults fail for one reason
+            raise HarnessError("; ".join(reasons)) from failed[0]
+
+    @contextmanager
+    def uncut(self) -> Iterator[None]:
+        """Within the block the end of the tasks leaves the current one alone; it comes behind."""
+        task = asyncio.current_task()
+        if task is None:
+            raise InvariantError("a verb of a fault runs in a task")
+        self._uncut.add(task)
+        try:
+            yield
+        finally:
+            self._uncut.discard(task)
+            if self._ended:
+                # Behind its present step: a deadline that cut the verb off is told as such.
+                asyncio.get_running_loop().call_soon(task.cancel)
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait for the tasks that went on, and cut them off at the limit."""
+        if self._uncut:
+            _, stuck = await asyncio.wait(self._uncut, timeout=limit_s)
+            for task in stuck:
+                task.cancel()
 
 
 def reason(error: Exception) -> str:

@@ -41,6 +41,7 @@ EVERY_FAULT: dict[str, Fault] = {
     )
 }  # fmt: skip
 NODES = ("n1", "n2", "n3", "n4", "n5")
+LATE_S = 1.0
 
 
 class JumpingSelector(selectors.DefaultSelector):
@@ -75,7 +76,8 @@ class World:
     """Provider and system in one: five nodes, who runs, what is cut, and what goes wrong.
 
     ``broken`` holds the verbs that fail, ``hung`` those that never answer, ``deaf`` those that
-    answer and do nothing.
+    answer and do nothing, ``late`` those that act a while after they were sent, whether or not
+    somebody still waits for them.
     """
 
     name = "world"
@@ -95,17 +97,21 @@ class World:
         self.broken: list[str] = []
         self.hung: list[str] = []
         self.deaf: list[str] = []
+        self.late: list[str] = []
         self.silent: list[str] = []  # nodes that run and tell nothing
         self.pace_s = 0.01
 
     async def _verb(self, verb: str, about: str, act: Callable[[], None]) -> None:
         self.calls.append((verb, about))
+        if verb in self.late:
+            asyncio.get_running_loop().call_later(LATE_S, act)
+            await asyncio.sleep(LATE_S)
         await asyncio.sleep(self.pace_s)
         if verb in self.broken:
             raise HarnessError(f"{verb} of {about} is broken")
         if verb in self.hung:
             await asyncio.Event().wait()
-        if verb not in self.deaf:
+        if verb not in (*self.deaf, *self.late):
             act()
 
     async def capabilities(self) -> frozenset[Capability]:

@@ -570,6 +570,50 @@ def test_cancelled_at_any_moment_heal_all_leaves_nothing_broken(step: int) -> No
     in_virtual_time(scenario)
 
 
+@pytest.mark.parametrize("step", range(8))
+def test_a_verb_that_the_end_of_the_run_meets_is_carried_out_and_then_healed(step: int) -> None:
+    async def scenario() -> None:
+        stage = Stage(
+            kill("n1", at_s=0.1, hold_s=0.01), partition("n2", at_s=0.1), kill("n3", at_s=50)
+        )
+        stage.world.late = ["kill", "cut"]
+        run = asyncio.ensure_future(stage.run())
+        await asyncio.sleep(0.13 + 0.13 * step)
+        await cancelled(run)
+
+        await stage.heal_all()
+        await asyncio.sleep(60)
+
+        assert all(stage.world.running.values())
+        assert stage.world.cuts == ()
+        assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
+        for fault in (0, 1):
+            assert stage.states(fault)[2] == "injected", stage.states(fault)
+            assert stage.states(fault)[-1] == "healed", stage.states(fault)
+        assert stage.states(2) == ["planned"]
+
+    in_virtual_time(scenario)
+
+
+def test_a_verb_that_never_answers_keeps_no_run_from_its_end() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", at_s=0.1))
+        stage.world.hung = ["kill"]
+        run = asyncio.ensure_future(stage.run())
+        await asyncio.sleep(1)
+        await cancelled(run)
+
+        await stage.heal_all()
+
+        assert asyncio.get_running_loop().time() <= 0.2 + Limits().verb_s + 0.1
+        unproven = ["planned", "injecting", "unproven", "healing", "healed"]
+        assert [*dict.fromkeys(stage.states())] == unproven
+        (told,) = stage.nemesis.trouble
+        assert told == "fault 0 (kill n1): not injected: inject did not answer within 15 s"
+
+    in_virtual_time(scenario)
+
+
 def test_heal_all_itself_can_be_cancelled_and_called_again() -> None:
     async def scenario() -> None:
         stage = Stage(kill("n1", hold_s=90), partition("n2", hold_s=90))
@@ -657,7 +701,7 @@ def test_a_world_that_answers_shows_what_is_in_force() -> None:
 def test_the_limits_of_healing_fit_into_what_the_life_cycle_grants() -> None:
     limits = Limits()
 
-    assert 2 * limits.verb_s + limits.readmit_s + limits.healed_s < HEAL_LIMIT_S
+    assert 3 * limits.verb_s + limits.readmit_s + limits.healed_s < HEAL_LIMIT_S
 
 
 def test_a_history_that_takes_no_more_ends_the_nemesis_in_its_words() -> None:
