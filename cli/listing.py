@@ -43,7 +43,7 @@ def _of_group(group: str) -> Callable[[], Iterator[Row]]:
 
 
 def _targets() -> Iterator[Row]:
-    from nemesis.targets import described
+    from harness.protocols.targets import described
 
     for name, text in described().items():
         yield Row(name=name, text=_plain(text))

@@ -240,7 +240,7 @@ def _reference(own: bool) -> str:
     from harness.plan.installed_plugins import installed
     from harness.plan.key_reference import page
     from harness.plan.plan_schema import schema
-    from nemesis.targets import described
+    from harness.protocols.targets import described
 
     found = installed(own=own)
     return page(schema(found), found.faults, described())

@@ -17,6 +17,7 @@ import msgspec
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.plan.plan import Plan, PromisePlan, ServiceLimits, node_names
+from harness.protocols import targets
 from harness.protocols.cluster import System, TellsLearners, TellsMetastorage, TellsVoters
 from harness.protocols.fault_kinds import Effect, FaultKind
 from harness.protocols.faults import Fault, PlannedFault
@@ -232,8 +233,6 @@ class Untestable:
         self, fault: PlannedFault, most: Sequence[PlannedFault], least: Sequence[PlannedFault]
     ) -> _Loss:
         """What ``fault`` takes where ``least`` hold for certain, and ``most`` at most."""
-        from nemesis import targets
-
         nodes, voters = node_names(self.plan), self.voters or self.plan.cluster.nodes
         system = self.metastorage or ()
         aims = [targets.parse(each.target) for each in least]
@@ -251,16 +250,25 @@ class Untestable:
 
     def _metastorage_too(self) -> str:
         """Say that each loss takes metastorage its majority, and what would not."""
-        from nemesis.targets import Form, Target, least_of
-
         nodes, system = node_names(self.plan), self.metastorage or ()
-        aim = Target(form=Form.VOTERS_MAJORITY, partition=0)
-        votes = f"{len(system)} nodes vote" if len(system) > SHOWN else f"{', '.join(system)} vote"
+        aim = targets.Target(form=targets.Form.VOTERS_MAJORITY, partition=0)
+        votes = f"{_some(system)} vote"
         text = f"expected faults that leave metastorage, in which {votes}, its majority: without "
         text += "it nothing is certain of partitions"
-        if least_of(aim, nodes, self.voters or len(nodes), system) < _out_of(len(system)):
-            return f"{text}; aim at `majority of partition P`"
+        voters = self.voters or len(nodes)
+        if targets.least_of(aim, nodes, voters, system) < _out_of(len(system)):
+            # So many voters of P outside, and no quorum of P that is drawn takes it.
+            outside = [node for node in nodes if node not in system]
+            least = min(voters, voters - _out_of(len(system)) + 1)
+            if least <= 0 or not outside:
+                return f"{text}; aim at `majority of partition P`"
+            many = f"{min(least, len(outside))} of P's voters are among {_some(outside)}"
+            return f"{text}; aim at `majority of partition P`, where {many}"
         return f"{text}; more nodes (cluster.nodes) leave it one beside a partition that has none"
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return f"{len(nodes)} nodes" if len(nodes) > SHOWN else ", ".join(nodes)
 
 
 @attrs.frozen(kw_only=True)

@@ -16,11 +16,11 @@ import msgspec
 
 from harness.clock import NS_PER_S
 from harness.errors import MissingCapability, PlanError
+from harness.protocols import targets
 from harness.protocols.cluster import Roles
 from harness.protocols.faults import ITS_NODE, PlannedFault
 from harness.protocols.moments import Happening, Moment
-from nemesis import targets
-from nemesis.targets import Form, Target
+from harness.protocols.targets import Form, Target
 
 ITS_PARTITION = "its partition"
 _BY = (Form.NAMED, Form.LEADER, Form.PRIMARY, Form.FOLLOWER, Form.METASTORAGE_LEADER)

@@ -19,11 +19,12 @@ from msgspec import Meta
 
 from harness.errors import HarnessBug, HarnessError
 from harness.plan.plan import options as convert
+from harness.protocols import targets
 from harness.protocols.cluster import CommandResult, Roles, RunsCommands
 from harness.protocols.fault_kinds import COMMAND, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.tasks import together
-from nemesis import targets
+from nemesis import resolution
 from nemesis.node_faults import prove_runs, start_stopped
 
 COMMAND_CHARS = 4_000
@@ -115,7 +116,7 @@ class CommandFault:
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
         """The nodes that ``target`` means now."""
-        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, nodes, draw)
         return None if hit is None else Victims(nodes=hit.nodes, roles=hit.roles, draw=draw)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:

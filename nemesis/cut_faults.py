@@ -11,10 +11,11 @@ import random
 import attrs
 
 from harness.errors import PlanError
+from harness.protocols import targets
 from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import CUT
 from harness.protocols.faults import Victims
-from nemesis import grudges, targets
+from nemesis import grudges, resolution
 from nemesis.link_faults import LinkFault
 
 BOTH_WAYS, ONE_WAY = "<>", ">"
@@ -40,8 +41,11 @@ class CutFault(LinkFault):
         source, destination = _ends(target, "target")
         partition = _any_of(roles, draw)
         hits = [
-            targets.resolve(targets.parse(end.replace("any partition", partition)), roles, nodes, d)
-            for end, d in ((source, draw), (destination, draw + 1))
+            resolution.resolve(targets.parse(end), roles, nodes, end_draw)
+            for end, end_draw in (
+                (source.replace("any partition", partition), draw),
+                (destination.replace("any partition", partition), draw + 1),
+            )
         ]
         first, second = hits
         if first is None or second is None:

@@ -14,12 +14,13 @@ from typing import Protocol
 import attrs
 
 from harness.errors import HarnessError, MissingCapability, PlanError
+from harness.protocols import targets
 from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
 from harness.protocols.hardware import Hardware, Replicas, Wipes
 from harness.tasks import together
-from nemesis import node_faults, targets
+from nemesis import node_faults, resolution
 
 SPARED_LIMIT_S = 10.0  # a node that was killed needs a few seconds to be whole again
 POLL_S = 0.2
@@ -90,7 +91,7 @@ class HardwareFault:
     ) -> Victims | None:
         """The nodes that ``target`` means now."""
         parsed = targets.parse(target)
-        hit = targets.resolve(parsed, roles, nodes, draw)
+        hit = resolution.resolve(parsed, roles, nodes, draw)
         if hit is None:
             return None
         strength = targets.strength_of(parsed, self.kind.strength)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import attrs
 
 from harness.errors import PlanError
+from harness.protocols import targets
 from harness.protocols.cluster import Grudge, Link, Roles
 from harness.protocols.fault_kinds import (
     BRIDGE,
@@ -20,7 +21,7 @@ from harness.protocols.fault_kinds import (
     FaultKind,
 )
 from harness.protocols.faults import Proof, Scene, Victims
-from nemesis import grudges, targets
+from nemesis import grudges, resolution
 
 # A proof names a few links; the grudge itself follows from the nodes and the kind.
 _NAMED_LINKS = 4
@@ -60,7 +61,7 @@ class LinkFault:
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
         """The nodes that ``target`` means now, and the links that are cut around them."""
-        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, nodes, draw)
         if hit is None:
             return None
         grudge = self.cuts(hit.nodes, nodes, draw)

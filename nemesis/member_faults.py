@@ -19,12 +19,13 @@ from msgspec import Meta
 
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.plan.plan import options as convert
+from harness.protocols import targets
 from harness.protocols.cluster import Capability, Cluster, Roles, System
 from harness.protocols.cluster_membership import AttributeValue, ChangesMembers
 from harness.protocols.fault_kinds import ATTRIBUTES, JOIN, LEAVE, REPLACE, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.tasks import together
-from nemesis import hardware_faults, node_faults, targets
+from nemesis import hardware_faults, node_faults, resolution
 
 # Within the nemesis's limit of an injection: a start, an election of metastorage's, two tries.
 # Where nodes share a few cores a start alone takes seconds.
@@ -207,7 +208,7 @@ class MemberFault:
         """The members that ``target`` means now; none of a kind that needs spares."""
         if self.kind.of_spares or self.with_spares:
             return None
-        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, nodes, draw)
         if hit is None or self._irreplaceable(hit.nodes, roles):
             return None
         return Victims(nodes=hit.nodes, roles=hit.roles)
@@ -219,11 +220,11 @@ class MemberFault:
         before the spares that take their place.
         """
         if self.kind.of_spares:
-            hit = targets.resolve(targets.parse(target), Roles(), cluster.spares, draw)
+            hit = resolution.resolve(targets.parse(target), Roles(), cluster.spares, draw)
             return None if hit is None else Victims(nodes=hit.nodes, roles=())
         if not self.with_spares:
             return self.resolve(target, roles, cluster.nodes, draw)
-        hit = targets.resolve(targets.parse(target), roles, cluster.nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, cluster.nodes, draw)
         if hit is None or self._irreplaceable(hit.nodes, roles):
             return None
         if len(cluster.spares) < len(hit.nodes):

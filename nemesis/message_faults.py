@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from harness.errors import MissingCapability, PlanError
 from harness.plan.plan import options as convert
+from harness.protocols import targets
 from harness.protocols.cluster import Link, Roles
 from harness.protocols.crash_points import (
     DATAGRAMS,
@@ -29,7 +30,7 @@ from harness.protocols.fault_kinds import (
 )
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.protocols.moments import Moment
-from nemesis import grudges, targets
+from nemesis import grudges, resolution
 
 _APART = (Action.DOUBLE, Action.REORDER)  # frames of a stream come once, in their order
 MAX_PARTITION = 1_000_000
@@ -88,7 +89,7 @@ class MessageFault:
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
         """The nodes that ``target`` means now, unless those are all."""
-        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, nodes, draw)
         if hit is None or not grudges.rest(hit.nodes, nodes):
             return None
         return Victims(nodes=hit.nodes, roles=hit.roles)

@@ -10,6 +10,7 @@ import attrs
 import msgspec
 
 from harness.errors import FiredrillError, HarnessError
+from harness.protocols import targets
 from harness.protocols.cluster import NodeStatus, Provider, Roles
 from harness.protocols.fault_kinds import (
     FREEZE,
@@ -22,7 +23,7 @@ from harness.protocols.fault_kinds import (
 )
 from harness.protocols.faults import Proof, Scene, Victims
 from harness.tasks import together
-from nemesis import targets
+from nemesis import resolution
 
 LOOK_LIMIT_S = 3.0  # before a strike, which has to come in time all the same
 BESIDE = "is under another fault"
@@ -63,7 +64,7 @@ class NodeFault:
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
         """The nodes that ``target`` means now."""
-        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, nodes, draw)
         return None if hit is None else Victims(nodes=hit.nodes, roles=hit.roles)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:

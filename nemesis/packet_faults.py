@@ -8,10 +8,11 @@ import attrs
 
 from harness.clock import MS_PER_S
 from harness.errors import PlanError
+from harness.protocols import targets
 from harness.protocols.cluster import Link, LinkQuality, LinkShape, Roles
 from harness.protocols.fault_kinds import DELAY, LOSS, FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
-from nemesis import grudges, targets
+from nemesis import grudges, resolution
 
 
 class Spoil(Protocol):
@@ -51,7 +52,7 @@ class ShapingFault:
     ) -> Victims | None:
         """The nodes that ``target`` means now, and the shapes of the links around them."""
         parsed = targets.parse(target)
-        hit = targets.resolve(parsed, roles, nodes, draw)
+        hit = resolution.resolve(parsed, roles, nodes, draw)
         links = grudges.split(hit.nodes, nodes) if hit else ()
         if hit is None or not links:
             return None

@@ -11,11 +11,11 @@ from msgspec import Meta
 
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.plan.plan import options as convert
+from harness.protocols import targets
 from harness.protocols.cluster import Capability, Roles, System
 from harness.protocols.fault_kinds import DDL, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.protocols.statement_language import AlteredByStatements
-from nemesis import targets
 
 # A node without an answer leaves time for two others within the nemesis's limit of an injection.
 STATEMENT_LIMIT_S = 4.0

@@ -18,6 +18,7 @@ import attrs
 from harness.errors import HarnessBug, MissingCapability, PlanError
 from harness.history.records import EventKind
 from harness.plan.plan import options as convert
+from harness.protocols import targets
 from harness.protocols.cluster import Capability, Readmits, Roles, System
 from harness.protocols.cluster_membership import ChangesMembers
 from harness.protocols.fault_kinds import (
@@ -34,7 +35,7 @@ from harness.protocols.procedures import (
     RollingRestartOptions,
 )
 from harness.tasks import together
-from nemesis import node_faults, targets
+from nemesis import node_faults, resolution
 from nemesis.waits import Failed, Limits, call, until
 
 READMIT_EVERY_S = 5.0
@@ -186,7 +187,7 @@ class ProcedureFault:
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
         """The nodes that ``target`` means now, ascending: their order is found step by step."""
-        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        hit = resolution.resolve(targets.parse(target), roles, nodes, draw)
         return None if hit is None else Victims(nodes=hit.nodes, roles=hit.roles, draw=draw)
 
     async def carry_out(self, scene: Scene, victims: Victims, steps: Steps) -> None:

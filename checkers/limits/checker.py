@@ -253,9 +253,13 @@ class _Clients:
         if not found:
             taken = metastorage_loss(self.tables, self.setting, self.got)
             if taken is not None:
+                aim = "more nodes (cluster.nodes) leave it one beside a partition that has none"
+                if taken.partition is not None:
+                    aim = f"aim at `{','.join(taken.instead)}`, most voters of partition "
+                    aim += f"{taken.partition}, which leave metastorage its own"
                 raise Untested(
-                    f"metastorage had lost its majority by {seconds(taken)}, and without it no "
-                    "partition is judged: aim at `majority of partition P`"
+                    f"metastorage had lost its majority by {seconds(taken.at_ns)}, and without it "
+                    f"no partition is judged: {aim}"
                 )
             raise Untested("no partition certainly lost the majority of its voters")
         return found

@@ -3,7 +3,8 @@
 A loss is told where it is certain: faults under which no program of their targets answers
 (killed, stopped, gone with their machine) were proven in force on so many of the partition's
 voters, as the last states of its replicas before the fault name them, that too few were left. A
-store that tells no states is believed where the fault was aimed at the majority of the partition.
+store that tells no states is believed where the fault's target takes the majority of the partition
+for certain (``harness.protocols.targets.partition_lost``).
 The loss ends, for what is judged by it, when the first of these faults begins to be healed, or
 when another fault joins in. Where metastorage has lost its own majority nothing can be decided
 about partitions, and no loss is told.
@@ -11,8 +12,8 @@ about partitions, and no loss is told.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -26,6 +27,8 @@ from checkers.limits.gaps import silences
 from checkers.limits.served import Breach, ClientOutcomes, Figure, Span, Stretch, Tries, Untested
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
+from harness.errors import PlanError
+from harness.protocols import targets
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_kinds import FaultKind, by_name
@@ -36,9 +39,9 @@ from harness.text import seconds
 
 LOOK_BACK_NS = 30 * NS_PER_S  # for the last state that a replica told before a fault
 REQUESTS = "limits.requests"
-_AIMED = re.compile(r"(majority|all) of partition (\d{1,9})", re.ASCII)
 
-_METASTORAGE = None  # the partition of a group that is none's
+Group = tuple[str, int | None]
+"""The name of a group of replicas, and its partition; metastorage is of none."""
 
 
 def requests(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -110,8 +113,7 @@ def majority_losses(
 ) -> tuple[MajorityLoss, ...]:
     """Return the losses of the drive, in the order of their begin."""
     kinds, found = by_name(setting.fault_kinds), list[MajorityLoss]()
-    of_down = {name for name, kind in kinds.items() if kind.takes_down}
-    down = [fault for fault in got.faults if fault.kind in of_down]
+    down = _taking_down(got, kinds)
     for fault in down:
         at_ns = fault.effective_ns
         if at_ns is None or not got.drive.start_ns <= at_ns < got.drive.end_ns:
@@ -123,11 +125,9 @@ def majority_losses(
             if _in_force(each, at_ns) and (each.effective_ns, each.fault) <= (at_ns, fault.fault)
         ]
         voters = _voters(tables.get("states"), fault.begin_ns)
-        if _lost(voters.get(_METASTORAGE), lasting):
+        if _without_system(voters, lasting):
             continue
-        for partition, members in sorted(
-            (number, members) for number, members in voters.items() if number is not None
-        ):
+        for partition, members in _of_partitions(voters):
             before = [each for each in lasting if each.fault != fault.fault]
             if _lost(members, lasting) and not _lost(members, before):
                 out = members & _targets(lasting)
@@ -143,32 +143,65 @@ def majority_losses(
                         faults=taking,
                     )
                 )
-        aimed = None if voters else _AIMED.fullmatch(fault.target)
-        if aimed is not None:
-            found.append(
-                MajorityLoss(
-                    partition=int(aimed[2]),
-                    start_ns=at_ns,
-                    end_ns=_end_ns([fault], kinds, got, at_ns),
-                    out=tuple(sorted(fault.nodes)),
-                    left=None if aimed[1] == "majority" else (),
-                    faults=(fault,),
-                )
-            )
+        if not voters:
+            found += _aimed_at(fault, at_ns, _end_ns([fault], kinds, got, at_ns))
     return tuple(loss for loss in found if loss.end_ns > loss.start_ns)
 
 
-def metastorage_loss(tables: Tables, setting: Setting, got: ClientOutcomes) -> int | None:
+def _taking_down(got: ClientOutcomes, kinds: Mapping[str, FaultKind]) -> list[FaultSpan]:
+    return [f for f in got.faults if f.kind in kinds and kinds[f.kind].takes_down]
+
+
+def _aimed_at(fault: FaultSpan, start_ns: int, end_ns: int) -> Iterator[MajorityLoss]:
+    """Yield the loss of the partition from which ``fault`` was to take the majority."""
+    try:
+        target = targets.parse(fault.target)
+    except PlanError:  # of a kind with a language of its own
+        return
+    partition = targets.partition_lost(target)
+    if partition is not None:
+        yield MajorityLoss(
+            partition=partition,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            out=tuple(sorted(fault.nodes)),
+            left=() if target.form is targets.Form.VOTERS_ALL else None,
+            faults=(fault,),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class SystemLoss:
+    """A group of no partition, as metastorage, had lost its majority at ``at_ns``. ``instead`` is a
+    majority of ``partition`` that would have left each such group its own; none of no partition.
+    """
+
+    at_ns: int
+    partition: int | None = None
+    instead: tuple[str, ...] = ()
+
+
+def metastorage_loss(tables: Tables, setting: Setting, got: ClientOutcomes) -> SystemLoss | None:
     """Return when metastorage first lost its majority in the drive, as far as states tell."""
-    kinds = by_name(setting.fault_kinds)
-    down = [f for f in got.faults if f.kind in kinds and kinds[f.kind].takes_down]
+    down = _taking_down(got, by_name(setting.fault_kinds))
     for fault in down:
         at_ns = fault.effective_ns
         if at_ns is not None and got.drive.start_ns <= at_ns < got.drive.end_ns:
-            voters = _voters(tables.get("states"), fault.begin_ns).get(_METASTORAGE)
-            if _lost(voters, [each for each in down if _in_force(each, at_ns)]):
-                return at_ns
+            voters = _voters(tables.get("states"), fault.begin_ns)
+            if _without_system(voters, [each for each in down if _in_force(each, at_ns)]):
+                return _system_loss(voters, at_ns)
     return None
+
+
+def _system_loss(voters: Mapping[Group, frozenset[str]], at_ns: int) -> SystemLoss:
+    system = [members for (_, partition), members in voters.items() if partition is None]
+    for partition, members in _of_partitions(voters):
+        # Those first that vote in the fewest others.
+        ranked = sorted(members, key=lambda node: (sum(node in of for of in system), node))
+        out = frozenset(ranked[: len(members) // 2 + 1])
+        if not any(len(of - out) <= len(of) // 2 for of in system):
+            return SystemLoss(at_ns=at_ns, partition=partition, instead=tuple(sorted(out)))
+    return SystemLoss(at_ns=at_ns)
 
 
 def _in_force(fault: FaultSpan, at_ns: int) -> bool:
@@ -185,10 +218,27 @@ def _targets(faults: Sequence[FaultSpan]) -> frozenset[str]:
     return frozenset(node for fault in faults for node in fault.nodes)
 
 
-def _lost(voters: frozenset[str] | None, faults: Sequence[FaultSpan]) -> bool:
-    return (
-        bool(voters) and len((voters or frozenset()) - _targets(faults)) <= len(voters or ()) // 2
+def _lost(voters: frozenset[str], faults: Sequence[FaultSpan]) -> bool:
+    return len(voters - _targets(faults)) <= len(voters) // 2
+
+
+def _without_system(voters: Mapping[Group, frozenset[str]], faults: Sequence[FaultSpan]) -> bool:
+    """Tell whether a group that is of no partition, as metastorage, has lost its majority."""
+    return any(
+        _lost(members, faults) for (_, partition), members in voters.items() if partition is None
     )
+
+
+def _of_partitions(
+    voters: Mapping[Group, frozenset[str]],
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """Yield the voters of each partition, ascending. Of groups that share a partition's number no
+    request can be told apart.
+    """
+    groups = Counter(partition for _, partition in voters)
+    for (_, partition), members in sorted(voters.items(), key=lambda of: of[0][1] or 0):
+        if partition is not None and groups[partition] == 1:
+            yield partition, members
 
 
 def _end_ns(
@@ -207,9 +257,9 @@ def _end_ns(
     return end_ns
 
 
-def _voters(states: pa.Table | None, at_ns: int) -> dict[int | None, frozenset[str]]:
-    """Return the voters of each group, by its partition, as the last states before ``at_ns`` tell
-    them; none of a group whose replicas do not tell all of them alike.
+def _voters(states: pa.Table | None, at_ns: int) -> dict[Group, frozenset[str]]:
+    """Return the voters of each group as the last states before ``at_ns`` tell them; none of a
+    group whose replicas do not tell all of them alike.
     """
     if states is None or not states.num_rows:
         return {}
@@ -218,13 +268,13 @@ def _voters(states: pa.Table | None, at_ns: int) -> dict[int | None, frozenset[s
     names = ("group", "partition", "node", "voter", "voters", "answered_ns")
     rows = states.filter(near).select(names).sort_by("answered_ns").to_pylist()
     last = {(row["group"], row["node"]): row for row in rows}
-    groups: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    groups: dict[Group, list[dict[str, Any]]] = {}
     for row in last.values():
         if row["voter"]:
             groups.setdefault((row["group"], row["partition"]), []).append(row)
     return {
-        partition: frozenset(row["node"] for row in told)
-        for (_, partition), told in groups.items()
+        group: frozenset(row["node"] for row in told)
+        for group, told in groups.items()
         if {row["voters"] for row in told} == {len(told)}
     }
 

@@ -192,7 +192,23 @@ def test_where_metastorage_lost_its_majority_too_that_is_why_no_partition_is_jud
         (limit,) = found.limits
         assert limit.state is LimitState.NOT_TESTED
         assert "metastorage had lost its majority by 10.000 s" in limit.reason
-        assert "aim at `majority of partition P`" in limit.reason
+        assert limit.reason.endswith(
+            "aim at `n1,n2`, most voters of partition 0, which leave metastorage its own"
+        )
+
+
+def test_the_advice_names_a_majority_that_metastorage_can_do_without_where_there_is_one() -> None:
+    """Of partition 0 every majority has two of metastorage's three voters."""
+    everything = (KILLED_S, HEALED_S, "kill", "majority", ("n1", "n2", "n3"))
+    same, other = ("n1", "n2", "n3"), ("n3", "n4", "n5")
+
+    def advice(voters: dict[int, tuple[str, ...]]) -> str:
+        told = states(voters, ("n1", "n2", "n3"))
+        (limit,) = verdict(PROMPT, REFUSED, mode="SC", faults=(everything,), told=told).limits
+        return limit.reason.partition("is judged: ")[2]
+
+    assert advice({0: same, 1: other}).startswith("aim at `n4,n5`, most voters of partition 1")
+    assert advice({0: same}).startswith("more nodes (cluster.nodes) leave it one")
 
 
 REFUTED = HANGING + ops(17, 18, "ok")
@@ -263,7 +279,14 @@ def test_a_store_that_tells_no_states_is_judged_where_the_fault_was_aimed() -> N
     silent = STATES.empty_table()
     named = (KILLED_S, HEALED_S, "kill", "n1,n2", ("n1", "n2"))
 
-    assert list(verdict(HANGING, REFUSED, mode="SC", told=silent).anomalies) == [REFUSAL]
+    for target in ("majority", "all", "all but one"):
+        aimed = (KILLED_S, HEALED_S, "kill", f"{target} of  partition 0", ("n1", "n2"))
+        found = verdict(HANGING, REFUSED, mode="SC", told=silent, faults=(aimed,))
+        assert list(found.anomalies) == [REFUSAL], target
+    for target in ("minority of partition 0", "majority of any partition", "n1 > n2"):
+        other = (KILLED_S, HEALED_S, "kill", target, ("n1", "n2"))
+        found = verdict(HANGING, REFUSED, mode="SC", told=silent, faults=(other,))
+        assert found.outcome is Outcome.UNKNOWN, target
     unsure = verdict(HANGING, REFUSED, mode="SC", told=silent, faults=(named,))
     assert unsure.outcome is Outcome.UNKNOWN
     assert "no partition certainly lost the majority" in unsure.reasons[0]
@@ -281,6 +304,19 @@ def test_a_store_that_tells_no_states_is_judged_where_the_fault_was_aimed() -> N
 )
 def test_no_loss_is_told_that_is_not_certain(faults: tuple[Fault, ...]) -> None:
     assert verdict(HANGING, REFUSED, mode="SC", faults=faults).outcome is Outcome.UNKNOWN
+
+
+def test_groups_that_share_a_partitions_number_are_not_taken_for_one_another() -> None:
+    """Neither two of one partition, nor metastorage and another group of none."""
+    rows = states(VOTERS).to_pylist()
+    more = [row | {"group": "q0", "node": n} for row, n in zip(rows[:3], ALL_VOTE, strict=False)]
+    lost = [row | {"group": "management", "node": n} for row, n in zip(rows[-3:], ALL_VOTE,
+            strict=False)]  # fmt: skip
+    two, managed = (pa.Table.from_pylist([*rows, *of], schema=STATES) for of in (more, lost))
+
+    assert list(verdict(HANGING, REFUSED, mode="SC").anomalies) == [REFUSAL]
+    for told in (two, managed):
+        assert verdict(HANGING, REFUSED, mode="SC", told=told).anomalies == {}
 
 
 def test_two_faults_may_take_a_majority_together() -> None:

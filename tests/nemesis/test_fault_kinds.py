@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from cli.wiring import build_fault
 from harness import plugins
 from harness.errors import BrokenPlugin
+from harness.protocols import targets
 from harness.protocols.cluster import Capability
 from harness.protocols.fault_kinds import (
     BIT_FLIP,
@@ -34,7 +35,6 @@ from harness.protocols.fault_kinds import (
     possible,
     recorded,
 )
-from nemesis import targets
 from nemesis.node_faults import NodeFault
 from nemesis.node_faults import kill as kill_fault
 

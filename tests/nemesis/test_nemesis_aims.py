@@ -15,9 +15,9 @@ from harness.plan.plan import dumps, loads
 from harness.protocols.cluster import Roles
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Happening, Moment, moment_of
+from harness.protocols.targets import parse
 from nemesis.aims import concrete, matches, materialised, refuse_untold
 from nemesis.schedule import check_schedule
-from nemesis.targets import parse
 
 ROLES = Roles(leaders={0: "n2", 3: "n4"}, primaries={0: "n2", 3: "n3"}, metastorage_leader="n1")
 AIMED = PlannedFault(

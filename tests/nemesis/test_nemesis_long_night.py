@@ -8,12 +8,12 @@ from pathlib import Path
 from nemesis_world import EVERY_FAULT
 
 from harness.plan.plan import load
+from harness.protocols import targets
 from harness.protocols.cluster import Capability
 from harness.protocols.fault_kinds import recorded
 from harness.protocols.roles import COVERED, METASTORAGE, PRIMARY, VOTER
-from nemesis import targets
+from harness.protocols.targets import Form
 from nemesis.schedule import check_schedule
-from nemesis.targets import Form
 
 PLAN = load(Path(__file__).parents[2] / "scenarios/reference/long-night.toml", seed=1)
 NODES = tuple(f"n{n + 1}" for n in range(PLAN.cluster.nodes))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import PlanError
+from harness.protocols import targets
 from harness.protocols.fault_kinds import BUILT_IN
 from harness.protocols.faults import Fault, PlannedFault
-from nemesis import targets
 from nemesis.link_faults import partition as partition_fault
 from nemesis.node_faults import kill as kill_fault
 from nemesis.packet_faults import delay

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import PlanError
+from harness.protocols import targets
 from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import Strength
 from harness.protocols.roles import parse, parsed
-from nemesis import targets
+from harness.protocols.targets import Form, Target
+from nemesis import resolution
 from nemesis.cut_faults import cut
-from nemesis.targets import Form, Target
 
 SHARE, IN_MS = Strength(unit="%", usual=30.0, least=2.0), Strength(unit="ms", usual=100.0)
 
@@ -28,8 +29,8 @@ ROLES = Roles(
 MANY = ("majority", "minority")
 
 
-def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | None:
-    return targets.resolve(targets.parse(text), roles, NODES, draw)
+def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> resolution.Hit | None:
+    return resolution.resolve(targets.parse(text), roles, NODES, draw)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +116,10 @@ def test_a_minority_of_two_nodes_is_refused() -> None:
 
 
 def test_leaders_are_resolved_with_every_role_that_they_hold() -> None:
-    assert resolve("leader of partition 3") == targets.Hit(
+    assert resolve("leader of partition 3") == resolution.Hit(
         nodes=("n2",), roles=parsed(("leader of partition 1", "leader of partition 3"))
     )
-    assert resolve("metastorage leader") == targets.Hit(
+    assert resolve("metastorage leader") == resolution.Hit(
         nodes=("n1",), roles=parsed(("metastorage leader", "follower of partition 3"))
     )
 
@@ -126,7 +127,7 @@ def test_leaders_are_resolved_with_every_role_that_they_hold() -> None:
 def test_a_voter_is_no_follower_where_nobody_knows_the_leader() -> None:
     roles = Roles(leaders={1: "n2"}, voters={0: ("n1", "n3"), 1: ("n1", "n2")})
 
-    assert resolve("n1", roles=roles) == targets.Hit(
+    assert resolve("n1", roles=roles) == resolution.Hit(
         nodes=("n1",), roles=parsed(("voter of partition 0", "follower of partition 1"))
     )
 
@@ -134,13 +135,13 @@ def test_a_voter_is_no_follower_where_nobody_knows_the_leader() -> None:
 def test_a_primary_is_who_holds_the_lease_also_where_somebody_else_leads() -> None:
     roles = Roles(leaders={3: "n2", 1: "n2"}, primaries={3: "n1"})
 
-    assert resolve("primary of partition 3", roles=roles) == targets.Hit(
+    assert resolve("primary of partition 3", roles=roles) == resolution.Hit(
         nodes=("n1",), roles=parsed(("primary of partition 3",))
     )
-    assert resolve("leader of partition 3", roles=roles) == targets.Hit(
+    assert resolve("leader of partition 3", roles=roles) == resolution.Hit(
         nodes=("n2",), roles=parsed(("leader of partition 1", "leader of partition 3"))
     )
-    assert resolve("primary of any partition", roles=roles) == targets.Hit(
+    assert resolve("primary of any partition", roles=roles) == resolution.Hit(
         nodes=("n1",), roles=parsed(("primary of partition 3",))
     )
 
@@ -153,13 +154,13 @@ def test_a_partition_whose_lease_nobody_holds_has_no_primary_though_it_has_a_lea
 
 
 def test_in_a_store_without_leases_the_leaders_are_the_primaries() -> None:
-    assert resolve("primary of partition 0") == targets.Hit(
+    assert resolve("primary of partition 0") == resolution.Hit(
         nodes=("n4",), roles=parsed(("leader of partition 0",))
     )
 
 
 def test_a_named_leader_is_recorded_as_what_it_is() -> None:
-    assert resolve("n4") == targets.Hit(nodes=("n4",), roles=parsed(("leader of partition 0",)))
+    assert resolve("n4") == resolution.Hit(nodes=("n4",), roles=parsed(("leader of partition 0",)))
 
 
 @pytest.mark.parametrize(
@@ -173,10 +174,10 @@ def test_what_the_store_does_not_tell_is_nobody(text: str) -> None:
 
 def test_who_leads_the_management_and_who_only_learns_can_be_hit() -> None:
     roles = msgspec.structs.replace(ROLES, learners={3: ("n5",)}, management_leader="n4")
-    assert resolve("management leader", roles=roles) == targets.Hit(
+    assert resolve("management leader", roles=roles) == resolution.Hit(
         nodes=("n4",), roles=parsed(("leader of partition 0", "management leader"))
     )
-    learner = targets.Hit(nodes=("n5",), roles=parsed(("learner of partition 3",)))
+    learner = resolution.Hit(nodes=("n5",), roles=parsed(("learner of partition 3",)))
     assert resolve("learner of partition 3", roles=roles) == learner
     assert resolve("learner of any partition", roles=roles) == learner
     assert resolve("learner of partition 0", roles=roles) is None
@@ -212,7 +213,7 @@ def test_a_leader_of_any_partition_leads_one(draw: int) -> None:
 )
 def test_counting_targets_take_as_many_as_they_say(nodes: list[str], draw: int) -> None:
     def count(text: str) -> int:
-        hit = targets.resolve(targets.parse(text), Roles(), tuple(nodes), draw)
+        hit = resolution.resolve(targets.parse(text), Roles(), tuple(nodes), draw)
         assert hit is not None
         assert list(hit.nodes) == sorted(set(hit.nodes) & set(nodes))
         return len(hit.nodes)
@@ -303,7 +304,7 @@ def test_what_leaves_at_most_a_minority_counts_as_a_majority(text: str) -> None:
 
 def test_the_first_half_is_always_the_same() -> None:
     assert {resolve("first half", draw) for draw in range(9)} == {
-        targets.Hit(
+        resolution.Hit(
             nodes=("n1", "n2"),
             roles=parsed(
                 (

@@ -19,7 +19,7 @@ from harness.plan.installed_plugins import first_sentence, installed
 from harness.plan.key_reference import keys, page, unit
 from harness.plan.plan import converted_options, load, options, options_type
 from harness.plan.plan_schema import Installed, NoStruct, Plugin, schema
-from nemesis.targets import MEANINGS, Form, described
+from harness.protocols.targets import MEANINGS, Form, described
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*/*.toml"))

@@ -1,22 +1,19 @@
 """The target language: a plan names the nodes of a fault before their roles are known.
 
-A target is parsed when a plan is read, and resolved just before the fault acts, against the roles
-that the store reports at that moment. A number that the caller draws decides the random part.
+What a text means for certain, and at most, is known as it is parsed; which nodes it is, only just
+before the fault acts (``nemesis.resolution``).
 """
 
 from __future__ import annotations
 
 import enum
-import random
 import re
 from collections.abc import Mapping
 
 import attrs
 
 from harness.errors import PlanError
-from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import Strength, split_strength
-from harness.protocols.roles import Role, held_by
 
 ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
@@ -68,7 +65,7 @@ class Form(enum.StrEnum):
 
 
 OF_SPARES = (Form.SPARE, Form.SPARES)
-_OF_METASTORAGE = (
+OF_METASTORAGE = (
     Form.METASTORAGE_ALL,
     Form.METASTORAGE_BUT_ONE,
     Form.METASTORAGE_MAJORITY,
@@ -84,7 +81,7 @@ _WORDS = {
         Form.MAJORITY,
         Form.ALL,
         Form.METASTORAGE_LEADER,
-        *_OF_METASTORAGE,
+        *OF_METASTORAGE,
         Form.MANAGEMENT_LEADER,
         *OF_SPARES,
     )
@@ -102,12 +99,11 @@ _PARTITION_FORMS = {
 }
 
 
-_MAJORITIES = frozenset(
-    {
-        *(Form.MAJORITY, Form.ALL, Form.VOTERS_MAJORITY, Form.VOTERS_ALL, Form.VOTERS_BUT_ONE),
-        *(Form.METASTORAGE_MAJORITY, Form.METASTORAGE_ALL, Form.METASTORAGE_BUT_ONE),
-    }
-)
+_VOTERS_MAJORITIES = frozenset({Form.VOTERS_MAJORITY, Form.VOTERS_ALL, Form.VOTERS_BUT_ONE})
+_MAJORITIES = _VOTERS_MAJORITIES | {
+    *(Form.MAJORITY, Form.ALL),
+    *(Form.METASTORAGE_MAJORITY, Form.METASTORAGE_ALL, Form.METASTORAGE_BUT_ONE),
+}
 _ANY = "`partition P`, or `any partition`: one is drawn that has such a node"
 MEANINGS: Mapping[Form, tuple[str, str]] = {
     Form.NAMED: ("n1,n2", "these nodes"),
@@ -172,14 +168,6 @@ class Target:
     partition: int | None = None
     strength: float | None = None
     unit: str = ""
-
-
-@attrs.frozen(kw_only=True)
-class Hit:
-    """The nodes of a resolved target, ascending, and the roles that these nodes hold."""
-
-    nodes: tuple[str, ...]
-    roles: tuple[Role, ...]
 
 
 def parse(text: str, path: str = "target") -> Target:
@@ -260,6 +248,13 @@ def is_majority(target: Target, nodes: int) -> bool:
     return always or max(1, len(target.nodes)) > nodes // 2
 
 
+def partition_lost(target: Target) -> int | None:
+    """The partition that ``target`` for certain takes the majority of its voters from; ``None``
+    where there is none, and where the partition is drawn as the fault acts.
+    """
+    return target.partition if target.form in _VOTERS_MAJORITIES else None
+
+
 def certain(target: Target, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The nodes that ``target`` takes for certain: all, or those it names; none if by role."""
     return nodes if target.form is Form.ALL else target.nodes
@@ -275,9 +270,9 @@ def most(target: Target, nodes: int, voters: int) -> int:
         case Form.METASTORAGE_LEADER | Form.MANAGEMENT_LEADER:
             return 1
         case Form.VOTERS_MAJORITY | Form.VOTERS_MINORITY | Form.VOTERS_ALL | Form.VOTERS_BUT_ONE:
-            return _how_many(target.form, voters)
+            return how_many(target.form, voters)
         case form:
-            return _how_many(form, nodes)
+            return how_many(form, nodes)
 
 
 def least_of(
@@ -289,8 +284,8 @@ def least_of(
     match target.form:
         case Form.FIRST_HALF:
             return len(set(nodes[: len(nodes) // 2]).intersection(metastorage))
-        case form if form in _OF_METASTORAGE:
-            return _how_many(form, len(metastorage))
+        case form if form in OF_METASTORAGE:
+            return how_many(form, len(metastorage))
         case _ if certain(target, nodes):
             return len(set(certain(target, nodes)).intersection(metastorage))
         case _:
@@ -328,96 +323,7 @@ def checked(
     return target
 
 
-def resolve(target: Target, roles: Roles, nodes: tuple[str, ...], draw: int) -> Hit | None:
-    """The nodes of ``target`` under ``roles``, or ``None`` where the roles don't tell.
-
-    Equal arguments give equal answers: the order of the mappings in ``roles`` has no influence.
-    """
-    chosen = _choose(target, roles, nodes, random.Random(draw))
-    if not chosen:
-        return None
-    return Hit(nodes=chosen, roles=held_by(chosen, roles))
-
-
-def _choose(
-    target: Target, roles: Roles, nodes: tuple[str, ...], stream: random.Random
-) -> tuple[str, ...]:
-    match target.form:
-        case Form.NAMED:
-            return target.nodes if all(name in nodes for name in target.nodes) else ()
-        case Form.METASTORAGE_LEADER:
-            return _known(roles.metastorage_leader, nodes)
-        case Form.MANAGEMENT_LEADER:
-            return _known(roles.management_leader, nodes)
-        case Form.FIRST_HALF:
-            return tuple(sorted(nodes[: len(nodes) // 2]))
-        case (
-            Form.LEADER
-            | Form.PRIMARY
-            | Form.FOLLOWER
-            | Form.LEARNER
-            | Form.VOTERS_MAJORITY
-            | Form.VOTERS_MINORITY
-            | Form.VOTERS_ALL
-            | Form.VOTERS_BUT_ONE
-        ):
-            return _of_partition(target, roles, nodes, stream)
-        case form if form in _OF_METASTORAGE:
-            voters = sorted(node for node in roles.metastorage_voters if node in nodes)
-            return tuple(sorted(stream.sample(voters, _how_many(form, len(voters)))))
-        case _:
-            count = _how_many(target.form, len(nodes))
-            return tuple(sorted(stream.sample(sorted(nodes), count)))
-
-
-def _of_partition(
-    target: Target, roles: Roles, nodes: tuple[str, ...], stream: random.Random
-) -> tuple[str, ...]:
-    """Nodes of the target's partition; for any partition, nodes of one that has candidates,
-    drawn.
-    """
-    if target.partition is not None:
-        candidates = _candidates(target.form, target.partition, roles, nodes)
-    else:
-        # Forms that are not one node's role go by the partitions of which voters are told.
-        told = sorted(_holders(target.form, roles) or roles.voters)
-        every = (_candidates(target.form, partition, roles, nodes) for partition in told)
-        some = [found for found in every if found]
-        candidates = stream.choice(some) if some else ()
-    if not candidates:
-        return ()
-    count = _how_many(target.form, len(candidates))
-    return tuple(sorted(stream.sample(candidates, count)))
-
-
-def _candidates(
-    form: Form, partition: int, roles: Roles, nodes: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The nodes of ``partition`` that a target of ``form`` may take, ascending.
-
-    Without a known leader no voter is known to be a follower.
-    """
-    if form in (Form.LEADER, Form.PRIMARY):
-        return _known(_holders(form, roles).get(partition), nodes)
-    if form is Form.LEARNER:
-        return tuple(sorted(n for n in roles.learners.get(partition, ()) if n in nodes))
-    leader = roles.leaders.get(partition)
-    voters = tuple(sorted(n for n in roles.voters.get(partition, ()) if n in nodes))
-    if form is Form.FOLLOWER:
-        return tuple(n for n in voters if n != leader) if leader is not None else ()
-    return voters
-
-
-def _holders(form: Form, roles: Roles) -> Mapping[int, str]:
-    """The node that holds the role of ``form``, by partition; empty where the role is not one
-    node's. For a store that does not report primaries, leaders count as primaries.
-    """
-    if form is Form.PRIMARY:
-        return roles.leaders if roles.primaries is None else roles.primaries
-    return roles.leaders if form is Form.LEADER else {}
-
-
-def _how_many(form: Form, nodes: int) -> int:
+def how_many(form: Form, nodes: int) -> int:
     """How many of ``nodes`` a form takes; a majority is the size of a quorum."""
     # Never below 0: of no candidates ``(0 - 1) // 2`` would be -1.
     minority, majority = max(0, (nodes - 1) // 2), nodes // 2 + 1 if nodes else 0
@@ -439,7 +345,3 @@ def _how_many(form: Form, nodes: int) -> int:
         Form.METASTORAGE_BUT_ONE: max(0, nodes - 1),
     }
     return counts.get(form, nodes)
-
-
-def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    return (node,) if node in nodes and node is not None else ()
