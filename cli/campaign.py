@@ -319,7 +319,7 @@ def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
     """Return the cell at each place. A plan that no run could carry out is refused here, once for
     all its seeds. Raises ``PlanError``, ``UsageError``.
     """
-    from cli.wiring import resolve
+    from cli.wiring import refuse_impossible, resolve
 
     base = file.parent / asked.plan if asked.plan else None
     found, simulated = {}, []
@@ -333,6 +333,7 @@ def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
                 simulated.append(plan)
             if place.axes not in resolved:
                 resolve(plan)
+                refuse_impossible(plan)
                 resolved.add(place.axes)
         except PlanError as error:
             raise PlanError(error.path, f"{error.problem} (in {place.axes})", str(file)) from error

@@ -71,7 +71,7 @@ def seed_plans(
     """Return the plan of every seed: the file (by default a short drill) with ``overrides``; of
     several ``workloads`` seeds take turns, of the mix each takes a few kinds. Raises ``PlanError``.
     """
-    from cli.wiring import without_untestable
+    from cli.wiring import refuse_impossible, without_untestable
 
     given = dict(overrides) | FIXED
     usual = WORKLOADS if path is None and said(given, "workload.name") is None else ()
@@ -85,6 +85,8 @@ def seed_plans(
         plan = load(path, given | own, usual=DEFAULTS)
         own["name"] = f"{plan.name}-{seed}"
         plans.append(_with_some_kinds(load(path, given | own, usual=DEFAULTS)))
+    for plan in plans[:1]:  # one schedule for all
+        refuse_impossible(plan)
     return [without_untestable(plan)[0] for plan in plans]
 
 

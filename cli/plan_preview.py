@@ -84,11 +84,12 @@ def examined(plan: Plan, runs: Path) -> Examined:
     """Resolve ``plan`` and try what this machine can do for it. Raises ``UsageError`` for a plan
     that can be carried out nowhere.
     """
-    from cli.wiring import resolve
+    from cli.wiring import refuse_impossible, resolve
 
     missing: list[FiredrillError] = []
     with converted_options() as converted:
         ready = resolve(plan)
+        refuse_impossible(plan)
         try:
             require_room(ready.plan, runs)
         except HarnessError as error:

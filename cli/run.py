@@ -116,6 +116,8 @@ def run(
     ``firedrill check``; a second Ctrl-C or SIGTERM stops at once. A run failed where it is no valid
     one and not unknown. With --repeat the seeds of later runs follow from the first.
     """
+    from cli.wiring import refuse_impossible  # heavy
+
     given = overrides(flags)
     options = RunOptions(
         report=not no_report,
@@ -125,6 +127,7 @@ def run(
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
         refuse_without_java(chosen)
+        refuse_impossible(chosen)
         if modes is not None:
             if repeat > 1 or until_failure:
                 raise UsageError("--modes makes a run a mode: leave --repeat and the like out")

@@ -1,5 +1,5 @@
 """What no run of a plan could bring about, told before anything starts: limits that none could
-test, or break, faults of roles that no node holds, and more operations than begin.
+test, or break, and more operations than begin. Faults: ``cli.impossible``.
 
 Only what is certain beforehand counts: a fault that waits for its moment may come at any time, and
 a heal may take longer than planned.
@@ -7,7 +7,6 @@ a heal may take longer than planned.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
@@ -18,8 +17,8 @@ from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.plan.plan import Plan, PromisePlan, ServiceLimits, node_names
 from harness.protocols import targets
-from harness.protocols.cluster import System, TellsLearners, TellsMetastorage, TellsVoters
-from harness.protocols.fault_kinds import Effect, FaultKind
+from harness.protocols.cluster import System, TellsMetastorage, TellsVoters
+from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.recovery import MIN_CALM_NS, MIN_COUNT_NS, NOTICED_NS, counting_ns
 
@@ -28,23 +27,21 @@ OF_MAJORITY = ("refused_within_s", "serves_within_s")
 # million).
 BEGUN_DEVIATIONS = 5
 SHOWN = 7  # names of nodes in a message
-_OF_LEARNER = re.compile(r"\blearner of\b")
-_MOVES_DATA = frozenset({Effect.CHANGES_PLACEMENT, Effect.UNKNOWN})
 
 
 @attrs.frozen(kw_only=True)
 class Untestable:
     """A resolved ``plan``, held against its schedule. ``kinds`` are those of its faults. Of the
-    system, where it tells them: how many ``voters`` and ``learners`` each partition has, and the
-    nodes that vote in ``metastorage`` at first.
+    system, where it tells them: how many ``partitions`` there are, how many ``voters`` each has,
+    and the nodes that vote in ``metastorage`` at first.
     """
 
     plan: Plan
     kinds: Mapping[str, FaultKind]
     mode: str
     may_lose: bool
+    partitions: int | None
     voters: int | None
-    learners: int | None
     metastorage: tuple[str, ...] | None
 
     @classmethod
@@ -56,14 +53,14 @@ class Untestable:
             kinds={kind: fault.kind for kind, fault in faults.items()},
             mode=declared.mode,
             may_lose=declared.may_lose,
+            partitions=system.partitions,
             voters=system.voters if isinstance(system, TellsVoters) else None,
-            learners=system.learners if isinstance(system, TellsLearners) else None,
             metastorage=system.metastorage if isinstance(system, TellsMetastorage) else None,
         )
 
     def refuse(self) -> None:
         """Raise ``PlanError`` for the first such key."""
-        for error in (*self._always(), *self._without_learners(), *self._in_schedule()):
+        for error in (*self._always(), *self._in_schedule()):
             raise error
 
     def left_out(self, mix: frozenset[str]) -> tuple[PromisePlan, tuple[str, ...]]:
@@ -129,24 +126,6 @@ class Untestable:
             why = "no transaction is acknowledged later than that"
             yield PlanError(f"{path}.p99_ms", f"expected {most}: {why} (got {p99_ms:g})")
 
-    def _without_learners(self) -> Iterator[PlanError]:
-        """Faults of learners, where every replica votes and nothing makes another one."""
-        schedule = self.plan.nemesis.schedule
-        if self.learners != 0 or any(map(self._may_make_learners, schedule)):
-            return
-        for number, fault in enumerate(schedule):
-            if _OF_LEARNER.search(fault.target):
-                text = "every replica of a partition votes: aim at `follower of partition P`"
-                yield PlanError(
-                    f"nemesis.schedule[{number}].target",
-                    f"expected a role that a node holds, and {text} (got {fault.target!r})",
-                )
-
-    def _may_make_learners(self, fault: PlannedFault) -> bool:
-        """Tell whether data moves under ``fault``: a replica learns before it votes."""
-        kind = self.kinds[fault.kind]
-        return kind.takes_replicas or not kind.effects.isdisjoint(_MOVES_DATA)
-
     def _in_schedule(self) -> Iterator[PlanError]:
         """What another schedule could mend."""
         planned = sorted({fault.kind for fault in self.plan.nemesis.schedule})
@@ -208,6 +187,11 @@ class Untestable:
         if not losses:
             yield PlanError(f"{path}.{key}", self._metastorage_too())
             return
+        if self.may_lose and all(each.leaves_none for each in losses):
+            text = "expected faults that leave a voter of the partition, which goes on: aim at "
+            text += "`majority of partition P` or at `all but one of partition P`"
+            yield PlanError(f"{path}.{key}", text)
+            return
         noticed_s = 0.0 if self.may_lose else NOTICED_NS / NS_PER_S
         longest_s = max(each.longest_s for each in losses)
         if within_s + noticed_s >= longest_s:
@@ -235,24 +219,40 @@ class Untestable:
         """What ``fault`` takes where ``least`` hold for certain, and ``most`` at most."""
         nodes, voters = node_names(self.plan), self.voters or self.plan.cluster.nodes
         system = self.metastorage or ()
+        least = [fault for fault in least if not self.kinds[fault.kind].strikes_one]
         aims = [targets.parse(each.target) for each in least]
         named = {node for aim in aims for node in targets.certain(aim, nodes)}
-        out = max(targets.least_of(aim, nodes, voters, system) for aim in aims)
+        out = max((targets.least_of(aim, nodes, voters, system) for aim in aims), default=0)
+        counts = (
+            # Of the targets of a crash the first one to come there is struck.
+            1
+            if self.kinds[fault.kind].strikes_one
+            else targets.most(targets.parse(fault.target), len(nodes), voters)
+            for fault in most
+        )
         return _Loss(
-            voters=min(
-                len(nodes),
-                sum(targets.most(targets.parse(f.target), len(nodes), voters) for f in most),
-            ),
+            voters=min(len(nodes), sum(counts)),
+            leaves_none=self._leaves_none(aims),
             of_metastorage=bool(system)
             and max(out, len(named.intersection(system))) >= _out_of(len(system)),
             longest_s=fault.hold_s,
         )
 
+    def _leaves_none(self, aims: Sequence[targets.Target]) -> bool:
+        """Tell whether ``aims`` for certain leave no voter of any partition that they take the
+        majority from: of another partition than the one that is taken whole some may be left.
+        """
+        nodes = node_names(self.plan)
+        if {node for aim in aims for node in targets.certain(aim, nodes)}.issuperset(nodes):
+            return True
+        same = self.partitions == 1 or self.voters == len(nodes)
+        return same and any(aim.form is targets.Form.VOTERS_ALL for aim in aims)
+
     def _metastorage_too(self) -> str:
         """Say that each loss takes metastorage its majority, and what would not."""
         nodes, system = node_names(self.plan), self.metastorage or ()
         aim = targets.Target(form=targets.Form.VOTERS_MAJORITY, partition=0)
-        votes = f"{_some(system)} vote"
+        votes = f"{some(system)} vote"
         text = f"expected faults that leave metastorage, in which {votes}, its majority: without "
         text += "it nothing is certain of partitions"
         voters = self.voters or len(nodes)
@@ -262,22 +262,25 @@ class Untestable:
             least = min(voters, voters - _out_of(len(system)) + 1)
             if least <= 0 or not outside:
                 return f"{text}; aim at `majority of partition P`"
-            many = f"{min(least, len(outside))} of P's voters are among {_some(outside)}"
+            many = f"{min(least, len(outside))} of P's voters are among {some(outside)}"
             return f"{text}; aim at `majority of partition P`, where {many}"
         return f"{text}; more nodes (cluster.nodes) leave it one beside a partition that has none"
 
 
-def _some(nodes: Sequence[str]) -> str:
+def some(nodes: Sequence[str]) -> str:
+    """Names of nodes in a message."""
     return f"{len(nodes)} nodes" if len(nodes) > SHOWN else ", ".join(nodes)
 
 
 @attrs.frozen(kw_only=True)
 class _Loss:
     """What a fault takes with those that hold as it begins: ``voters`` of a partition at most, and
-    whether the majority ``of_metastorage`` for certain; it lasts for ``longest_s`` at most.
+    whether the majority ``of_metastorage`` for certain; ``leaves_none``: for certain no voter of
+    the partition is left. It lasts for ``longest_s`` at most.
     """
 
     voters: int
+    leaves_none: bool
     of_metastorage: bool
     longest_s: float
 

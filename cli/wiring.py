@@ -20,6 +20,7 @@ import msgspec
 
 from cli.calibrator import calibrate
 from cli.environment import SIMULATED, prepare
+from cli.impossible import Impossible
 from cli.reaping.guard import ReaperGuard
 from cli.signals import ending_in_time
 from cli.untestable import Untestable
@@ -189,6 +190,17 @@ def resolve(plan: Plan) -> ResolvedPlan:
     plan = resolved(plan, materialised(plan, system, faults))
     refuse_untestable(plan, system, faults)
     return ResolvedPlan(plan=plan, mix=mix, provider_reason=why, system=system, faults=faults)
+
+
+def refuse_impossible(plan: Plan) -> None:
+    """Refuse faults that somebody wrote into ``plan`` and that no run could bring about. A schedule
+    that was drawn is left to the run, in which such a fault is skipped. Raises ``PlanError``.
+    """
+    if plan.nemesis.schedule:
+        faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
+        system = build_system(plan)
+        materialised(plan, system, faults)  # for its checks
+        Impossible.of(plan, system, faults).refuse()
 
 
 def refuse_untestable(plan: Plan, system: System, faults: Mapping[str, Fault]) -> None:

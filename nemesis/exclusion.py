@@ -19,7 +19,7 @@ def in_the_way(kind: FaultKind, victims: Victims, active: Iterable[Active]) -> s
     """
     for other in active:
         shared = [node for node in victims.nodes if node in other.victims.nodes]
-        if shared and _share_mechanism(kind, other.fault.kind):
+        if shared and share_mechanism(kind, other.fault.kind):
             return f"{', '.join(shared)} is under {short(other)}"
     return ""
 
@@ -30,8 +30,9 @@ def on_any_targets(one: FaultKind | None, other: FaultKind | None) -> bool:
     """
     if one is None or other is None or EVERY_NODE not in (one.aims, other.aims):
         return False
-    return _share_mechanism(one, other)
+    return share_mechanism(one, other)
 
 
-def _share_mechanism(one: FaultKind, other: FaultKind) -> bool:
+def share_mechanism(one: FaultKind, other: FaultKind) -> bool:
+    """Whether the two can't be in force together on one node."""
     return bool(one.mechanisms & other.mechanisms)

@@ -144,7 +144,8 @@ def majority_losses(
                     )
                 )
         if not voters:
-            found += _aimed_at(fault, at_ns, _end_ns([fault], kinds, got, at_ns))
+            end_ns = _end_ns([fault], kinds, got, at_ns)
+            found += _aimed_at(fault, kinds[fault.kind], at_ns, end_ns)
     return tuple(loss for loss in found if loss.end_ns > loss.start_ns)
 
 
@@ -152,13 +153,15 @@ def _taking_down(got: ClientOutcomes, kinds: Mapping[str, FaultKind]) -> list[Fa
     return [f for f in got.faults if f.kind in kinds and kinds[f.kind].takes_down]
 
 
-def _aimed_at(fault: FaultSpan, start_ns: int, end_ns: int) -> Iterator[MajorityLoss]:
+def _aimed_at(
+    fault: FaultSpan, kind: FaultKind, start_ns: int, end_ns: int
+) -> Iterator[MajorityLoss]:
     """Yield the loss of the partition from which ``fault`` was to take the majority."""
     try:
         target = targets.parse(fault.target)
     except PlanError:  # of a kind with a language of its own
         return
-    partition = targets.partition_lost(target)
+    partition = None if kind.strikes_one else targets.partition_lost(target)
     if partition is not None:
         yield MajorityLoss(
             partition=partition,

@@ -175,6 +175,11 @@ class IgniteSystem:
         """The nodes that the cluster begins with."""
         return self._metastorage
 
+    @property
+    def management(self) -> tuple[str, ...]:
+        """The same nodes."""
+        return self._metastorage
+
     def partition_of(self, key: int) -> int:
         """The partition of ``key``, by the hash of the release."""
         return partition_hash.partition_of(key, self._options.partitions)

@@ -204,6 +204,11 @@ class ReferenceSystem:
         return self._nodes if self._zones is None else self._zones.system_nodes
 
     @property
+    def management(self) -> tuple[str, ...]:
+        """None: metastorage manages the cluster, too."""
+        return ()
+
+    @property
     def declaration(self) -> Declaration:
         """Strictly serializable transactions, interactive or in one request, and snapshots of a
         stated age.

@@ -408,6 +408,15 @@ class TellsMetastorage(Protocol):
 
 
 @runtime_checkable
+class TellsManagement(Protocol):
+    """A ``System`` that can tell before a run whether a group manages its cluster."""
+
+    @property
+    def management(self) -> tuple[str, ...]:
+        """The nodes that vote in that group at first; none where the store has no such group."""
+
+
+@runtime_checkable
 class PlantsBugs(Protocol):
     """A ``System`` that has planted bugs, which its option ``bugs`` switches on by name."""
 

@@ -150,6 +150,11 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
         return self.name not in PROCEDURES and not self.effects.isdisjoint(_DOWN)
 
     @property
+    def strikes_one(self) -> bool:
+        """Whether of its targets only the first is struck that comes to a point of its work."""
+        return self.name == CRASH.name
+
+    @property
     def may_end(self) -> bool:
         """Whether a target may exit by itself without breaking a promise."""
         return Effect.MAY_END_PROGRAM in self.effects

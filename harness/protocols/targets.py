@@ -65,6 +65,13 @@ class Form(enum.StrEnum):
 
 
 OF_SPARES = (Form.SPARE, Form.SPARES)
+OF_VOTERS = (
+    Form.FOLLOWER,
+    Form.VOTERS_MAJORITY,
+    Form.VOTERS_MINORITY,
+    Form.VOTERS_ALL,
+    Form.VOTERS_BUT_ONE,
+)
 OF_METASTORAGE = (
     Form.METASTORAGE_ALL,
     Form.METASTORAGE_BUT_ONE,
@@ -253,6 +260,12 @@ def partition_lost(target: Target) -> int | None:
     where there is none, and where the partition is drawn as the fault acts.
     """
     return target.partition if target.form in _VOTERS_MAJORITIES else None
+
+
+def by_role(target: Target) -> bool:
+    """Whether the nodes of ``target`` are those of a role or group, which the store has to tell."""
+    alone = (Form.LEADER, Form.PRIMARY, Form.LEARNER, Form.METASTORAGE_LEADER)
+    return target.form in (*alone, Form.MANAGEMENT_LEADER, *OF_VOTERS, *OF_METASTORAGE)
 
 
 def certain(target: Target, nodes: tuple[str, ...]) -> tuple[str, ...]:

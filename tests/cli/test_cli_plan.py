@@ -307,7 +307,7 @@ def test_a_fault_of_learners_is_refused_where_every_replica_votes(
     assert execute(["plan", *SIM, *given]) == (254 if refused else 0)
 
     said = capsys.readouterr().err
-    assert ("nemesis.schedule[0].target: expected a role that a node holds" in said) is refused
+    assert ("nemesis.schedule[0].target: expected a target that some node is" in said) is refused
     assert ("aim at `follower of partition P`" in said) is refused
 
 
