@@ -158,7 +158,7 @@ def run_plan(
                 coverage=coverage,
                 mix=ready.mix,
             )
-        except BaseException:
+        except (FiredrillError, KeyboardInterrupt):
             store.forget(run)  # where nothing was written
             raise
     return run
