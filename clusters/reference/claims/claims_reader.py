@@ -359,7 +359,7 @@ class ReferenceClaims:
         if commit is None:
             return Acknowledgement(what, (), tuple(key.hex() for key in writes))
         txn, held = str(commit.txn), dict(commit.writes)
-        named = [(home, _commit_name(ts))]
+        named = [(home, commit_name(ts))]
         for partition in commit.participants:
             group = partition_group(partition)
             named.append((group, _prepare_name(txn)))
@@ -414,7 +414,7 @@ class ReferenceClaims:
             void_after = _abort_name(txn)
             written = LoggedWrites(group, command.epoch, txn, keys, others, void_after)
             return (
-                Command(_commit_name(command.ts), str(command.txn)),
+                Command(commit_name(command.ts), str(command.txn)),
                 written,
                 self._above(command),
             )
@@ -560,7 +560,8 @@ def _writes(steps: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
     return {key: value for key, value in steps if value is not None}
 
 
-def _commit_name(ts: int) -> str:
+def commit_name(ts: int) -> str:
+    """The name of the command that commits at ``ts`` in the home of its transaction."""
     return f"commit at {ts}"
 
 
