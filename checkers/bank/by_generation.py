@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, codes, ints
-from checkers.engine.transactions import Transactions, staleness_ns, transactions_of
+from checkers.engine.transactions import Transactions, transactions_of
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.generations import GenerationTree, trees_of
 
@@ -106,12 +106,11 @@ def find_kept(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         here = pc.is_in(table["partition"], value_set=pa.array(sorted(trees), pa.int32()))
         table = table.filter(pc.fill_null(here, False))
         txns, key = transactions_of(tables, setting), ints(table, "key")
-        moment = txns.start - staleness_ns(tables, setting)
         for each in np.unique(key).tolist():
             own = table.filter(pa.array(key == each))
             tree = trees[own["partition"][0].as_py()]
             told = {"partition": tree.partition, "key": each}
-            emptied = [told | row for row in _emptied(own, txns, moment, tree)]
+            emptied = [told | row for row in _emptied(own, txns, tree)]
             nothing += emptied
             blank = np.asarray([row["read"] for row in emptied], dtype=np.int64)
             rows += [told | row for row in _of_key(own, txns, tree, blank)]
@@ -121,12 +120,8 @@ def find_kept(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     }
 
 
-def _emptied(
-    own: pa.Table, txns: Transactions, moment: Ints, tree: GenerationTree
-) -> Iterator[dict[str, Any]]:
-    """Yield the reads that may have found nothing, each with the generation that began empty;
-    ``moment``: as of when each transaction reads.
-    """
+def _emptied(own: pa.Table, txns: Transactions, tree: GenerationTree) -> Iterator[dict[str, Any]]:
+    """Yield the reads that may have found nothing, each with the generation that began empty."""
     if not any(reset.begins_anew for reset in tree.resets):
         return
     f, txn = codes(own, "f", _STEPS), ints(own, "txn")
@@ -134,10 +129,10 @@ def _emptied(
     given = txn[(f == _WRITE) & (txns.type[txn] == OK)]
     spans = _spans(txns.start[given], txns.finish[given], tree)
     for read in np.unique(txn[(f == _READ) & (txns.type[txn] == OK) & ~held]).tolist():
-        low, high = tree.span(int(moment[read]), int(txns.finish[read]))
+        low, high = tree.span(int(txns.moment[read]), int(txns.finish[read]))
         for place in range(high, low - 1, -1):
             # Of a generation before it what was written may be lost, by the reset behind it.
-            certain = (spans == place).all(axis=1) & (txns.finish[given] < moment[read])
+            certain = (spans == place).all(axis=1) & (txns.finish[given] < txns.moment[read])
             anew = tree.begun_anew(place)
             if anew is not None and not certain.any():
                 yield {"place": anew, "read": read}

@@ -94,6 +94,10 @@ def _numbered(column: pa.Array, number: Ints) -> pa.Array:
         return pa.ListArray.from_arrays(
             pa.array(offsets, pa.int32()), _numbered(items, number), mask=mask
         )
+    if not column.null_count and len(number):
+        told = column.to_numpy()
+        if not len(told) or told.min() >= 0:
+            return pa.array(number[told], pa.int64())
     told = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
     # A split without transactions has no number to look up, and no row but those of none.
     known = np.where(told >= 0, number[np.maximum(told, 0)], told) if len(number) else told

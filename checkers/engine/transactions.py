@@ -81,16 +81,18 @@ PREPARED = "transactions.arrays"
 @attrs.frozen(kw_only=True, eq=False)
 class Transactions:
     """Row i is transaction i. ``start`` and ``finish`` are nanoseconds of the run (or an import's
-    order of the records). ``real_time`` says that the transaction's kind promises to see everything
-    acknowledged before it, ``in_session`` that it promises to see what its process saw and did
-    before (as each does that promises real time); ``committed`` says that it answered ok or is
-    proven to have committed.
+    order of the records); ``moment`` is the earliest as of which it may read: ``start``, less the
+    staleness that its kind may have. ``real_time`` says that the transaction's kind promises to see
+    everything acknowledged before it, ``in_session`` that it promises to see what its process saw
+    and did before (as each does that promises real time); ``committed`` says that it answered ok or
+    is proven to have committed.
     """
 
     type: NDArray[np.int8]
     process: Ints
     start: Ints
     finish: Ints
+    moment: Ints
     real_time: Bools
     in_session: Bools
     committed: Bools
@@ -106,25 +108,20 @@ def transactions_of(tables: Tables, setting: Setting) -> Transactions:
     stale.sort(key=lambda promise: not promises_sessions(promise.model))
     sessions = sum(promises_sessions(promise.model) for promise in stale)
     kind = codes(table, "kind", tuple(promise.kind for promise in stale))
-    type_ = codes(table, "type", TYPES)
+    past_ns = [round(float(promise.staleness_s or 0.0) * NS_PER_S) for promise in stale]
+    type_, start = codes(table, "type", TYPES), ints(table, "invoke_ns")
     return Transactions(
         type=type_,
         process=ints(table, "process"),
-        start=ints(table, "invoke_ns"),
+        start=start,
         finish=ints(table, "complete_ns"),
+        # The last place is that of the code -1.
+        moment=start - np.asarray([*past_ns, 0], dtype=np.int64)[kind] if stale else start,
         # A kind without a staleness has no code here (-1): it promises real time.
         real_time=kind < 0,
         in_session=kind < sessions,
         committed=committed(type_, tables),
     )
-
-
-def staleness_ns(tables: Tables, setting: Setting) -> Ints:
-    """Return how far in the past each transaction may read, in nanoseconds."""
-    stale = {p.kind: p.staleness_s for p in setting.declaration.promises if p.staleness_s}
-    kind = codes(tables["transactions"], "kind", tuple(stale))
-    allowed = np.asarray([round(s * NS_PER_S) for s in stale.values()] + [0], dtype=np.int64)
-    return allowed[kind]  # -1 is the last: none
 
 
 def prepared(tables: Tables, setting: Setting) -> pa.Table:

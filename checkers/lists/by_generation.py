@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, OK, Ints
-from checkers.engine.transactions import staleness_ns
 from checkers.lists.generation_search import WORK_A_ROW, WORK_SPARE, Work
 from checkers.lists.key_generations import Cut, KeyGenerations, ListAppend, ListRead, Row
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of
@@ -116,7 +115,6 @@ def by_generation(ops: ListOps, tables: Tables, setting: Setting) -> Generations
     cut = [k for k in range(len(ops.keys)) if int(partition[k]) in trees]
     if not cut:
         return Generations(ops=ops, tables=nothing)
-    past_ns = staleness_ns(tables, setting)
     spare = WORK_SPARE
     made, rows = _Made(ops), _RowsOfKeys.of(ops)
     cuts = list[tuple[int, int, Cut]]()
@@ -127,7 +125,7 @@ def by_generation(ops: ListOps, tables: Tables, setting: Setting) -> Generations
         elements = int(ops.reads.length[reads].sum())
         # Each key has what its own rows allow, and what the ones before it left of the rest.
         work = Work(spare + WORK_A_ROW * (len(reads) + len(appends) + elements))
-        one = _key(ops, reads, appends, tree, past_ns, work)
+        one = _key(ops, reads, appends, tree, work)
         spare = max(0, min(spare, work.left))
         where = {"partition": tree.partition, "key": int(ops.keys[k])}
         cuts += [(tree.partition, int(ops.keys[k]), cut) for cut in one.cuts]
@@ -192,7 +190,6 @@ def _key(
     read_rows: Iterable[int],
     append_rows: Iterable[int],
     tree: GenerationTree,
-    past_ns: Ints,
     work: Work,
 ) -> KeyGenerations:
     txns = ops.txns
@@ -204,7 +201,7 @@ def _key(
         longest = max(rows, key=lambda row: int(ops.reads.length[row]))
         at, length = int(ops.reads.start[longest]), int(ops.reads.length[longest])
         start, finish = int(txns.start[txn]), int(txns.finish[txn])
-        first, last = tree.span(start - int(past_ns[txn]), finish)
+        first, last = tree.span(int(txns.moment[txn]), finish)
         found.append(
             ListRead(
                 rows=tuple(rows),

@@ -58,7 +58,7 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     seen = suspects(ops, versions)
     own = own_operations(ops)
     found = [findings(ops, versions, seen), internal(ops, own), lost_updates(ops, versions, own)]
-    stale, of_snapshots = snapshots(ops, versions, tables, setting)
+    stale, of_snapshots = snapshots(ops, versions)
     between, beyond = edges(ops, versions), tails(ops, versions)
     counting, ends = (
         dependencies_of(between, ops.txns.committed),

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, Bools, Ints, batches, group_starts, spread
-from checkers.engine.transactions import staleness_ns
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import CHUNK, NEVER
 from harness.protocols.checker import Setting, Tables
@@ -55,12 +54,12 @@ def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.
     no write and no fault is concurrent with them. A key that has final reads is judged by them
     alone.
     """
-    last, missed, unverified = _missed(ops, tables, setting)
+    last, missed, unverified = _missed(ops, setting)
     lost, seen = _never_shown(ops, missed, last, _final_ns(setting))
     acknowledged = int((ops.txns.type[ops.appends.txn] == OK).sum())
     counts = pa.table({"acknowledged": [acknowledged], "unverified": [unverified]})
     return {
-        "lost-write.lost": _table(tables, setting, ops, lost, last[ops.appends.k[lost]], seen),
+        "lost-write.lost": _table(tables, ops, lost, last[ops.appends.k[lost]], seen),
         "lost-write.counts": counts,
     }
 
@@ -69,18 +68,18 @@ def missed_writes(ops: ListOps, tables: Tables, setting: Setting) -> pa.Table:
     """Return the acknowledged appends that the last read of their key misses, as ``LOST``, whether
     or not another read had shown them.
     """
-    last, missed, _ = _missed(ops, tables, setting)
+    last, missed, _ = _missed(ops, setting)
     none = np.full(len(missed), -1)
-    return _table(tables, setting, ops, missed, last[ops.appends.k[missed]], none)
+    return _table(tables, ops, missed, last[ops.appends.k[missed]], none)
 
 
-def _missed(ops: ListOps, tables: Tables, setting: Setting) -> tuple[Ints, Ints, int]:
+def _missed(ops: ListOps, setting: Setting) -> tuple[Ints, Ints, int]:
     """Return the last read of each key, the acknowledged appends that it misses, and how many it
     can't tell of.
     """
     # A final read of a snapshot tells of what was acknowledged before it, less its staleness.
-    moment = ops.txns.start - staleness_ns(tables, setting)
-    last = _last_reads(ops, moment, _final_ns(setting))
+    moment = ops.txns.moment
+    last = _last_reads(ops, _final_ns(setting))
     acked = np.flatnonzero(ops.txns.type[ops.appends.txn] == OK)
     witness = last[ops.appends.k[acked]]
     # Without any read the place -1 would be an index error, not a last row.
@@ -115,27 +114,27 @@ def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -
     return missed[lost], np.where(seen, shown, -1)[lost]
 
 
-def _last_moment(ops: ListOps, lost: Ints, moment: Ints) -> Ints:
-    """Return the last of the moments (one a transaction) as of which a read shows each append;
-    ``NEVER`` for none.
+def _last_moment(ops: ListOps, lost: Ints) -> Ints:
+    """Return the last of the moments as of which a read shows each append; ``NEVER`` for none. A
+    snapshot may show what was there before a reset, and begin after it.
     """
     if not len(lost):
         return lost
-    shown = _last_shown(ops, lost, moment)
-    return np.where(shown >= 0, moment[ops.reads.txn[shown]], NEVER)
+    shown = _last_shown(ops, lost, ops.txns.moment)
+    return np.where(shown >= 0, ops.txns.moment[ops.reads.txn[shown]], NEVER)
 
 
-def _first_missing(ops: ListOps, lost: Ints, last: Ints, moment: Ints) -> Ints:
+def _first_missing(ops: ListOps, lost: Ints, last: Ints) -> Ints:
     """Return for each of ``lost``, which the reads ``last`` miss, the read that ended first of
     those that began when it was acknowledged and no read could show it any more.
 
     A read of real time shows what was there until it ended, another one what was there at its
-    ``moment`` (one a transaction).
+    moment.
     """
     if not len(lost):
         return last
     reads, txns, appends = ops.reads, ops.txns, ops.appends
-    until = np.where(txns.real_time, txns.finish, moment)
+    until = np.where(txns.real_time, txns.finish, txns.moment)
     shown = _shown_until(ops, lost, until)
     asked = np.zeros(len(ops.keys), dtype=np.bool_)
     asked[appends.k[lost]] = True
@@ -227,9 +226,9 @@ def _last_shown(ops: ListOps, missed: Ints, start: Ints) -> Ints:
     return np.where(found >= 0, rows[found], -1) if len(rows) else found
 
 
-def _last_reads(ops: ListOps, moment: Ints, final_ns: int | None) -> Ints:
-    """Return per key the committed read that tells of the latest ``moment`` (one a transaction), of
-    those of real time and the final ones; -1 for none.
+def _last_reads(ops: ListOps, final_ns: int | None) -> Ints:
+    """Return per key the committed read that tells of the latest moment, of those of real time and
+    the final ones; -1 for none.
 
     Of reads of the same moment, the highest transaction's last one counts.
     """
@@ -240,7 +239,7 @@ def _last_reads(ops: ListOps, moment: Ints, final_ns: int | None) -> Ints:
         tells = tells | (txns.start[reads.txn] >= final_ns)
     rows = np.flatnonzero((txns.type[reads.txn] == OK) & tells)
     if len(rows):
-        started = moment[reads.txn[rows]]
+        started = txns.moment[reads.txn[rows]]
         groups = np.flatnonzero(group_starts(reads.k[rows]))
         latest = np.zeros(len(ops.keys), dtype=np.int64)
         # By time of invocation, not by length: a stale read may be longer than a lost one.
@@ -261,14 +260,10 @@ def _present(ops: ListOps, read: Ints) -> Bools:
     return present
 
 
-def _table(
-    tables: Tables, setting: Setting, ops: ListOps, lost: Ints, read: Ints, seen: Ints
-) -> pa.Table:
-    # A snapshot may show what was there before a reset, and begin after it.
-    moment = ops.txns.start - staleness_ns(tables, setting)
+def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints, seen: Ints) -> pa.Table:
     writer = ops.appends.txn[lost]
     reader = ops.reads.txn[read]
-    gone = ops.reads.txn[_first_missing(ops, lost, read, moment)]
+    gone = ops.reads.txn[_first_missing(ops, lost, read)]
     times = tables["transactions"]
     columns: dict[str, Any] = {
         "key": pa.array(ops.keys[ops.appends.k[lost]], pa.int64()),
@@ -282,7 +277,7 @@ def _table(
         "gone": pa.array(gone, pa.int64()),
         "shown_ns": times.column("complete_ns").take(pa.array(gone)),
         "seen": _transaction(ops, seen),
-        "seen_ns": _or_null(_last_moment(ops, lost, moment)),
+        "seen_ns": _or_null(_last_moment(ops, lost)),
         "followed_ns": _or_null(_followed(ops, lost, read)),
     }
     return pa.table(columns).cast(LOST)

@@ -14,12 +14,11 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import FAIL, OK, Bools, Ints, batches, codes, group_starts, ints, spread
+from checkers.engine.arrays import FAIL, OK, Bools, Ints, batches, group_starts, ints, spread
 from checkers.engine.transactions import Transactions, transactions_of
 from checkers.lists.findings import FINDINGS, rows
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import NEVER, Versions
-from harness.clock import NS_PER_S
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 # The number of versions of a key that a snapshot read saw.
@@ -40,20 +39,15 @@ WRITTEN = pa.schema(
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Snapshots:
-    """Rows of reads, with the number of versions that each saw and its permitted
-    age (nanoseconds).
-    """
+    """Rows of reads, with the number of versions that each saw."""
 
     read: Ints
     count: Ints
-    staleness_ns: Ints
 
 
-def snapshots(
-    ops: ListOps, versions: Versions, tables: Tables, setting: Setting
-) -> tuple[pa.Table, dict[str, pa.Table]]:
+def snapshots(ops: ListOps, versions: Versions) -> tuple[pa.Table, dict[str, pa.Table]]:
     """Return findings of stale snapshots, and the tables ``snapshots.seen`` and ``.written``."""
-    some = _snapshots(ops, versions, tables, setting)
+    some = _snapshots(ops, versions)
     place = _places(ops, versions)
     return _stale(ops, some, place), {
         "snapshots.seen": _seen(ops, some),
@@ -61,21 +55,15 @@ def snapshots(
     }
 
 
-def _snapshots(ops: ListOps, versions: Versions, tables: Tables, setting: Setting) -> _Snapshots:
+def _snapshots(ops: ListOps, versions: Versions) -> _Snapshots:
     """Return the ok reads of snapshot kinds that are prefixes of their key's version order; the
     others are anomalies of other names.
     """
-    bounds = {p.kind: p.staleness_s for p in setting.declaration.promises}
-    kinds = tuple(kind for kind, bound in bounds.items() if bound is not None)
-    allowed_ns = np.asarray([round((bounds[kind] or 0.0) * NS_PER_S) for kind in kinds] or [0])
-    if not kinds:
-        nothing = np.zeros(0, dtype=np.int64)
-        return _Snapshots(read=nothing, count=nothing, staleness_ns=nothing)
-    kind = codes(tables["transactions"], "kind", kinds)[ops.reads.txn]
+    of_kind = ~ops.txns.real_time[ops.reads.txn]
     # The length of a list with repetitions is not the number of versions that it shows.
     whole = versions.prefix & (versions.repeats_at[ops.reads.k] == NEVER)
-    read = np.flatnonzero((kind >= 0) & whole & (ops.txns.type[ops.reads.txn] == OK))
-    return _Snapshots(read=read, count=ops.reads.length[read], staleness_ns=allowed_ns[kind[read]])
+    read = np.flatnonzero(of_kind & whole & (ops.txns.type[ops.reads.txn] == OK))
+    return _Snapshots(read=read, count=ops.reads.length[read])
 
 
 def _places(ops: ListOps, versions: Versions) -> Ints:
@@ -102,11 +90,11 @@ def _stale(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
     at = np.searchsorted(code, reads.k[some.read] * width + some.count)
     lacks = at < len(acked)
     lacks[lacks] = appends.k[acked[at[lacks]]] == reads.k[some.read[lacks]]
-    read, staleness_ns = some.read[lacks], some.staleness_ns[lacks]
+    read = some.read[lacks]
     # Acknowledgements need not come in the order of versions: any later version may be the oldest.
     missed = _first_acknowledged(ops, acked)[at[lacks]]
     writer = appends.txn[missed]
-    late = txns.finish[writer] + staleness_ns < txns.start[reads.txn[read]]
+    late = txns.finish[writer] < txns.moment[reads.txn[read]]
     read, missed, writer = read[late], missed[late], writer[late]
     element = appends.element[missed]
     return rows(ops, "stale-snapshot", reads.k[read], reads.txn[read], writer, element)
