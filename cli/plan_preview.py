@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Examined:
+class Preview:
     """A resolved plan; the tables of its plug-ins by path, with every key that they have; and what
     of it this machine lacks.
     """
@@ -80,7 +80,7 @@ def plan_command(
     return _code(found.missing)
 
 
-def examined(plan: Plan, runs: Path) -> Examined:
+def examined(plan: Plan, runs: Path) -> Preview:
     """Resolve ``plan`` and try what this machine can do for it. Raises ``UsageError`` for a plan
     that can be carried out nowhere.
     """
@@ -101,7 +101,7 @@ def examined(plan: Plan, runs: Path) -> Examined:
         # Within: the environment has a say in the options of its provider.
         missing += _tried(ready)
     own = {path: msgspec.to_builtins(found) for path, found in converted.items()}
-    return Examined(ready=ready, own=own, missing=tuple(missing))
+    return Preview(ready=ready, own=own, missing=tuple(missing))
 
 
 def _tried(ready: ResolvedPlan) -> tuple[FiredrillError, ...]:
@@ -144,7 +144,7 @@ def _code(missing: tuple[FiredrillError, ...]) -> int:
     return Outcome.HARNESS_ERROR.exit_code if failed else EXIT_USAGE
 
 
-def _print_json(found: Examined) -> None:
+def _print_json(found: Preview) -> None:
     ready = found.ready
     said = {
         "plan": as_table(ready.plan),
@@ -155,7 +155,7 @@ def _print_json(found: Examined) -> None:
     click.echo(inert_json(msgspec.json.format(msgspec.json.encode(said), indent=2)))
 
 
-def _print(found: Examined) -> None:
+def _print(found: Preview) -> None:
     plan, schedule = found.ready.plan, found.ready.plan.nemesis.schedule
     table = as_table(plan)
     # With the schedule that was drawn, so that these keys are a plan that comes to the same.

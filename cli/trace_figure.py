@@ -105,7 +105,7 @@ def _proof(run: RunDirectory) -> Finding:
 
 
 def _story(run: RunDirectory, history: History, finding: Finding) -> Story:
-    from results.drawing.spacetime import Happening, Operation, Story, Stretch
+    from results.drawing.spacetime import FaultBand, Happening, Operation, Story
 
     keys = set(finding.keys)
     last_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
@@ -114,7 +114,7 @@ def _story(run: RunDirectory, history: History, finding: Finding) -> Story:
         title=(run.root.name, *textwrap.wrap(finding.text, TITLE_CHARS)[:1], explained),
         controller=CONTROLLER,
         faults=tuple(
-            Stretch(
+            FaultBand(
                 start_s=span.begin_ns / NS_PER_S,
                 end_s=span.end_ns(last_ns) / NS_PER_S,
                 nodes=span.nodes,

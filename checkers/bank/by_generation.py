@@ -303,14 +303,14 @@ def judge_kept(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 
 def _in_common(rows: Iterable[dict[str, Any]], keys: Iterable[int]) -> bool:
     """Tell whether all accounts have a moment in common."""
-    by_key: dict[int, list[_Stretch]] = {key: [] for key in keys}
+    by_key: dict[int, list[_Range]] = {key: [] for key in keys}
     for row in rows:
         if row["low"] is not None:
             kept, lost = frozenset(row["kept"] or ()), frozenset(row["lost"] or ())
             by_key[row["key"]].append(
-                _Stretch(low=row["low"], high=row["high"], kept=kept, lost=lost)
+                _Range(low=row["low"], high=row["high"], kept=kept, lost=lost)
             )
-    common = [_Stretch(low=-NEVER, high=NEVER, kept=frozenset(), lost=frozenset())]
+    common = [_Range(low=-NEVER, high=NEVER, kept=frozenset(), lost=frozenset())]
     for stretches in by_key.values():
         pairs = (one.meet(other) for one in common for other in stretches)
         common = [each for each in pairs if each is not None]
@@ -318,19 +318,19 @@ def _in_common(rows: Iterable[dict[str, Any]], keys: Iterable[int]) -> bool:
 
 
 @attrs.frozen(kw_only=True)
-class _Stretch:
+class _Range:
     low: int
     high: int
     kept: frozenset[int]
     lost: frozenset[int]
 
-    def meet(self, other: _Stretch) -> _Stretch | None:
+    def meet(self, other: _Range) -> _Range | None:
         """Return what both allow: a transaction is kept in all accounts of a partition, or lost."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         kept, lost = self.kept | other.kept, self.lost | other.lost
         if low > high or kept & lost:
             return None
-        return _Stretch(low=low, high=high, kept=kept, lost=lost)
+        return _Range(low=low, high=high, kept=kept, lost=lost)
 
 
 KEPT_BY_KEY = Kernel(

@@ -32,18 +32,18 @@ import attrs
 
 from checkers.engine.arrays import ints
 from checkers.limits import majority_loss, outcomes, recovery
-from checkers.limits.gaps import longest_gaps
-from checkers.limits.majority_loss import MajorityLoss, majority_losses, metastorage_loss
-from checkers.limits.served import (
+from checkers.limits.client_outcomes import (
     Breach,
     ClientOutcomes,
     Figure,
     Interval,
-    Stretch,
+    Scope,
     Untested,
+    client_outcomes,
     named,
-    served,
 )
+from checkers.limits.gaps import longest_gaps
+from checkers.limits.majority_loss import MajorityLoss, majority_losses, metastorage_loss
 from checkers.promises import controller_overload, liveness
 from harness.clock import NS_PER_S
 from harness.errors import HarnessBug
@@ -65,7 +65,7 @@ class _Limit:
     path: str
     key: str
     allowed: float
-    stretches: tuple[Stretch, ...]
+    scopes: tuple[Scope, ...]
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class _Limit:
 
     def figure(self, clients: _Clients) -> Figure:
         """Measure it. Raises ``Untested``."""
-        if not self.stretches:
+        if not self.scopes:
             raise Untested("no fault of that kind came into force")
         return self.rule.measure(self, clients)
 
@@ -111,7 +111,7 @@ class Limits:
         marks = dict(setting.phases)
         if not sections or "drive" not in marks:
             return Part()
-        got = served(tables, setting, marks)
+        got = client_outcomes(tables, setting, marks)
         starved = _starved(tables, setting, lookup)
         clients = _Clients(tables=tables, setting=setting, got=got)
         found = [_judged(limit, clients, starved) for limit in _limits(sections, got)]
@@ -126,7 +126,7 @@ class Limits:
 
 
 @attrs.frozen(kw_only=True)
-class _Judged:
+class _Result:
     """How a limit came out: for the verdict, with the breaches that are certain, with the reason
     that leaves it open, and with what else is to be told.
     """
@@ -138,18 +138,18 @@ class _Judged:
     remarks: tuple[str, ...] = ()
 
 
-def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
+def _judged(limit: _Limit, clients: _Clients, starved: _Starvation) -> _Result:
     mode = clients.setting.declaration.mode
     if not limit.rule.promised(clients.setting.declaration):
         reason = f"not promised in mode {mode}"
         judged = limit.judged(LimitState.NOT_PROMISED, reason=reason)
-        return _Judged(limit=limit, judged=judged, remarks=(f"{limit.name} is {reason}",))
+        return _Result(limit=limit, judged=judged, remarks=(f"{limit.name} is {reason}",))
     try:
         figure = limit.figure(clients)
     except Untested as untested:
         judged = limit.judged(LimitState.NOT_TESTED, reason=str(untested))
         doubt = f"{limit.name} was not tested: {untested}"
-        return _Judged(limit=limit, judged=judged, doubt=doubt)
+        return _Result(limit=limit, judged=judged, doubt=doubt)
     sure, state, doubt, reason = figure, LimitState.KEPT, "", ""
     if starved and figure.broken:
         sure = limit.rule.beyond_doubt(limit, figure, clients, starved.periods)
@@ -171,7 +171,7 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starved) -> _Judged:
         reason="; ".join(filter(None, (reason or figure.basis, *figure.remarks))),
     )
     remarks = tuple(f"{limit.name}: {remark}" for remark in figure.remarks)
-    return _Judged(limit=limit, judged=judged, broken=sure.broken, doubt=doubt, remarks=remarks)
+    return _Result(limit=limit, judged=judged, broken=sure.broken, doubt=doubt, remarks=remarks)
 
 
 def _first_of(doubts: Sequence[str]) -> str:
@@ -182,18 +182,18 @@ def _first_of(doubts: Sequence[str]) -> str:
 def _limits(sections: Mapping[str, ServiceLimits], got: ClientOutcomes) -> Iterator[_Limit]:
     for path, limits in sections.items():
         for key, allowed in limits.given.items():
-            stretches = _stretches(path, got)
-            yield _Limit(path=path, key=key, allowed=allowed, stretches=stretches)
+            scopes = _scopes(path, got)
+            yield _Limit(path=path, key=key, allowed=allowed, scopes=scopes)
 
 
-def _stretches(path: str, got: ClientOutcomes) -> tuple[Stretch, ...]:
+def _scopes(path: str, got: ClientOutcomes) -> tuple[Scope, ...]:
     """The whole drive, or the time of each fault of the kind that the path names."""
     _, _, kind = path.partition(".")
     if not kind:
         return (got.drive,)
     drive = got.drive
     return tuple(
-        Stretch(
+        Scope(
             start_ns=max(fault.begin_ns, drive.start_ns),
             end_ns=drive.end_ns if fault.healed_ns is None else fault.healed_ns,
             fault=fault,
@@ -204,7 +204,7 @@ def _stretches(path: str, got: ClientOutcomes) -> tuple[Stretch, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class _Starved:
+class _Starvation:
     """Why the controller's measurements are in doubt, and from when to when; falsy where they are
     not.
     """
@@ -216,19 +216,19 @@ class _Starved:
         return bool(self.reason)
 
 
-def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starved:
+def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starvation:
     if "controller" not in tables:
-        return _Starved()
+        return _Starvation()
     reasons = controller_overload.CHECKER.judge(tables, setting, lookup).reasons
     if not reasons:
-        return _Starved()
+        return _Starvation()
     rows = tables["controller"]
     at, length, late = (ints(rows, name) for name in ("at_ns", "length_ns", "late_ns"))
     rows_late = late >= controller_overload.LATE_NS
     # What a driver process tells late stands a row later.
     starts, ends = at - length - late, at + length
     found = zip(starts[rows_late].tolist(), ends[rows_late].tolist(), strict=True)
-    return _Starved(reason=reasons[0], periods=tuple(found))
+    return _Starvation(reason=reasons[0], periods=tuple(found))
 
 
 def _apart(periods: Sequence[Interval], late: Sequence[Interval]) -> bool:
@@ -249,7 +249,7 @@ class _Clients:
     def losses(self, limit: _Limit) -> tuple[MajorityLoss, ...]:
         """Return those that a fault of the limit's table took part in. Raises ``Untested``."""
         losses = majority_losses(self.tables, self.setting, self.got)
-        found = tuple(loss for loss in losses if loss.of(limit.stretches))
+        found = tuple(loss for loss in losses if loss.of(limit.scopes))
         if not found:
             taken = metastorage_loss(self.tables, self.setting, self.got)
             if taken is not None:
@@ -269,19 +269,19 @@ class _Clients:
 
 
 def _gaps(limit: _Limit, clients: _Clients) -> Figure:
-    return longest_gaps(clients.got, limit.stretches, limit.allowed_ns)
+    return longest_gaps(clients.got, limit.scopes, limit.allowed_ns)
 
 
 def _p99(limit: _Limit, clients: _Clients) -> Figure:
-    return outcomes.p99(clients.got, limit.stretches, limit.allowed)
+    return outcomes.p99(clients.got, limit.scopes, limit.allowed)
 
 
 def _recovered(limit: _Limit, clients: _Clients) -> Figure:
-    return recovery.unrecovered(clients.got, limit.stretches, limit.allowed_ns)
+    return recovery.unrecovered(clients.got, limit.scopes, limit.allowed_ns)
 
 
 def _indefinite(limit: _Limit, clients: _Clients) -> Figure:
-    return outcomes.indefinite_share(clients.got, limit.stretches, limit.allowed)
+    return outcomes.indefinite_share(clients.got, limit.scopes, limit.allowed)
 
 
 def _refused(limit: _Limit, clients: _Clients) -> Figure:
@@ -295,7 +295,7 @@ def _serves(limit: _Limit, clients: _Clients) -> Figure:
 def _apart_long_enough(
     limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Interval]
 ) -> Figure:
-    return longest_gaps(clients.got, limit.stretches, limit.allowed_ns, late)
+    return longest_gaps(clients.got, limit.scopes, limit.allowed_ns, late)
 
 
 def _counted_apart(_limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Interval]) -> Figure:
@@ -341,7 +341,7 @@ RULES = {
 }
 
 
-def _anomalies(found: Sequence[_Judged], got: ClientOutcomes, lookup: Lookup) -> dict[str, Anomaly]:
+def _anomalies(found: Sequence[_Result], got: ClientOutcomes, lookup: Lookup) -> dict[str, Anomaly]:
     """Return an anomaly for each name of breaches; its count has also those that are not told."""
     counts, shown = Counter[str](), dict[str, list[tuple[_Limit, Breach]]]()
     for each in found:
@@ -350,10 +350,22 @@ def _anomalies(found: Sequence[_Judged], got: ClientOutcomes, lookup: Lookup) ->
     return {
         name: Anomaly(
             count=counts[name],
-            examples=tuple(_finding(limit, one, got, lookup) for limit, one in rows[:EXAMPLES_MAX]),
+            examples=tuple(_finding(limit, one, got, lookup) for limit, one in _shown(rows)),
         )
         for name, rows in shown.items()
     }
+
+
+def _shown(rows: Sequence[tuple[_Limit, Breach]]) -> list[tuple[_Limit, Breach]]:
+    """Return as many of ``rows`` as are shown, in their order: of each limit one, before any has
+    two of them.
+    """
+    turns, ranked = Counter[str](), list[tuple[int, int]]()
+    for number, (limit, _) in enumerate(rows):
+        ranked.append((turns[limit.name], number))
+        turns[limit.name] += 1
+    chosen = sorted(number for _, number in sorted(ranked)[:EXAMPLES_MAX])
+    return [rows[number] for number in chosen]
 
 
 def _finding(limit: _Limit, one: Breach, got: ClientOutcomes, lookup: Lookup) -> Finding:

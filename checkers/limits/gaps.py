@@ -16,7 +16,15 @@ import numpy as np
 
 from checkers.engine.arrays import Bools, Ints
 from checkers.engine.spans import FOREVER_NS
-from checkers.limits.served import Breach, ClientOutcomes, Figure, Interval, Span, Stretch, Tries
+from checkers.limits.client_outcomes import (
+    Breach,
+    ClientOutcomes,
+    Figure,
+    Interval,
+    Scope,
+    Span,
+    Tries,
+)
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX
@@ -54,6 +62,22 @@ class _Silences:
             Span(length_ns=length_ns, start_ns=start_ns, end_ns=end_ns, partition=self.partition),
         )
 
+    def apart_from(self, earlier: Sequence[_Silences]) -> _Silences:
+        """Return those that are no part of one of ``earlier``."""
+        is_new = np.ones(len(self.starts), dtype=bool)
+        for other in earlier:
+            if len(other.starts):
+                starts = np.sort(other.starts)
+                ends = other.ends[np.argsort(other.starts)]
+                at = np.searchsorted(starts, self.starts, side="right") - 1
+                is_new &= (at < 0) | (ends[at] <= self.starts)
+        return attrs.evolve(
+            self,
+            starts=self.starts[is_new],
+            ends=self.ends[is_new],
+            is_breach=self.is_breach[is_new],
+        )
+
     def breaches(self, got: ClientOutcomes) -> Iterator[Breach]:
         """Yield the longest of the breaches, as many as are shown."""
         found = np.flatnonzero(self.is_breach)
@@ -64,28 +88,34 @@ class _Silences:
 
 def longest_gaps(
     got: ClientOutcomes,
-    stretches: tuple[Stretch, ...],
+    scopes: tuple[Scope, ...],
     allowed_ns: int,
     late: Sequence[Interval] = (),
 ) -> Figure:
-    """Measure the silences of the store, and of each partition, that begin in ``stretches``. One is
+    """Measure the silences of the store, and of each partition, that begin in ``scopes``. One is
     a breach where a part of it that touches none of ``late`` is longer than allowed; the longest
-    are told, of equal ones that of the store first.
+    are told, of equal ones that of the store first. One that goes on into another scope counts
+    once.
     """
-    found = [each for stretch in stretches for each in _of_stretch(got, stretch, allowed_ns, late)]
+    found, before = list[_Silences](), dict[int | None, list[_Silences]]()
+    for scope in sorted(scopes, key=lambda each: (each.start_ns, each.end_ns)):
+        for each in _of_scope(got, scope, allowed_ns, late):
+            earlier = before.setdefault(each.partition, [])
+            found.append(each.apart_from(earlier))
+            earlier.append(found[-1])
     breaches = [breach for each in found for breach in each.breaches(got)]
     breaches.sort(key=lambda one: (-one.measured, one.partition is not None))
     shown = breaches[:EXAMPLES_MAX]
     count = sum(int(each.is_breach.sum()) for each in found)
-    figure = Figure.of_longest([span for each in found for span in each.longest], shown, stretches)
+    figure = Figure.of_longest([span for each in found for span in each.longest], shown, scopes)
     return attrs.evolve(figure, untold=count - len(shown))
 
 
-def _of_stretch(
-    got: ClientOutcomes, stretch: Stretch, allowed_ns: int, late: Sequence[Interval]
+def _of_scope(
+    got: ClientOutcomes, scope: Scope, allowed_ns: int, late: Sequence[Interval]
 ) -> Iterator[_Silences]:
     def of(tries: Tries, partition: int | None, least: int, step_ns: int) -> _Silences:
-        starts, ends = silences(tries, stretch, got.drive.end_ns, allowed_ns, least=least)
+        starts, ends = silences(tries, scope, got.drive.end_ns, allowed_ns, least=least)
         # A step shows that something ended in it, and not when.
         starts = np.minimum(starts + step_ns, ends)
         is_breach = ends - starts > allowed_ns
@@ -151,18 +181,18 @@ def _expanded(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
 
 
 def silences(
-    tries: Tries, stretch: Stretch, last_ns: int, allowed_ns: int, *, least: int = 1
+    tries: Tries, scope: Scope, last_ns: int, allowed_ns: int, *, least: int = 1
 ) -> tuple[Ints, Ints]:
-    """Return begins and ends of the times that begin in ``stretch``, and in which clients asked all
+    """Return begins and ends of the times that begin in ``scope``, and in which clients asked all
     the while and nothing was acknowledged: all that are longer than ``allowed_ns``, and the
     longest. ``least`` tries at least must show one. After ``last_ns`` no client asks.
     """
     acks = tries.acks
-    low = int(np.searchsorted(acks, stretch.start_ns, side="right"))
-    high = int(np.searchsorted(acks, min(stretch.end_ns, last_ns), side="left"))
-    # The last one ends with the first acknowledgement behind the stretch.
+    low = int(np.searchsorted(acks, scope.start_ns, side="right"))
+    high = int(np.searchsorted(acks, min(scope.end_ns, last_ns), side="left"))
+    # The last one ends with the first acknowledgement behind the scope.
     close = min(int(acks[high]), last_ns) if high < len(acks) else last_ns
-    points = np.concatenate([[stretch.start_ns], acks[low:high], [max(close, stretch.start_ns)]])
+    points = np.concatenate([[scope.start_ns], acks[low:high], [max(close, scope.start_ns)]])
     widths = np.diff(points)
     order = np.argsort(-widths, kind="stable")
     found = [(np.zeros(0, dtype=np.int64),) * 2]
@@ -180,7 +210,7 @@ def silences(
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Asked:
+class _AskedParts:
     """Parts of given times, ascending, in which clients asked all the while, and the number of the
     ``time`` that each is of.
     """
@@ -190,7 +220,7 @@ class _Asked:
     ends: Ints
 
 
-def _asked(tries: Tries, starts: Ints, ends: Ints, least: int) -> _Asked:
+def _asked(tries: Tries, starts: Ints, ends: Ints, least: int) -> _AskedParts:
     """Return the parts of times without an acknowledgement, ascending, in which clients asked all
     the while, by ``least`` tries at least.
     """
@@ -208,7 +238,7 @@ def _asked(tries: Tries, starts: Ints, ends: Ints, least: int) -> _Asked:
     count = np.concatenate([counts[inside], np.ones(len(at), dtype=np.int64)])
     order = np.argsort(time, kind="stable")
     if not len(order):
-        return _Asked(time=time, starts=begun, ends=until)
+        return _AskedParts(time=time, starts=begun, ends=until)
     time, begun, count = time[order], begun[order], count[order]
     # No try reaches into the next time, so that one running maximum is that of each time.
     until = np.maximum.accumulate(np.minimum(until[order], ends[time]))
@@ -216,7 +246,7 @@ def _asked(tries: Tries, starts: Ints, ends: Ints, least: int) -> _Asked:
     last = np.append(first[1:], len(time)) - 1
     enough = np.add.reduceat(count, first) >= least
     first, last = first[enough], last[enough]
-    return _Asked(time=time[first], starts=begun[first], ends=until[last])
+    return _AskedParts(time=time[first], starts=begun[first], ends=until[last])
 
 
 def _first_of_parts(time: Ints, begun: Ints, until: Ints) -> Ints:

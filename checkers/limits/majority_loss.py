@@ -23,8 +23,16 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from checkers.engine.spans import FOREVER_NS
+from checkers.limits.client_outcomes import (
+    Breach,
+    ClientOutcomes,
+    Figure,
+    Scope,
+    Span,
+    Tries,
+    Untested,
+)
 from checkers.limits.gaps import silences
-from checkers.limits.served import Breach, ClientOutcomes, Figure, Span, Stretch, Tries, Untested
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
@@ -100,12 +108,12 @@ class MajorityLoss:
             self.start_ns
         )
 
-    def of(self, stretches: Sequence[Stretch]) -> bool:
-        """Tell whether one of its faults is that of one of ``stretches``; a stretch without a fault
+    def of(self, scopes: Sequence[Scope]) -> bool:
+        """Tell whether one of its faults is that of one of ``scopes``; a scope without a fault
         is of all.
         """
         numbers = {fault.fault for fault in self.faults}
-        return any(s.fault is None or s.fault.fault in numbers for s in stretches)
+        return any(s.fault is None or s.fault.fault in numbers for s in scopes)
 
 
 def majority_losses(
@@ -321,7 +329,7 @@ def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) ->
             f"no request was made to a partition alone that had lost its majority "
             f"{seconds(NOTICED_NS)} before" + "".join(f"; {remark}" for remark in remarks[:1])
         )
-    figure = Figure.of_longest(spans, broken, _stretches(losses), tuple(remarks))
+    figure = Figure.of_longest(spans, broken, _scopes(losses), tuple(remarks))
     return attrs.evolve(figure, doubts=tuple(doubts))
 
 
@@ -341,8 +349,8 @@ def _span(length_ns: int, start_ns: int, partition: int) -> Span:
     )
 
 
-def _stretches(losses: Sequence[MajorityLoss]) -> list[Stretch]:
-    return [Stretch(start_ns=loss.start_ns, end_ns=loss.end_ns) for loss in losses]
+def _scopes(losses: Sequence[MajorityLoss]) -> list[Scope]:
+    return [Scope(start_ns=loss.start_ns, end_ns=loss.end_ns) for loss in losses]
 
 
 def _asked_of(
@@ -405,7 +413,7 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
         ]
         acks = _acks(tables.get(TRIES), loss)
         tries = _tries(acks, *_failed(tables, loss, others))
-        at = Stretch(start_ns=loss.start_ns, end_ns=loss.start_ns)
+        at = Scope(start_ns=loss.start_ns, end_ns=loss.start_ns)
         times = silences(tries, at, loss.end_ns, allowed_ns, least=MIN_TRIES)
         spans = tuple(zip(*(each.tolist() for each in times), strict=True))
         answered = bool(len(tries.acks)) and int(tries.acks[0]) <= loss.end_ns
@@ -418,7 +426,7 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
         broken += [_unserved(loss, span) for span in spans if _too_long(span, allowed_ns)]
     if not judged:
         raise Untested("no partition was written to for so long without its majority")
-    return Figure.of_longest(counted, broken, _stretches(losses))
+    return Figure.of_longest(counted, broken, _scopes(losses))
 
 
 def _too_long(span: tuple[int, int], allowed_ns: int) -> bool:

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import Ints
-from checkers.limits.served import Interval, named
+from checkers.limits.client_outcomes import Interval, named
 from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.recovery import Rate, deviation

@@ -24,18 +24,18 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import Ints
-from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, rate_since
-from checkers.limits.served import (
+from checkers.limits.client_outcomes import (
     Breach,
     ClientOutcomes,
     Figure,
     Interval,
+    Scope,
     Span,
-    Stretch,
     Tries,
     Untested,
     named,
 )
+from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, rate_since
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.fault_spans import FaultSpan
@@ -91,16 +91,16 @@ class _Unmeasured(enum.StrEnum):
     NO_RATE = "with too little served, or too short a time without a fault, before it"
 
 
-def unrecovered(served: ClientOutcomes, stretches: tuple[Stretch, ...], allowed_ns: int) -> Figure:
-    """Test each heal of the faults of ``stretches``, or of all. Raises ``Untested`` where the rate
+def unrecovered(got: ClientOutcomes, scopes: tuple[Scope, ...], allowed_ns: int) -> Figure:
+    """Test each heal of the faults of ``scopes``, or of all. Raises ``Untested`` where the rate
     could be told after none, and no partition was silent for too long.
     """
-    of_kind = [stretch.fault for stretch in stretches if stretch.fault is not None]
-    faults = of_kind or served.faults
+    of_kind = [scope.fault for scope in scopes if scope.fault is not None]
+    faults = of_kind or got.faults
     if not faults:
         raise Untested("no fault came into force")
     tested, unmeasured = list[_Tested](), Counter[_Unmeasured]()
-    calms = Calms.of(served.faults, served.drive.start_ns, served.drive.end_ns)
+    calms = Calms.of(got.faults, got.drive.start_ns, got.drive.end_ns)
     for fault in faults:
         if fault.healed_ns is None:
             unmeasured[_Unmeasured.UNHEALED] += 1
@@ -112,13 +112,13 @@ def unrecovered(served: ClientOutcomes, stretches: tuple[Stretch, ...], allowed_
             due_ns=fault.healed_ns + allowed_ns,
             calm_ns=calms.until(fault, fault.healed_ns),
         )
-        partitions = _partitions(served, heal)
+        partitions = _partitions(got, heal)
         if heal.calm_ns < heal.due_ns and partitions.broken:
             # In the time that was left until another fault, none has broken anything.
             unmeasured[_Unmeasured.CROWDED] += 1
             continue
         tested.append(partitions)
-        rate = _rate(served, heal, _rate_before(served, heal, calms))
+        rate = _rate(got, heal, _rate_before(got, heal, calms))
         if isinstance(rate, _Tested):
             tested.append(rate)
         else:
@@ -131,7 +131,7 @@ def unrecovered(served: ClientOutcomes, stretches: tuple[Stretch, ...], allowed_
     figure = Figure.of_longest(
         [test.span for test in tested],
         [one for test in tested for one in test.broken],
-        stretches,
+        scopes,
         remarks=(remark,) if unmeasured else (),
     )
     counted = [test.since for test in tested if test.since is not None]
@@ -147,26 +147,26 @@ def _faults(count: int) -> str:
     return f"{count} fault{'s' * (count != 1)}"
 
 
-def _rate_before(served: ClientOutcomes, heal: _Heal, calms: Calms) -> RateBefore | None:
+def _rate_before(got: ClientOutcomes, heal: _Heal, calms: Calms) -> RateBefore | None:
     """Return the rate in the calm before; ``None`` where too few were acknowledged to tell it."""
     calm = heal.before
     if calm is None:
         return None
     # What an open loop owed from the fault before that calm is a backlog, not the rate.
     clear_ns = calms.clear_ns(calm)
-    rate = served.acknowledged.rate(clear_ns, calm)
+    rate = got.acknowledged.rate(clear_ns, calm)
     if rate is None:
         return None
-    acks = served.acknowledged.own(clear_ns, *calm)
+    acks = got.acknowledged.own(clear_ns, *calm)
     return RateBefore(fault=heal.fault, rate=rate, acks=acks, period=calm)
 
 
-def _rate(served: ClientOutcomes, heal: _Heal, before: RateBefore | None) -> _Tested | _Unmeasured:
+def _rate(got: ClientOutcomes, heal: _Heal, before: RateBefore | None) -> _Tested | _Unmeasured:
     """Tell when the rate returned, or why that can't be told."""
     if before is None:
         return _Unmeasured.NO_RATE
     # The calm after the heal, without the backlog of an open loop.
-    acks = served.acknowledged.own(heal.healed_ns, heal.healed_ns, heal.calm_ns)
+    acks = got.acknowledged.own(heal.healed_ns, heal.healed_ns, heal.calm_ns)
     back_ns = first_back(acks, before.rate, heal.healed_ns, heal.calm_ns)
     in_time = back_ns is not None and back_ns <= heal.due_ns
     span_ns = before.rate.counting_ns
@@ -265,9 +265,9 @@ def _breach(heal: _Heal, text: str, took_ns: int, **more: Any) -> Breach:  # noq
     )
 
 
-def _partitions(served: ClientOutcomes, heal: _Heal) -> _Tested:
+def _partitions(got: ClientOutcomes, heal: _Heal) -> _Tested:
     """The partitions that acknowledged nothing in time, though they were asked."""
-    found = list(_silent(served.by_partition, heal))
+    found = list(_silent(got.by_partition, heal))
     took_ns, slowest = max(
         ((took_ns, number) for number, _, took_ns, _ in found), default=(0, None)
     )

@@ -30,8 +30,8 @@ import pyarrow as pa
 
 from checkers.engine.arrays import OK, Bools, Ints, ints
 from checkers.engine.spans import FOREVER_NS, Overlaps, OwnedSpans, Spans
+from checkers.limits.client_outcomes import ClientOutcomes, Scope, client_outcomes
 from checkers.limits.gaps import silences
-from checkers.limits.served import ClientOutcomes, Stretch, served
 from checkers.promises import controller_overload, liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
@@ -166,7 +166,7 @@ class RollingRestarts:
         kinds = {span.kind for span in fault_spans(tables["faults"].to_pylist())}
         if "drive" not in marks or ROLLING_RESTART.name not in kinds:
             return Part()
-        got = served(tables, setting, marks)
+        got = client_outcomes(tables, setting, marks)
         figures: dict[str, dict[str, Any]] = {}
         found: dict[str, list[tuple[Restart, Breach]]] = {}
         doubts, remarks = list[str](), list[str]()
@@ -322,7 +322,7 @@ def _longest_silence(restart: Restart, got: ClientOutcomes) -> tuple[int, int, i
     """Return the partition that was asked longest without an acknowledgement, from when to when;
     ``None`` where none ever was.
     """
-    during = Stretch(start_ns=restart.start_ns, end_ns=restart.end_ns)
+    during = Scope(start_ns=restart.start_ns, end_ns=restart.end_ns)
     allowed_ns = int(limits(restart.options)["silence_s"] * NS_PER_S)
     found = list[tuple[int, int, int]]()
     for number, tries in sorted(got.by_partition.items()):

@@ -36,7 +36,7 @@ Row = Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
-class Stretch:
+class StateSpan:
     """A time in which a node was in ``state``; ``unsure`` where that was not proven yet, or its
     healing was under way.
     """
@@ -57,7 +57,7 @@ class NodeRoles:
     at_s: tuple[float, ...]
     held: tuple[int, ...]
     leads: tuple[tuple[float, float], ...]
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[StateSpan, ...]
 
     @property
     def most(self) -> int:
@@ -216,9 +216,9 @@ class _Holding:
 
 def _stretches(
     rows: Sequence[Row], faults: Iterable[Row], end_ns: int, kinds: Mapping[str, FaultKind]
-) -> dict[str, list[Stretch]]:
+) -> dict[str, list[StateSpan]]:
     """Return by node the times when it was down, paused or under another fault."""
-    found: dict[str, list[Stretch]] = {}
+    found: dict[str, list[StateSpan]] = {}
     for span in fault_spans(faults):
         # Without an effect it is not known that the node was in any state but its usual one.
         if span.effective_ns is None:
@@ -256,13 +256,13 @@ def _exits(rows: Sequence[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
     return reversed(found)
 
 
-def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> Stretch:
+def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> StateSpan:
     # No stretch ends before it begins, also where events were mapped out of order.
     end_s = max(start_ns, end_ns) / NS_PER_S
-    return Stretch(start_s=start_ns / NS_PER_S, end_s=end_s, state=state, unsure=unsure)
+    return StateSpan(start_s=start_ns / NS_PER_S, end_s=end_s, state=state, unsure=unsure)
 
 
-def _lane(node: str, holding: _Holding, stretches: list[Stretch]) -> NodeRoles:
+def _lane(node: str, holding: _Holding, stretches: list[StateSpan]) -> NodeRoles:
     steps = holding.steps.get(node, [])
     return NodeRoles(
         node=node,

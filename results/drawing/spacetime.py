@@ -75,7 +75,7 @@ def family_of(row: Row) -> Family:
 
 
 @attrs.frozen(kw_only=True)
-class Stretch:
+class FaultBand:
     """A fault: its time and its nodes; in its stretches ``unsure`` nothing was proven (see
     ``harness.protocols.fault_spans``).
     """
@@ -114,7 +114,7 @@ class Story:
     """The content beside the trace; ``title`` are lines."""
 
     title: tuple[str, ...] = ()
-    faults: tuple[Stretch, ...] = ()
+    faults: tuple[FaultBand, ...] = ()
     operations: tuple[Operation, ...] = ()
     happenings: tuple[Happening, ...] = ()
     controller: str = ""  # the name that clients have in the trace
@@ -305,7 +305,9 @@ def _fault_names(figure: _Figure, span: Segment[float]) -> Iterator[Markup]:
             yield _text(left + 3, y, text, fill="#9a3412")
 
 
-def _in_force(figure: _Figure, span: Segment[float]) -> Iterator[tuple[Stretch, str, float, float]]:
+def _in_force(
+    figure: _Figure, span: Segment[float]
+) -> Iterator[tuple[FaultBand, str, float, float]]:
     for fault in figure.story.faults:
         if span.touches(fault.start_s, fault.end_s):
             for node in fault.nodes:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from harness.errors import PlanError
+from harness.history.due_faults import due_ns, schedule_of
 from harness.history.layout import EVENTS, FAULTS
 from harness.history.load import History
+from harness.plan import planfile
 from harness.text import inactive
 from results.export.notation import edn
 from results.export.operations import steps_of, transactions
@@ -18,6 +21,7 @@ from results.export.operations import steps_of, transactions
 OPERATIONS = "operations"
 CSV_TABLES = (OPERATIONS, FAULTS, EVENTS)
 _STEPS = "ops"
+_DUE = "planned_ns"
 _LISTS = "; "
 # A spreadsheet takes a text that begins with one of these for a formula; where a semicolon parts
 # cells, one that begins with it for two.
@@ -26,9 +30,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", ";")
 
 def csv_lines(history: History, table: str) -> Iterator[bytes]:
     """Yield the table ``table`` (one of ``CSV_TABLES``), its header first: a row a transaction,
-    fault or event. Times are nanoseconds on the run's axis; ``ops`` are the steps as EDN. A text
-    that a spreadsheet would take for a formula has an apostrophe before it; what a terminal would
-    act on is escaped, so that a row is a line.
+    fault or event. Times are nanoseconds on the run's axis; a fault is planned for the time at
+    which it is due. ``ops`` are the steps as EDN. A text that a spreadsheet would take for a
+    formula has an apostrophe before it; what a terminal would act on is escaped, so that a row is a
+    line.
     """
     if table == OPERATIONS:
         found = history.transactions()
@@ -36,7 +41,8 @@ def csv_lines(history: History, table: str) -> Iterator[bytes]:
         rows = _with_steps(history)
     else:
         found = history.faults() if table == FAULTS else history.events()
-        names, rows = found.column_names, _rows_of(found)
+        names = found.column_names
+        rows = _due(history) if table == FAULTS else _rows_of(found)
     yield _line(names)
     for row in rows:
         yield _line([cell(row[name]) for name in names])
@@ -45,6 +51,21 @@ def csv_lines(history: History, table: str) -> Iterator[bytes]:
 def _with_steps(history: History) -> Iterator[dict[str, Any]]:
     for row in transactions(history):
         yield row | {_STEPS: edn(steps_of(row["ops"]))}
+
+
+def _due(history: History) -> Iterator[dict[str, Any]]:
+    schedule = _schedule(history)
+    for row in _rows_of(history.faults()):
+        yield row | {_DUE: due_ns(history.manifest, schedule, row["fault"])}
+
+
+def _schedule(history: History) -> list[Any]:
+    if not history.planned:
+        return []
+    try:
+        return schedule_of(planfile.parse(planfile.read_text(history.run.plan), "plan"))
+    except PlanError:
+        return []
 
 
 def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:

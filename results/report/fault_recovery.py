@@ -66,7 +66,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @attrs.frozen(kw_only=True)
-class Stretch:
+class PhaseFigures:
     """What completed from ``start_ns`` to ``end_ns``: ``errors`` without conflicts, which are
     transactions that gave way to another. ``p99_ns`` is of ok transactions, from their intended
     start; ``None`` where there was none.
@@ -99,9 +99,9 @@ class Recovery:
     fault: int
     kind: str
     hit: str
-    before: Stretch | None
-    during: Stretch
-    after: Stretch | None
+    before: PhaseFigures | None
+    during: PhaseFigures
+    after: PhaseFigures | None
     lowest: int | None
     fell: bool
     begin_known: bool
@@ -170,11 +170,11 @@ class _Completions:
             conflicts_ns=np.sort(done[~ok & gave_way]),
         )
 
-    def stretch(self, start_ns: int, end_ns: int) -> Stretch:
+    def stretch(self, start_ns: int, end_ns: int) -> PhaseFigures:
         """Count what completed at or after ``start_ns`` and before ``end_ns``."""
         low, high = np.searchsorted(self.ok.ended, [start_ns, end_ns])
         inside = self.latency_ns[low:high]
-        return Stretch(
+        return PhaseFigures(
             start_ns=start_ns,
             end_ns=end_ns,
             ok=int(high - low),
@@ -296,7 +296,7 @@ def _again_text(time_ns: int | None, otherwise: str) -> str:
     return otherwise if time_ns is None else f"{time_ns / 1e9:.1f}"
 
 
-def _stretch_row(name: str, stretch: Stretch | None) -> tuple[str, ...]:
+def _stretch_row(name: str, stretch: PhaseFigures | None) -> tuple[str, ...]:
     if stretch is None:
         return (name, *[DASH] * 6)
     return (

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from harness.clock import NS_PER_S
+from harness.history.due_faults import due_ns
 from harness.history.records import FaultState
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import FaultWindow, Takeover
@@ -51,17 +51,13 @@ def rows(run_data: RunData) -> tuple[FaultRow, ...]:
     """Return a row a fault, ``FAULTS_MAX`` at most. A fault was planned for an offset into the
     drive phase; faults count from 0 in the order of the schedule.
     """
-    drive_ns = next((at for name, at in run_data.manifest.phases if name == "drive"), None)
     schedule = run_data.planned_faults
     effects, besides = _effects(run_data), harness_actions.of_faults(run_data)
     begun = {span.fault: span for span in fault_spans(run_data.faults)}
     found = []
     for row in run_data.faults[:FAULTS_MAX]:
         number = row["fault"]
-        planned_ns = None
-        # A directory from elsewhere may hold another plan.
-        if drive_ns is not None and 0 <= number < len(schedule):
-            planned_ns = drive_ns + int(schedule[number]["at_s"] * NS_PER_S)
+        planned_ns = due_ns(run_data.manifest, schedule, number)
         effect, done = effects.get(number), besides.get(number, "")
         span = begun.get(number)
         begun_ns = None if span is None else span.begin_ns

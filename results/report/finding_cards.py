@@ -23,7 +23,7 @@ from results.drawing.axis import Scale
 from results.report import event_context, key_history
 from results.report.key_history import KeyHistory
 from results.report.limit_rows import with_unit
-from results.report.missed import Missed
+from results.report.missed import MissedWrite
 from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
 from results.report.tabulate import DASH, cell, words
@@ -161,7 +161,7 @@ class _Shown:
     name: str
     finding: Finding
     txns: tuple[int, ...]
-    missed: tuple[Missed, ...] = ()
+    missed: tuple[MissedWrite, ...] = ()
     first: bool = False
 
     @classmethod
@@ -173,7 +173,7 @@ class _Shown:
         return cls(name=name, finding=finding, txns=tuple(txns), missed=missed, first=not place)
 
 
-def _missed(run_data: RunData, name: str, finding: Finding) -> Iterator[Missed]:
+def _missed(run_data: RunData, name: str, finding: Finding) -> Iterator[MissedWrite]:
     """Yield the writes of accounts that a wrong balance missed."""
     # A lost write of a list tells its value; one of an account does not.
     if name not in (BANK_TOTAL, LOST_WRITE) or finding.value is not None:

@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
-class Missed:
+class MissedWrite:
     """``reader`` found ``found`` at ``key``, where ``writer`` was acknowledged with ``left``."""
 
     key: int
@@ -40,7 +40,7 @@ class _Access:
 
 def first_missed(
     key: int, steps: Sequence[Row], times: Mapping[int, Row], reader: int | None = None
-) -> Missed | None:
+) -> MissedWrite | None:
     """Return the first transaction (or none but ``reader``) that missed an acknowledged write of
     ``key``.
 
@@ -55,8 +55,9 @@ def first_missed(
     for read in sorted(reads, key=lambda r: r.invoke):
         if reader not in (None, read.txn):
             continue
+        # It may have come behind what is not known; the next to begin may have ended before.
         if unknown_since is not None and read.complete > unknown_since:
-            break
+            continue
         # Only what ended before the read began is sure to precede it; the rest is concurrent.
         before = [w for w in acknowledged if w.complete < read.invoke]
         if not before:
@@ -64,7 +65,9 @@ def first_missed(
         last = before[-1]
         left = last.value
         if left is not None and read.value not in _possible(writes, last, read):
-            return Missed(key=key, writer=last.txn, left=left, reader=read.txn, found=read.value)
+            return MissedWrite(
+                key=key, writer=last.txn, left=left, reader=read.txn, found=read.value
+            )
     return None
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
+from harness.history.due_faults import schedule_of
 from harness.history.files import is_regular
 from harness.history.load import History, load
 from harness.history.records import OpType
@@ -26,7 +27,7 @@ from harness.run.node_usage import read_usage
 from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
 from results.drawing.lanes import Window
 from results.drawing.partitions import Touches
-from results.report.missed import Missed, first_missed
+from results.report.missed import MissedWrite, first_missed
 from results.report.steps import key_names
 
 FILES_MAX = 12  # of one node's directory, listed
@@ -70,9 +71,7 @@ class RunData:
     @property
     def planned_faults(self) -> list[Any]:
         """The faults of the plan that drove the run, as the plan has them."""
-        nemesis = self.plan.get("nemesis") if self.history.planned else None
-        schedule = nemesis.get("schedule") if isinstance(nemesis, dict) else None
-        return schedule if isinstance(schedule, list) else []
+        return schedule_of(self.plan) if self.history.planned else []
 
     @property
     def origin(self) -> Origin | None:
@@ -154,7 +153,7 @@ class RunData:
             ok=np.asarray(pc.equal(rows["type"].cast(pa.string()), OpType.OK.value)),
         )
 
-    def missed(self, key: int, reader: int | None = None) -> Missed | None:
+    def missed(self, key: int, reader: int | None = None) -> MissedWrite | None:
         """Return the first transaction (or ``reader`` alone) that missed an acknowledged write of
         the register ``key``. Reads the key's split.
         """

@@ -11,10 +11,10 @@ import pytest
 
 from checkers.engine.arrays import INFO, OK, Ints
 from checkers.limits import gaps
+from checkers.limits.client_outcomes import ClientOutcomes, Scope, Tries, open_in
 from checkers.limits.gaps import UNASKED_SHARE, longest_gaps, silences
 from checkers.limits.outcomes import indefinite_share, p99
 from checkers.limits.recovery import unrecovered
-from checkers.limits.served import ClientOutcomes, Stretch, Tries, open_in
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.recovery import Calms
 
@@ -50,7 +50,7 @@ def night(faults: int, out_s: tuple[int, int] = (0, 0)) -> ClientOutcomes:
             number: Tries.of(begun[half], ended[half], ended[half][~out[half]])
             for number, half in enumerate(halves)
         },
-        drive=Stretch(start_ns=0, end_ns=faults * EVERY_S * S),
+        drive=Scope(start_ns=0, end_ns=faults * EVERY_S * S),
         faults=tuple(
             span(number, (number * EVERY_S + 20) * S, (number * EVERY_S + 26) * S)
             for number in range(faults)
@@ -70,7 +70,7 @@ def test_a_thousand_faults_are_judged_in_seconds() -> None:
     """2 s of a core for both; 130 s for one when each fault sorted all acknowledgements."""
     sound, out = night(1000), night(1000, OUT_S)
     each = tuple(
-        Stretch(start_ns=fault.begin_ns, end_ns=fault.healed_ns or 0, fault=fault)
+        Scope(start_ns=fault.begin_ns, end_ns=fault.healed_ns or 0, fault=fault)
         for fault in sound.faults
     )
     began_s = time.process_time()
@@ -117,7 +117,7 @@ def test_what_was_open_in_some_period_is_what_a_loop_over_all_finds() -> None:
 
 
 def asked_by_a_loop(
-    tries: Tries, stretch: Stretch, last_ns: int, least: int
+    tries: Tries, stretch: Scope, last_ns: int, least: int
 ) -> list[tuple[int, int]]:
     """All silences of ``stretch``, one time between acknowledgements after another: of all runs of
     tries within it those whose widest time without a try is at most their share, and which are in
@@ -185,7 +185,7 @@ def test_the_silences_are_those_that_a_loop_over_all_acknowledgements_finds(
         # As steps are told: when a try had begun for certain, and may have ended at the earliest.
         tries = Tries.of(begun + 3 * in_steps, ended, ended[ok])
         low = draw.randrange(100)
-        stretch = Stretch(start_ns=low, end_ns=low + draw.randrange(60))
+        stretch = Scope(start_ns=low, end_ns=low + draw.randrange(60))
 
         starts, ends = silences(tries, stretch, 105, allowed, least=least)
 
@@ -203,7 +203,7 @@ def test_no_silence_goes_on_past_the_end_of_the_drive() -> None:
     ended = np.array([2, 53, 70], dtype=np.int64)
     tries = Tries.of(at, ended, ended)
 
-    starts, ends = silences(tries, Stretch(start_ns=50, end_ns=75), 60, 1)
+    starts, ends = silences(tries, Scope(start_ns=50, end_ns=75), 60, 1)
 
     assert int((ends - starts).max()) == 5
     assert int(ends.max()) <= 60
@@ -234,7 +234,7 @@ def rare(begun_s: Ints, out: Ints) -> ClientOutcomes:
     return ClientOutcomes(
         txn=np.arange(len(begun)), intended=begun, begun=begun, ended=ended,
         type_=np.where(out, INFO, OK), by_partition={}, faults=(), arrivals=None,
-        drive=Stretch(start_ns=0, end_ns=int(ended.max())),
+        drive=Scope(start_ns=0, end_ns=int(ended.max())),
     )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_an_outage_is_found_among_more_pauses_that_are_longer() -> None:
     begun_s = np.concatenate([14.0 * burst + np.arange(0, 5, 0.05) for burst in range(150)])
     out = (begun_s >= 14 * 69 + 2) & (begun_s < 14 * 69 + 5)
 
-    figure = longest_gaps(rare(begun_s, out), (Stretch(start_ns=0, end_ns=3000 * S),), 2 * S)
+    figure = longest_gaps(rare(begun_s, out), (Scope(start_ns=0, end_ns=3000 * S),), 2 * S)
 
     (gap,) = figure.broken
     assert (gap.start_ns, figure.measured) == ((14 * 69 + 2) * S, pytest.approx(3.95))
@@ -259,7 +259,7 @@ def test_an_outage_is_found_in_a_night_in_which_clients_seldom_ask() -> None:
     begun_s = np.sort(np.append(begun_s, tries_s))
 
     figure = longest_gaps(
-        rare(begun_s, np.isin(begun_s, tries_s)), (Stretch(start_ns=0, end_ns=30_000 * S),), 2 * S
+        rare(begun_s, np.isin(begun_s, tries_s)), (Scope(start_ns=0, end_ns=30_000 * S),), 2 * S
     )
 
     (gap,) = figure.broken

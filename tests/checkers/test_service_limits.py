@@ -164,6 +164,45 @@ def test_a_limit_is_kept_and_broken_over_the_whole_run(
     )
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ((9.0, 15.0, "kill"), (10.5, 14.0, "kill")),
+        ((10.5, 14.0, "kill"), (9.0, 15.0, "kill")),
+        # One after another, in one silence.
+        ((9.0, 11.0, "kill"), (11.0, 14.0, "kill")),
+        ((9.0, 10.5, "kill"), (11.5, 14.0, "kill")),
+    ],
+    ids=str,
+)
+def test_a_silence_under_several_faults_of_a_kind_counts_once(faults: tuple[Fault, ...]) -> None:
+    kill = PromisePlan(during={"kill": ServiceLimits(longest_gap_s=1.0)})
+
+    found = verdict(OUTAGE, kill, faults=faults)
+
+    alone = verdict(OUTAGE, kill, faults=((9.0, 15.0, "kill"),))
+    assert found.anomalies[LONGEST_GAP].count == alone.anomalies[LONGEST_GAP].count
+    assert found.limits[0].measured == alone.limits[0].measured
+    apart = steady(0, 10) + refused(10, 13) + steady(13, 20) + refused(20, 23) + steady(23, 30)
+    twice = verdict(apart, kill, faults=((9.0, 14.0, "kill"), (19.0, 24.0, "kill")))
+    assert twice.anomalies[LONGEST_GAP].count == 2 * alone.anomalies[LONGEST_GAP].count
+
+
+def test_each_broken_limit_of_a_name_has_an_example() -> None:
+    """Those of the run alone would fill all five."""
+    outages = [
+        op for at in range(0, 30, 4) for op in (*steady(at, at + 1), *refused(at + 1, at + 4))
+    ]
+    kill = ServiceLimits(longest_gap_s=2.0)
+    limits = PromisePlan(longest_gap_s=1.0, during={"kill": kill})
+
+    found = verdict(outages, limits, faults=((10.0, 15.0, "kill"),)).anomalies[LONGEST_GAP]
+
+    names = [example.details["limit"] for example in found.examples]
+    assert set(names) == {"promise.longest_gap_s", "promise.kill.longest_gap_s"}
+    assert len(names) == 5
+
+
 def test_a_breach_without_a_fault_says_so() -> None:
     found = verdict(OUTAGE, PromisePlan(longest_gap_s=2.0), faults=())
 

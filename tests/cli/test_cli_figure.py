@@ -6,11 +6,11 @@ import attrs
 
 from cli.trace_figure import STRETCHES_MAX, TELLING, said, stretches_of
 from harness.history.records import EventKind, MicroOp
-from results.drawing.spacetime import Happening, Operation, Story, Stretch
+from results.drawing.spacetime import FaultBand, Happening, Operation, Story
 
 STORY = Story(
     title=("run", "lost write: key 1"),
-    faults=(Stretch(start_s=2.0, end_s=4.0, nodes=("n1",), text="partition"),),
+    faults=(FaultBand(start_s=2.0, end_s=4.0, nodes=("n1",), text="partition"),),
     operations=(
         Operation(start_s=2.5, end_s=2.6, node="n1", text="append"),
         Operation(start_s=9.0, end_s=9.9, node="n2", text="read"),

@@ -25,6 +25,7 @@ from cli.cells import digest
 from cli.export import CSV_CHOICES, operations_of
 from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
+from harness.history.due_faults import due_ns
 from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
@@ -37,9 +38,12 @@ from harness.protocols.verdict import encode
 from harness.run.directory import RunDirectory
 from harness.run.log_lines import LOG_LINES
 from harness.run.node_usage import USAGE, USAGE_FILE
+from harness.text import seconds
 from results.export import rows
 from results.export.notation import Name, edn, edn_lines, json_lines
 from results.export.operations import operations
+from results.report import fault_rows
+from results.report.run_data import gather
 
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
 
@@ -268,6 +272,40 @@ def test_a_csv_has_a_header_and_a_row_each(run: RunDirectory, table: str) -> Non
     assert list(found[0])[: expected.num_columns] == expected.column_names
     first = expected.slice(0, 1).to_pylist()[0]
     assert found[0]["kind"] == first["kind"]
+
+
+def test_a_fault_is_planned_for_when_it_is_due_as_in_the_report(run: RunDirectory) -> None:
+    history = load(run)
+    text = b"".join(rows.csv_lines(history, "faults")).decode()
+    data = gather(run)
+    drive_ns = dict(history.manifest.phases)["drive"]
+
+    planned = [int(row["planned_ns"]) for row in csv.DictReader(io.StringIO(text))]
+
+    assert planned == [drive_ns + int(row["at_s"] * 1e9) for row in data.planned_faults]
+    shown = [f"{row.planned} s" for row in fault_rows.rows(data)]
+    assert shown == [seconds(at_ns) for at_ns in planned]
+
+
+@pytest.mark.parametrize(
+    ("row", "due"),
+    [
+        ({"at_s": 2.5}, 3_500_000_000),
+        ({"at_s": 2.5, "aimed": "leader-elected of n1"}, 3_500_000_000),
+        ({}, 1_000_000_000),
+        ({"on": "leader-elected"}, None),
+        ({"at_s": float("inf")}, None),
+        ({"at_s": "5"}, None),
+        ("5:kill:n1", None),
+    ],
+)
+def test_a_row_that_tells_no_offset_is_not_due(
+    run: RunDirectory, row: Any, due: int | None
+) -> None:
+    manifest = msgspec.structs.replace(read_manifest(run), phases=(("drive", 1_000_000_000),))
+
+    assert due_ns(manifest, [row], 0) == due
+    assert due_ns(manifest, [row], 1) is None
 
 
 def test_a_text_that_a_spreadsheet_would_execute_is_marked() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from results.report.missed import Missed, first_missed
+from results.report.missed import MissedWrite, first_missed
 
 KEY = 16
 
@@ -63,15 +63,26 @@ def test_what_an_unknown_transfer_added_may_be_in_any_later_value() -> None:
     assert first_missed(KEY, [*steps, adds], {**times, 9: failed}) is not None
 
 
+def test_a_read_that_ended_behind_an_unknown_transfer_is_passed_over_alone() -> None:
+    """The next one began later and had ended before."""
+    steps, times = history(FIRST, ("ok", 2, 9, 5, None), ("ok", 3, 4, 5, None))
+    adds = {"txn": 9, "f": "add", "value": -4}
+    begun = {"type": "info", "invoke_index": 6, "complete_index": 7}
+
+    found = first_missed(KEY, [*steps, adds], {**times, 9: begun})
+
+    assert found == MissedWrite(key=KEY, writer=0, left=7, reader=2, found=5)
+
+
 def test_the_first_who_missed_it_is_named_or_the_one_asked_for() -> None:
     steps, times = history(FIRST, ("ok", 2, 3, 7, None), ("ok", 4, 5, 5, 4), ("ok", 8, 9, 5, None))
 
     first = first_missed(KEY, steps, times)
 
-    assert first == Missed(key=KEY, writer=0, left=7, reader=2, found=5)
+    assert first == MissedWrite(key=KEY, writer=0, left=7, reader=2, found=5)
     assert first_missed(KEY, steps, times, reader=1) is None
     asked = first_missed(KEY, steps, times, reader=3)
-    assert asked == Missed(key=KEY, writer=2, left=4, reader=3, found=5)
+    assert asked == MissedWrite(key=KEY, writer=2, left=4, reader=3, found=5)
 
 
 def test_an_account_with_too_many_steps_is_left_alone(monkeypatch) -> None:

@@ -13,7 +13,7 @@ from harness.protocols.verdict import JudgedLimit, LimitState
 from results.drawing.partitions import Touches, lanes, shortest_shown_s
 from results.report.limit_rows import shortest_gap_s
 
-Stretch = tuple[float, float]
+StateSpan = tuple[float, float]
 TICK_S = 0.1
 LAST = 60  # in ticks: below, silences are held against a clock that stops at each of them
 

@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 
 from results.drawing import spacetime
 from results.drawing.axis import laid_out, merged
-from results.drawing.spacetime import CHOICES, Happening, Operation, Story, Stretch, draw, family_of
+from results.drawing.spacetime import (
+    CHOICES,
+    FaultBand,
+    Happening,
+    Operation,
+    Story,
+    draw,
+    family_of,
+)
 
 US = 1_000_000  # in a second
 WHOLE = [(0.0, 1.0)]
-FAULT = Stretch(start_s=0.2, end_s=0.8, nodes=("n1",), text="kill of leader")
+FAULT = FaultBand(start_s=0.2, end_s=0.8, nodes=("n1",), text="kill of leader")
 ACCUSED = Operation(start_s=0.1, end_s=0.3, node="n1", text="T7 append 1 2: ok")
 STORY = Story(
     title=("a run", "lost write"),
@@ -96,7 +104,7 @@ def test_the_diagram_is_bounded_and_says_how_much_it_lacks(monkeypatch: pytest.M
 
 def test_names_cannot_become_markup() -> None:
     evil = '<script>alert("1")</script>\x00'
-    story = Story(title=(evil,), faults=(Stretch(start_s=0, end_s=1, nodes=("n1",), text=evil),))
+    story = Story(title=(evil,), faults=(FaultBand(start_s=0, end_s=1, nodes=("n1",), text=evil),))
 
     svg, _ = draw([message(evil)], story, WHOLE)
 

@@ -23,7 +23,7 @@ Interval = tuple[int, int]
 
 
 @attrs.frozen(kw_only=True)
-class Stretch:
+class Scope:
     """A part of the drive in which a limit holds; ``fault`` is the one in force, if it is one's."""
 
     start_ns: int
@@ -86,14 +86,14 @@ class Figure:
         cls,
         spans: Sequence[Span],
         broken: Sequence[Breach],
-        stretches: Sequence[Stretch],
+        scopes: Sequence[Scope],
         remarks: tuple[str, ...] = (),
     ) -> Figure:
-        """The longest of ``spans`` in seconds; zero, over all of ``stretches``, without any."""
+        """The longest of ``spans`` in seconds; zero, over all of ``scopes``, without any."""
         nothing = Span(
             length_ns=0,
-            start_ns=min(stretch.start_ns for stretch in stretches),
-            end_ns=max(stretch.end_ns for stretch in stretches),
+            start_ns=min(scope.start_ns for scope in scopes),
+            end_ns=max(scope.end_ns for scope in scopes),
         )
         longest = max(spans, key=lambda span: span.length_ns, default=nothing)
         return cls(
@@ -163,7 +163,7 @@ class ClientOutcomes:
     ended: Ints
     type_: Ints
     by_partition: Mapping[int, Tries]
-    drive: Stretch
+    drive: Scope
     faults: Sequence[FaultSpan]
     arrivals: Arrivals | None
 
@@ -210,7 +210,7 @@ def open_in(begun: Ints, ended: Ints, periods: Sequence[Interval]) -> Bools:
     return np.asarray((before > 0) & (latest[np.maximum(before - 1, 0)] >= begun), dtype=np.bool_)
 
 
-def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> ClientOutcomes:
+def client_outcomes(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> ClientOutcomes:
     """Return what clients got while the run drove, which begins at the mark ``drive``."""
     table = tables["transactions"]
     all_intended = ints(table, "intended_ns")
@@ -227,7 +227,7 @@ def served(tables: Tables, setting: Setting, marks: Mapping[str, int]) -> Client
         ended=ended,
         type_=type_,
         by_partition=_by_partition(tables.get(TRIES)),
-        drive=Stretch(start_ns=marks["drive"], end_ns=over_ns),
+        drive=Scope(start_ns=marks["drive"], end_ns=over_ns),
         faults=fault_spans(tables["faults"].to_pylist()),
         arrivals=Arrivals.of(all_intended, setting.rate_per_s, over_ns),
     )
