@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from checkers.engine import stages
 from checkers.engine.output import ENTERING, Joined, KernelOutput, apply, describe, of
+from checkers.engine.plugin_contract import complete, kernels_of
 from checkers.engine.source import Source
 from checkers.engine.spark_options import ON_THIS_MACHINE, SparkOptions
 from checkers.explain.attribution_table import by_examples, table
@@ -29,7 +30,7 @@ from checkers.promises.lost_write import ATTRIBUTION
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
 from harness import plugins
-from harness.errors import HarnessBug, NotStored, UsageError
+from harness.errors import NotStored, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history import files
 from harness.history.consistency import missing_faults
@@ -48,7 +49,6 @@ from harness.plan.plan import (
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
-from harness.protocols.finding import finding_of
 from harness.protocols.models import (
     OF_LIMITS,
     OF_NODES,
@@ -60,7 +60,6 @@ from harness.protocols.models import (
     Meanings,
     canonical,
     decides,
-    declared,
     left_open,
     meaning_of,
     ruled_out,
@@ -178,16 +177,32 @@ def judge(
     """
     setting = msgspec.structs.replace(setting, resets=resets_in(events))
     checkers = (*checkers, *((RESETS,) if setting.resets else ()))
-    kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
+    chains, broken = _chains(checkers)
+    kernels = [k for chain in chains.values() for k in chain if k.name not in crashed]
     given = _by_key(executor, spark)(kernels, source, setting)
     small = {"faults": faults, "events": events, **beside, **given.tables}
     # Read where a checker asks: the memory of most does not grow with the history.
     loading = {"transactions": lambda: source.transactions}
     last = apply(of(kernels, Exchange.ONE_PLACE), Joined(small, {}, loading), setting)
-    broken = {**last.broken, **given.broken, **crashed}
+    broken |= {**last.broken, **given.broken, **crashed}
     tables = Joined(last.tables, small, loading)
-    parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
+    parts = [
+        _part(checker, chains[checker.name], tables, broken, setting, source)
+        for checker in checkers
+    ]
     return _combined(parts, setting)
+
+
+def _chains(checkers: Iterable[Checker]) -> tuple[dict[str, tuple[Kernel, ...]], dict[str, str]]:
+    """Return the kernels of each checker by its name, and for each that tells none, the reason."""
+    chains: dict[str, tuple[Kernel, ...]] = {}
+    broken: dict[str, str] = {}
+    for checker in checkers:
+        try:
+            chains[checker.name] = kernels_of(checker)
+        except Exception as error:  # as of a checker that can't judge
+            chains[checker.name], broken[checker.name] = (), describe(error)
+    return chains, broken
 
 
 def _untested(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -278,37 +293,25 @@ def _check_plan(table: dict[str, Any]) -> CheckPlan:
 
 
 def _part(
-    checker: Checker, tables: Tables, broken: Mapping[str, str], setting: Setting, source: Source
+    checker: Checker,
+    kernels: tuple[Kernel, ...],
+    tables: Tables,
+    broken: Mapping[str, str],
+    setting: Setting,
+    source: Source,
 ) -> Part:
     """Return the part of ``checker``; one that breaks gives ``unknown`` and the reason."""
-    names = (checker.name, *(kernel.name for kernel in checker.kernels))
+    names = (checker.name, *(kernel.name for kernel in kernels))
     # A kernel that misses a broken one's tables breaks as well; the cause comes first in the order.
     why = next((broken[name] for name in names if name in broken), None)
     if why is None:
         ENTERING.get()(checker.name)
         try:
-            return _complete(checker.name, checker.judge(tables, setting, source))
-        except Exception as error:  # a broken checker must not end the others
+            return complete(checker.name, checker.judge(tables, setting, source))
+        # ``SystemExit`` as well: a broken checker must not end the others.
+        except (Exception, SystemExit) as error:
             why = describe(error)
     return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
-
-
-def _complete(checker: str, part: Part) -> Part:
-    """Return ``part`` with the meaning of every anomaly of the checker's own. Every accusation has
-    an example: a verdict must show its proof.
-    """
-    anomalies = {name: _typed(anomaly) for name, anomaly in part.anomalies.items()}
-    for name, anomaly in anomalies.items():
-        if not anomaly.examples or not anomaly.examples[0].text:
-            raise HarnessBug(f"anomaly {name!r}: expected an example with a text, found none")
-    meanings = declared(anomalies, part.meanings, checker)
-    return attrs.evolve(part, anomalies=anomalies, meanings=meanings)
-
-
-def _typed(anomaly: Anomaly) -> Anomaly:
-    """Return ``anomaly`` with findings for examples: plug-ins of before give mappings."""
-    found = (finding_of(e) if isinstance(e, Mapping) else e for e in anomaly.examples)
-    return Anomaly(count=anomaly.count, examples=tuple(found))
 
 
 def _meanings(parts: Iterable[Part]) -> Meanings:

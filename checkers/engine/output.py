@@ -10,7 +10,8 @@ from contextvars import ContextVar
 import attrs
 import pyarrow as pa
 
-from harness.errors import FiredrillError
+from checkers.engine.plugin_contract import tables_of
+from harness.errors import BrokenPlugin, FiredrillError
 from harness.plugins import where
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.supervisor import memory_limit_bytes
@@ -70,9 +71,11 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
     broken: dict[str, str] = {}
     for kernel in kernels:
         ENTERING.get()(kernel.name)
+        there = Joined(given, tables)
         try:
-            given |= kernel.run(Joined(given, tables), setting)
-        except Exception as error:  # a broken plugin must not end the analysis
+            given |= tables_of(kernel, kernel.run(there, setting), frozenset(there))
+        # ``SystemExit`` as well: a broken plug-in must not end the analysis.
+        except (Exception, SystemExit) as error:
             broken[kernel.name] = describe(error)
     return KernelOutput(tables=given, broken=broken)
 
@@ -80,7 +83,8 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
 def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
     """Merge the results of all splits: tables concatenated, the least complaint per kernel.
 
-    Least, so that it does not depend on how many splits there were.
+    Least, so that it does not depend on how many splits there were. Raises ``BrokenPlugin`` for a
+    table that has other columns in another split.
     """
     pieces: dict[str, list[pa.Table]] = {}
     broken: dict[str, str] = {}
@@ -89,9 +93,16 @@ def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
             pieces.setdefault(name, []).append(table)
         for name, why in part.broken.items():
             broken[name] = min(why, broken.get(name, why))
-    return KernelOutput(
-        tables={name: pa.concat_tables(tables) for name, tables in pieces.items()}, broken=broken
-    )
+    tables = {name: _concatenated(name, found) for name, found in pieces.items()}
+    return KernelOutput(tables=tables, broken=broken)
+
+
+def _concatenated(name: str, pieces: list[pa.Table]) -> pa.Table:
+    try:
+        return pa.concat_tables(pieces)
+    except pa.ArrowInvalid as error:
+        what = "expected the same columns whichever keys a kernel is given"
+        raise BrokenPlugin(f"table {name!r} of a kernel: {what}: {error}") from error
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
@@ -99,7 +110,7 @@ def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
     return tuple({k.name: k for k in kernels if k.exchange is exchange}.values())
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """Describe an exception as a reason: with class, file and line, unless it is a sentence of this
     package's.
     """

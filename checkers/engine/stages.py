@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, group_starts, ints
 from checkers.engine.costs import COST_TABLE, COSTS, EXPLAIN, stage_cost
-from checkers.engine.output import KernelOutput, apply, merge, of
+from checkers.engine.output import KernelOutput, apply, describe, merge, of
 from checkers.engine.source import Source
 from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Laid, begins_in_order
 from checkers.engine.transactions import OBSERVED_TABLE, proven
@@ -51,7 +51,7 @@ def on_all(
     history as ``there``.
     """
     kernels, there = tuple(kernels), there or source
-    first = _needed(of(kernels, Exchange.EARLY), source)
+    first, unsaid = _needed(of(kernels, Exchange.EARLY), source)
     given = KernelOutput(tables={})
     if first:
         by_split = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
@@ -64,7 +64,7 @@ def on_all(
         kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
     )
     found = _stage(tasks, by_split, source.splits, "KEY")
-    tables, broken = {**early, **found.tables}, given.broken | found.broken
+    tables, broken = {**early, **found.tables}, unsaid | given.broken | found.broken
     if taking:
         begins = begins_in_order(source.pieces(IN_ORDER), laid.stretch)
         back, spanning = tables.pop(BACK_TABLE), tables.pop(SPANNING, None)
@@ -250,16 +250,25 @@ def _without_costs(given: KernelOutput) -> KernelOutput:
     return attrs.evolve(given, tables=tables)
 
 
-def _needed(kernels: tuple[Kernel, ...], source: Source) -> tuple[Kernel, ...]:
-    """Return those that have something to search for in any part of the transactions."""
+def _needed(
+    kernels: tuple[Kernel, ...], source: Source
+) -> tuple[tuple[Kernel, ...], dict[str, str]]:
+    """Return those that have something to search for in any part of the transactions, and for each
+    that raises instead of saying so, the reason.
+    """
     needed: set[str] = set()
+    broken: dict[str, str] = {}
     left = kernels
     for piece in source.pieces() if kernels else ():
-        needed |= {kernel.name for kernel in left if kernel.needed(piece)}
-        left = tuple(kernel for kernel in left if kernel.name not in needed)
+        for kernel in left:
+            try:
+                needed |= {kernel.name} if kernel.needed(piece) else set()
+            except (Exception, SystemExit) as error:  # a broken plug-in must not end the analysis
+                broken[kernel.name] = describe(error)
+        left = tuple(k for k in left if k.name not in needed and k.name not in broken)
         if not left:
             break
-    return tuple(kernel for kernel in kernels if kernel.name in needed)
+    return tuple(kernel for kernel in kernels if kernel.name in needed), broken
 
 
 def run_by_key(
