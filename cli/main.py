@@ -26,6 +26,7 @@ from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Out
 from harness.scratch import sweep
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
+COMPLETION = "_FIREDRILL_COMPLETE"  # click's variable: a shell asks for the words that fit
 
 EPILOG = """\b
 Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
@@ -176,8 +177,9 @@ def execute(arguments: Sequence[str]) -> int:
         error.show()
         return EXIT_USAGE
     except (BrokenPipeError, SystemExit) as error:
-        # click's own end, of a completion that a shell asked for.
-        if isinstance(error, SystemExit) and not error.code:
+        # Only click's own end, of a completion that a shell asked for: the code of a plug-in that
+        # ends the process would be taken for a verdict.
+        if isinstance(error, SystemExit) and not error.code and COMPLETION in os.environ:
             return 0
         if streams.unread():
             return EXIT_NO_READER

@@ -65,7 +65,7 @@ from harness.protocols.faults import (
 )
 from harness.protocols.moments import moments_told
 from harness.protocols.statement_language import of_system
-from harness.protocols.workload import Workload, WorkloadSetting
+from harness.protocols.workload import Workload, WorkloadSetting, trouble_of
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
 from harness.run.execute import execute
@@ -185,7 +185,9 @@ def resolve(plan: Plan) -> ResolvedPlan:
     _check_provider_options(plan)
     system = build_system(plan)
     # So that wrong options, and checkers that are not there, are refused before anything starts.
-    _refuse_without_checkers(plan, build_workload(plan, system))
+    workload = build_workload(plan, system)
+    _refuse_unfit(plan, workload)
+    _refuse_without_checkers(plan, workload)
     faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
     plan = resolved(plan, materialised(plan, system, faults))
     refuse_untestable(plan, system, faults)
@@ -441,6 +443,16 @@ def build_workload(plan: Plan, system: System) -> Workload:
         "workloads", plan.workload.name, Workload, lambda: build(plan.workload.options, setting)
     )
     return workload
+
+
+def _refuse_unfit(plan: Plan, workload: Workload) -> None:
+    """Refuse a workload that would break the run when it has begun. Raises ``BrokenPlugin``."""
+    name, kind = plan.workload.name, type(workload)
+    with plugins.naming("workloads", name):
+        trouble = trouble_of(workload)
+    if trouble:
+        where = f"{kind.__module__}.{kind.__qualname__}"
+        raise BrokenPlugin(f"workload {name!r} ({where}): {trouble}")
 
 
 def _refuse_without_checkers(plan: Plan, workload: Workload) -> None:

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
@@ -133,9 +133,22 @@ def where(error: BaseException) -> str:
     if not own:
         return ""
     frame, line = own[-1]
-    file = Path(frame.f_code.co_filename).name
-    package = str(frame.f_globals.get("__package__") or "").replace(".", "/")
+    return _place(frame.f_code, line, frame.f_globals)
+
+
+def _place(code: CodeType, line: int, names: Mapping[str, object]) -> str:
+    file = Path(code.co_filename).name
+    package = str(names.get("__package__") or "").replace(".", "/")
     return f"{package}/{file}:{line}" if package else f"{file}:{line}"
+
+
+def defined(function: Callable[..., object]) -> str:
+    """The file and the line that define ``function``, in the form of ``where``."""
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is None:  # an object that can be called
+        return type(function).__qualname__
+    return _place(code, code.co_firstlineno, getattr(plain, "__globals__", {}))
 
 
 def own_version() -> str:

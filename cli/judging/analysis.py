@@ -113,7 +113,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
     the kernel that it is ``at``, the file that it is ``opening`` (empty: it has), a result, or the
-    ``error`` (its family, or the exception's name) that ended it. ``findings`` are the verdict in
+    ``error`` (its family, or the exception's name) that ended it. ``done``: it is the last one, and
+    nothing but the process's end follows. ``findings`` are the verdict in
     the lines that a terminal shows, ``following`` those that name the next commands.
     """
 
@@ -129,6 +130,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     text: str = ""
     trace: str = ""
+    done: bool = False
 
 
 class AnalysisResult(msgspec.Struct, kw_only=True):
@@ -146,6 +148,7 @@ class AnalysisResult(msgspec.Struct, kw_only=True):
     opening: str = ""
     death: str = ""
     error: Reply | None = None
+    done: bool = False
 
 
 def analyzed(
@@ -286,7 +289,11 @@ def _once_in(
     try:
         for line in _lines(reader, ends_s, idle):
             _take(msgspec.json.decode(line, type=Reply), found, say)
-        found.death = _death(child.wait(), found.opening)
+            # A process that a plug-in has started may hold the pipe for ever.
+            if found.done:
+                break
+        else:
+            found.death = _death(child.wait(), found.opening)
     except TimeoutError:
         found.death = (
             f"it came to no end within {long_duration(limits.time_s)} "
@@ -366,14 +373,15 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
         found.error = reply
     found.drawing = reply.drawing or found.drawing
     found.imported |= reply.imported
+    found.done |= reply.done
 
 
 def _death(code: int, opening: str) -> str:
     """Describe the end of a child that did not report that it was done, as it was ``opening`` a
-    file, if it was; empty for one that did.
+    file, if it was.
     """
-    if code == 0:
-        return ""
+    if code == 0:  # a plug-in's: with no error it would look like an analysis with no findings
+        return "its process ended before it was done"
     if code <= EXIT_OF_SIGNAL:
         return f"its process ended with exit code {code}"
     number = code - EXIT_OF_SIGNAL

@@ -8,9 +8,11 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +48,10 @@ def main(argument: str) -> int:
                 # The command is gone, and with it the reader of any error.
                 sys.exit(EXIT_OF_SIGNAL + signal.SIGPIPE)
 
+    if request.export is None:
+        # The command's stdout is for findings alone: what plug-ins print is for a person to read.
+        with suppress(OSError):  # there may be no stderr
+            os.dup2(2, 1)
     try:
         _work(request, tell)
     except MemoryError as error:
@@ -54,6 +60,7 @@ def main(argument: str) -> int:
     except Exception as error:
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
         tell(Reply(error=_family(error), text=str(error), trace=trace))
+    tell(Reply(done=True))
     # A reply has told of any error: the exit code is for a process that could not reply.
     return 0
 
@@ -126,5 +133,14 @@ def _family(error: Exception) -> str:
     return next(names, type(error).__name__)
 
 
+def _others() -> bool:
+    """Whether threads of others run that the interpreter would wait for."""
+    return any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread())
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    code = main(sys.argv[1])
+    if _others():
+        # A plug-in's thread without end must not hold the command, to which all has been told.
+        os._exit(code)
+    sys.exit(code)

@@ -20,9 +20,9 @@ from functools import partial
 from harness.clock import Alarm, RunClock
 from harness.driving.in_flight import INTERRUPTED, Deadlines, Ending, Flight, attempt
 from harness.driving.process_slots import CLOSE_LIMIT_S, Slot, Slots
-from harness.errors import HarnessBug, UsageError
+from harness.errors import BrokenPlugin, HarnessBug, UsageError
 from harness.generators import Context, Generator, Operation, Wait
-from harness.history.records import Complete, Invoke, Note, OpType, Record
+from harness.history.records import Complete, Invoke, Note, OpType, Record, is_recordable
 from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, System
 from harness.protocols.fail_or_info import DEADLINE, unanswered
@@ -209,6 +209,11 @@ class Driver:
         slot = self._slots.take(operation.process)
         if slot is None:
             raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
+        for op in operation.ops:
+            if not is_recordable(op):
+                expected = "a MicroOp under a name, with integers of 64 bits"
+                what = f"the generator of workload {self._workload.name!r}"
+                raise BrokenPlugin(f"{what}: expected {expected} (got {op!r:.100})")
         # A timer's wake-up, rounded to nanoseconds, may read as earlier than what it waited for.
         at_ns = max(self._clock.now_ns(), operation.at_ns, self._last_ns)
         # Behind the last completion, or the two would look concurrent: see the module.

@@ -15,8 +15,8 @@ import attrs
 import msgspec
 
 from harness.driving.process_slots import Slot
-from harness.history.records import Invoke, MicroOp, OpType, Phase
-from harness.plugins import where
+from harness.history.records import Invoke, MicroOp, OpType, Phase, is_recordable
+from harness.plugins import defined, where
 from harness.protocols.client import Client, StoreError, Tx
 from harness.protocols.cluster import Cluster, System
 from harness.protocols.fail_or_info import ErrorMeaning, classify
@@ -89,7 +89,7 @@ async def attempt(flight: Flight, system: System, cluster: Cluster, execute: Exe
         flight.enter("begin")
         tx = flight.tx = await client.begin(flight.invoke.kind, flight.deadline_s)
         flight.enter("step")
-        observed = await execute(tx, flight.invoke.ops)
+        observed = _observed(flight.invoke.ops, await execute(tx, flight.invoke.ops))
         flight.enter("commit")
         committed = await tx.commit()
         return Ending(type=OpType.OK, ops=observed, commit_ts=committed.commit_ts)
@@ -97,8 +97,35 @@ async def attempt(flight: Flight, system: System, cluster: Cluster, execute: Exe
         if flight.over:
             raise
         return failed(flight.phase, error, system.errors)  # a client that cancels itself has a bug
-    except Exception as error:
-        return failed(flight.phase, error, system.errors)
+    # A client that leaves by ``sys.exit`` would end the run, with an exit code that is a verdict.
+    except (Exception, SystemExit) as error:
+        code = f"{CLIENT_BUG}{WrongAnswer.__name__} at {defined(execute)}"
+        ending = failed(flight.phase, error, system.errors)
+        wrong = isinstance(error, WrongAnswer)
+        return msgspec.structs.replace(ending, error=code) if wrong else ending
+
+
+class WrongAnswer(Exception):
+    """The workload's ``execute`` returned what no history can hold, or what shows nothing."""
+
+
+def _observed(asked: Ops, given: object) -> Ops:
+    """Return what ``execute`` has ``given``: micro-operations on the keys that it was asked for.
+    Raises ``WrongAnswer``: what is not recorded as it was would break the whole history, or pass
+    for an operation that saw nothing.
+    """
+    if given is asked:
+        return asked
+    if not isinstance(given, (tuple, list)):
+        raise WrongAnswer(f"execute: expected the operations as a tuple (got {given!r:.100})")
+    if asked and not given:
+        raise WrongAnswer("execute: expected the operations with what was read (got none)")
+    keys = {op.key for op in asked}
+    for op in given:
+        if not (is_recordable(op) and op.key in keys):
+            expected = f"a MicroOp with integers of 64 bits, on a key of {sorted(keys)!r:.50}"
+            raise WrongAnswer(f"execute: expected {expected} (got {op!r:.100})")
+    return tuple(given)
 
 
 async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:

@@ -24,7 +24,7 @@ from harness.errors import (
 )
 from harness.history import record_frames
 from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
-from harness.history.records import Complete, Invoke, Record
+from harness.history.records import Complete, Invoke, Record, is_recordable
 from harness.history.scan import Scan, TornChunk, scan
 
 __all__ = [
@@ -52,8 +52,6 @@ SYNC_LIMIT_S = 60.0
 
 # Room kept for the end of a run on a full disk: open operations, heals, marks, the manifest.
 RESERVE_BYTES = 16 << 20
-
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class _Chunk:
@@ -386,12 +384,7 @@ def _legible(record: Record) -> Record:
 
 def _require_int64(record: Invoke | Complete) -> None:
     for op in record.ops:
-        value = op.value
-        if isinstance(value, tuple):
-            fits = not value or (min(value) >= INT64_MIN and max(value) <= INT64_MAX)
-        else:
-            fits = value is None or INT64_MIN <= value <= INT64_MAX
-        if not (fits and INT64_MIN <= op.key <= INT64_MAX):
+        if not is_recordable(op):
             raise InvariantError(
                 f"operation {record.index}: key and values must fit in 64 bits (got {op!r:.200})"
             )

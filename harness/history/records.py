@@ -30,6 +30,25 @@ class MicroOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     value: Value = None
 
 
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def is_recordable(op: object) -> bool:
+    """Whether a history can hold ``op``: a micro-operation whose key and values are integers of 64
+    bits, under a name that is text.
+    """
+    if type(op) is not MicroOp or type(op.f) is not str or type(op.key) is not int:
+        return False
+    # Of types that are exactly so: to Python a boolean is an integer, and no reader takes one.
+    values: tuple[int, ...] = ()
+    if op.value is not None:
+        values = op.value if isinstance(op.value, tuple) else (op.value,)
+    if not set(map(type, values)) <= {int}:
+        return False
+    fits = INT64_MIN <= op.key <= INT64_MAX
+    return fits and (not values or INT64_MIN <= min(values) <= max(values) <= INT64_MAX)
+
+
 class OpType(enum.StrEnum):
     """The outcome of an operation. ``fail``: it certainly had no effect; ``info``: its outcome is
     unknown.

@@ -74,3 +74,20 @@ class Workload(Protocol):
 def whole(workload: Workload) -> Generator:
     """Return all operations that a single driver process runs in the drive phase."""
     return Phases((workload.first(), workload.main()))
+
+
+def trouble_of(workload: Workload) -> str:
+    """Describe what makes ``workload`` unfit for a run, as far as its members show before one;
+    empty where it is fit. Raises what its methods raise.
+    """
+    if not isinstance(workload.name, str) or not workload.name.isprintable():
+        return f"name: expected a printable text (got {workload.name!r:.100})"
+    checkers = workload.checkers
+    if not isinstance(checkers, (tuple, list)) or not all(isinstance(c, str) for c in checkers):
+        return f"checkers: expected a tuple of names (got {checkers!r:.100})"
+    for method in (workload.first, workload.main):
+        generator = method()
+        if not hasattr(generator, "op") or not hasattr(generator, "update"):
+            kind = type(generator).__name__
+            return f"{method.__name__}: expected a Generator, with 'op' and 'update' (got {kind})"
+    return ""

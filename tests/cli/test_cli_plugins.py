@@ -4,6 +4,7 @@ that show only while a run goes on are told on the terminal.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -141,8 +142,28 @@ def line_of(source: str, text: str) -> int:
             "workload 'count' of package plugged-counter 1.2: AttributeError: 'dict' object has no "
             "attribute 'size' (plugged/workload.py:23)",
         ),
+        (
+            WORKLOAD.replace("return Nothing()", "return None"),
+            CHECKER,
+            "workload 'count' (plugged.workload.Count): first: expected a Generator, with 'op' and "
+            "'update' (got NoneType)",
+        ),
+        (
+            WORKLOAD.replace('return Repeat((MicroOp("inc", 1),))', "return {}['inc']"),
+            CHECKER,
+            "workload 'count' of package plugged-counter 1.2: KeyError: 'inc' "
+            "(plugged/workload.py:13)",
+        ),
+        (
+            WORKLOAD.replace('name = "count"', "name = 7"),
+            CHECKER,
+            "workload 'count' (plugged.workload.Count): name: expected a printable text (got 7)",
+        ),
     ],
-    ids=["unknown checker", "no execute", "no import", "sys.exit", "no judge", "build raises"],
+    ids=[
+        *("unknown checker", "no execute", "no import", "sys.exit", "no judge", "build raises"),
+        *("no generator", "main raises", "no name"),
+    ],
 )
 def test_a_mistake_in_a_plugin_is_told_before_anything_starts(
     workload: str, checker: str, told: str, tmp_path: Path
@@ -181,6 +202,55 @@ def test_a_workload_that_raises_is_named_on_the_terminal(tmp_path: Path) -> None
     assert code == 2, said
     assert "because: vacuous: no 'inc' ever succeeded" in said
     assert f"client-bug:ValueError at {place} " in said
+
+
+def test_a_workload_that_leaves_is_a_bug_of_its_own(tmp_path: Path) -> None:
+    leaving = WORKLOAD.replace("await tx.write(1, 1)", "raise SystemExit(0)")
+    install(tmp_path / "site", leaving)
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)
+
+    place = f"plugged/workload.py:{line_of(leaving, 'raise SystemExit')}"
+    assert code == 2, said
+    assert f"client-bug:SystemExit at {place} " in said
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        ("import os; os._exit(0)", "its process ended before it was done"),
+        ("import sys; sys.exit(0)", "SystemExit: 0 (plugged/checker.py:10)"),
+    ],
+)
+def test_a_checker_that_leaves_gives_up_alone(act: str, why: str, tmp_path: Path) -> None:
+    install(tmp_path / "site", checker=CHECKER.replace("return Part()", act))
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)
+
+    assert code == 2, said
+    assert f"because: checker counter gave up: {why}" in said
+    assert "did not end" not in said
+
+
+def test_a_checker_holds_neither_stdout_nor_the_command(tmp_path: Path) -> None:
+    loud = """
+        import threading
+        threading.Thread(target=threading.Event().wait).start()
+        print("VALID: everything")
+        return Part()
+"""
+    install(tmp_path / "site", checker=CHECKER.replace("        return Part()", loud))
+    assert firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)[0] == 0
+
+    run = str(tmp_path / "runs" / "latest")
+    _, said = firedrill(
+        tmp_path / "site", tmp_path / "runs", "check", run, "--json", "--executor", "local"
+    )
+
+    # What a person is told follows on stderr.
+    found, _ = json.JSONDecoder().raw_decode(said)
+    assert found["outcome"] == "valid"
+    assert "VALID: everything" in said
 
 
 def test_a_checker_that_gives_up_says_where(tmp_path: Path) -> None:

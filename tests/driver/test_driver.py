@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from driver_store import (
 from harness.clock import NS_PER_S, RunClock
 from harness.driving.driver import MAX_STUCK, ROLLBACK_LIMIT_S, Driver
 from harness.driving.process_slots import BACKOFF_FIRST_S
-from harness.errors import HarnessBug, HarnessError
+from harness.errors import BrokenPlugin, HarnessBug, HarnessError
 from harness.generators import (
     Context,
     Generator,
@@ -37,6 +38,7 @@ from harness.generators import (
     Wait,
 )
 from harness.history.records import Complete, Invoke, MicroOp, Note, OpType, Record
+from harness.protocols.client import Tx
 from harness.protocols.workload import Workload, WorkloadSetting, whole
 from harness.run.stop import Stop
 from workloads.list_append import build
@@ -80,6 +82,25 @@ class Rig:
         await self.driver.drive(generator, until_ns)
 
 
+@attrs.frozen(kw_only=True)
+class Executing:
+    """A workload with an ``execute`` of its own, and the operations ``of`` another."""
+
+    name: str
+    checkers: tuple[str, ...]
+    of: Workload
+    execute: Callable[..., Any]
+
+    def first(self) -> Generator:
+        return self.of.first()
+
+    def main(self) -> Generator:
+        return self.of.main()
+
+    def final(self, keys: tuple[int, ...]) -> Generator:
+        return self.of.final(keys)
+
+
 def rig(
     *,
     trouble: Trouble = no_trouble,
@@ -87,12 +108,15 @@ def rig(
     latency_s: float | None = 0.01,
     nodes: int = 3,
     write: Callable[[Sequence[Record]], None] | None = None,
+    execute: Callable[..., Any] | None = None,
 ) -> Rig:
     store = MemoryStore(trouble=trouble, latency_s=latency_s)
     made.append(store)
     records: list[Record] = []
     clock = RunClock(asyncio.get_running_loop(), wall_ns=lambda: 1_000)
     work = workload(store, concurrency)
+    if execute is not None:
+        work = Executing(name="own", checkers=(), of=work, execute=execute)
     driver = Driver(
         clock=clock,
         system=store,
@@ -358,6 +382,59 @@ def test_a_bug_of_the_client_is_an_info_and_a_note_and_the_run_goes_on(phase: st
         assert re.fullmatch(r"client-bug:KeyError at \w+\.py:\d+", told[1])
         assert "not a store's error" in r.of(Note)[0].text
         assert [i.process for i in r.of(Invoke)] == [0, 1]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        (),
+        "ok",
+        ("r", 7, 1),
+        (MicroOp("r", 7, True),),
+        (MicroOp("r", 7, 1 << 63),),
+        (MicroOp("r", 7, (1, None)),),
+        (MicroOp("r", 8, 1),),
+    ],
+)
+def test_what_no_history_can_hold_is_a_bug_of_the_workload(given: Any) -> None:
+    async def main() -> None:
+        async def execute(tx: Tx, ops: tuple[MicroOp, ...]) -> Any:
+            return given
+
+        r = rig(execute=execute)
+        await r.drive(Limit(1, Repeat(READ_7)))
+
+        ((type_, error, phase),) = r.endings
+        assert (type_, phase) == ("info", "step")
+        assert re.fullmatch(r"client-bug:WrongAnswer at \w*/?test_driver\.py:\d+", error)
+        assert "execute: expected" in r.of(Note)[0].text
+
+    run(main())
+
+
+def test_a_workload_that_leaves_ends_no_run() -> None:
+    async def main() -> None:
+        async def execute(tx: Tx, ops: tuple[MicroOp, ...]) -> Any:
+            sys.exit(0)
+
+        r = rig(execute=execute)
+        await r.drive(Limit(1, Repeat(READ_7)))
+
+        ((type_, error, _),) = r.endings
+        assert (type_, error.partition(" ")[0]) == ("info", "client-bug:SystemExit")
+
+    run(main())
+
+
+@pytest.mark.parametrize("op", [MicroOp("r", 1 << 63), MicroOp("r", "a"), MicroOp(3, 1), ("r", 1)])
+def test_a_generator_that_gives_no_operation_is_named(op: Any) -> None:
+    async def main() -> None:
+        r = rig()
+        with pytest.raises(BrokenPlugin, match="the generator of workload 'list-append': "):
+            await r.drive(Limit(1, Repeat((op,))))
 
     run(main())
 
