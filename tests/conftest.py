@@ -81,6 +81,7 @@ class ByFile(LoadScopeScheduling):
         return "machine" if Path(file).parent.name in ALONE else file
 
 
+@pytest.hookimpl(optionalhook=True)  # one process alone has none
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """What chooses the process of a test where several run them."""
     return ByFile(config, log)
