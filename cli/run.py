@@ -171,9 +171,18 @@ def naming_source(plan: Path | None, given: Mapping[str, object]) -> Iterator[No
     except PlanError as error:
         if not error.path:  # it names what it could not read
             raise
-        flagged = any(_within(error.path, key) for key in given)
-        source = "flags" if flagged or plan is None else str(plan)
-        raise PlanError(error.path, error.problem, source) from error
+        raise PlanError(error.path, error.problem, _source(error, plan, given)) from error
+
+
+def _source(error: PlanError, plan: Path | None, given: Mapping[str, object]) -> str:
+    """Name the flags where the value is theirs, the file where it is, and both where what the file
+    has contradicts a flag.
+    """
+    if plan is None or any(_within(error.path, key) for key in given):
+        return "flags"
+    named = any("." in key and key in error.problem for key in given)
+    beside = named or any(_within(key, error.path) for key in given)
+    return f"{plan} and flags" if beside else str(plan)
 
 
 def _within(path: str, key: str) -> bool:

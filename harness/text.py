@@ -19,7 +19,8 @@ LIMIT_CHARS = 400  # a line that a person reads; longer texts end in a count of 
 
 
 def inert(text: str, limit: int = LIMIT_CHARS) -> str:
-    """``text`` on one line, at most ``limit`` characters of it, nothing in it active or invisible.
+    """``text`` on one line, at most ``limit`` characters of it (or all, where telling that some are
+    cut would take as many), nothing in it active or invisible.
 
     Control, format (bidirectional too), surrogate, private and unassigned characters become
     ``\\x1b``-like escapes; tabs and line ends become a blank each. Nor is it a command to a CI that
@@ -27,11 +28,13 @@ def inert(text: str, limit: int = LIMIT_CHARS) -> str:
     """
     # Cut first: an escape has up to ten characters, and megabytes are not to be walked for a line.
     cut = len(text) - limit
+    more = f"… ({cut} more characters)" if cut > 0 else ""
+    if 0 < cut <= len(more):
+        limit, more = len(text), ""
     shown = text[:limit]
     if not shown.isprintable():
         shown = "".join(map(_visible, shown))
-    shown = uncommanded(shown)
-    return f"{shown}… ({cut} more characters)" if cut > 0 else shown
+    return uncommanded(shown) + more
 
 
 _COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#(?:\[|vso\[|teamcity\[))")

@@ -150,7 +150,8 @@ def check_schedule(
             )
         if not 0 <= fault.at_s < duration_s:
             raise PlanError(
-                f"{here}.at_s", f"must be from 0 to below {duration_s:g} s (got {fault.at_s:g})"
+                f"{here}.at_s",
+                f"must be from 0 to below drive.duration_s, {duration_s:g} s (got {fault.at_s:g})",
             )
         if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
             raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
@@ -159,7 +160,7 @@ def check_schedule(
         if end_s > duration_s:
             raise PlanError(
                 f"{here}.hold_s",
-                f"would end at {end_s:g} s, after the drive phase of {duration_s:g} s: drive for "
+                f"would end at {end_s:g} s, after drive.duration_s, {duration_s:g} s: drive for "
                 f"more than {end_s:g} s, or hold shorter (got {fault.hold_s:g})",
             )
         kind = configured(faults[fault.kind], fault, partitions, f"{here}.options")
@@ -178,7 +179,7 @@ def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: floa
         raise PlanError(
             "nemesis",
             f"one fault needs {least_s:g} s (first_s {first_s:g} + hold_s {hold_s:g} + "
-            f"quiet_s {quiet_s:g}), but the drive phase lasts {duration_s:g} s",
+            f"quiet_s {quiet_s:g}), but drive.duration_s is {duration_s:g}",
         )
 
 

@@ -218,7 +218,10 @@ def check(
     for name in target.nodes:
         if name not in nodes:
             known = ", ".join(nodes)
-            raise PlanError(path, f"target must name nodes of this cluster ({known}; got {name!r})")
+            raise PlanError(
+                path,
+                f"target must name nodes of this cluster (cluster.nodes: {known}; got {name!r})",
+            )
     if target.partition is not None and partitions is not None and target.partition >= partitions:
         raise PlanError(
             path, f"target partition must be below {partitions} (got {target.partition})"

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
-from capabilities import lacking
+from capabilities import lacking, maven_jar
 
 from checkers.engine.java import find_java
 
 JARS = Path(pyspark.__file__).parent / "jars"
 SERVER = Path(__file__).with_name("MiniHdfs.java")
-FETCH_LIMIT_S = 300.0
 START_LIMIT_S = 120.0
 
 
@@ -25,19 +22,7 @@ def minicluster() -> Path:
     """The jar, of the version of pyspark's own client; skips the test where it can't be had."""
     (client,) = JARS.glob("hadoop-client-api-*.jar")
     version = client.stem.removeprefix("hadoop-client-api-")
-    artifact = f"org.apache.hadoop:hadoop-client-minicluster:{version}:jar"
-    here = Path(tempfile.gettempdir()) / f"firedrill-tests-hdfs-{version}"
-    jar = here / f"hadoop-client-minicluster-{version}.jar"
-    if jar.exists():
-        return jar
-    if shutil.which("mvn") is None:
-        lacking("no Maven to fetch a small HDFS with", promised=False)
-    command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
-    command.append(f"-DoutputDirectory={here}")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_LIMIT_S)
-    if done.returncode or not jar.exists():
-        lacking(f"Maven does not fetch {artifact}: {done.stdout[-300:]}", promised=False)
-    return jar
+    return maven_jar(f"org.apache.hadoop:hadoop-client-minicluster:{version}")
 
 
 @contextmanager

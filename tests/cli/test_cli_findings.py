@@ -191,13 +191,13 @@ def test_a_sentence_is_told_whole_up_to_its_bound(tmp_path: Path) -> None:
     verdict = read_verdict(run)
     assert verdict is not None
     ((name, anomaly),) = verdict.anomalies.items()
-    for size, cut in ((verdict_lines.LINE_CHARS, False), (verdict_lines.LINE_CHARS + 1, True)):
+    for size, cut in ((verdict_lines.LINE_CHARS, False), (verdict_lines.LINE_CHARS + 100, True)):
         long = msgspec.structs.replace(anomaly.examples[0], text="x" * size)
         lengthened = msgspec.structs.replace(anomaly, examples=(long,))
         changed = msgspec.structs.replace(verdict, anomalies={name: lengthened})
         lines = verdict_lines.findings_of(run, changed)
         assert ("  " + "x" * verdict_lines.LINE_CHARS in lines) is not cut
-        assert any("… (1 more characters)" in line for line in lines) is cut
+        assert any("… (100 more characters)" in line for line in lines) is cut
 
 
 def test_a_history_that_is_only_judged_names_no_commands_on_a_directory_that_is_gone(

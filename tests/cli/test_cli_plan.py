@@ -376,3 +376,50 @@ def test_a_plan_is_read_from_a_pipe_that_its_caller_opened(name: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert 'name = "piped"' in done.stdout
+
+
+FROM_FILE = """
+name = "x"
+[cluster]
+nodes = 5
+provider = "sim"
+[drive]
+duration_s = 30
+[[nemesis.schedule]]
+at_s = 20
+kind = "kill"
+target = "n5"
+hold_s = 5
+[promise]
+longest_gap_s = 20
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "source", "words"),
+    [
+        (["--duration", "22"], "{} and flags", "would end at 25 s, after drive.duration_s, 22 s"),
+        (["--nodes", "3"], "{} and flags", "cluster.nodes: n1, n2, n3; got 'n5'"),
+        (["--set", "promise.longest_gap_s=60"], "flags", "no gap is as long as the drive"),
+        (["--set", "promise={longest_gap_s=60}"], "flags", "no gap is as long as the drive"),
+        (["--set", "drive.overtime_s=1", "--name", "y"], "{}", "expected a number"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_source_of_the_value(
+    flags: list[str],
+    source: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The flags, the file, or both where one contradicts the other."""
+    text = FROM_FILE if source != "{}" else FROM_FILE.replace("hold_s = 5", "hold_s = 'x'")
+    path = tmp_path / "drill.toml"
+    path.write_text(text)
+
+    assert execute(["plan", str(path), *flags]) == 254
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"firedrill: {source.format(path)}: "), said
+    assert words in said

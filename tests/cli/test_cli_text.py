@@ -78,3 +78,13 @@ def test_a_figure_has_no_exponent_and_keeps_what_stands_before_its_point(
 )
 def test_long_durations_are_told_as_people_plan_them(length_s: float, told: str) -> None:
     assert long_duration(length_s) == told
+
+
+@pytest.mark.parametrize("more", range(1, 40))
+def test_a_text_is_not_cut_for_less_than_it_takes_to_say_so(more: int) -> None:
+    text = "x" * (30 + more)
+    shown = inert(text, 30)
+
+    told = f"… ({more} more characters)"
+    assert shown == (text if more <= len(told) else "x" * 30 + told)
+    assert len(shown) <= 30 + len(told)

@@ -137,13 +137,17 @@ def test_times_that_make_no_schedule_are_refused(given: dict[str, float], says: 
     ("fault", "path", "says"),
     [
         (PlannedFault(at_s=1, kind="flood", target="n1"), ".kind", "installed: kill, partition"),
-        (PlannedFault(at_s=30, kind="kill", target="n1"), ".at_s", "below 30 s (got 30)"),
+        (
+            PlannedFault(at_s=30, kind="kill", target="n1"),
+            ".at_s",
+            "below drive.duration_s, 30 s (got 30)",
+        ),
         (PlannedFault(at_s=-1, kind="kill", target="n1"), ".at_s", "got -1"),
         (PlannedFault(at_s=1, kind="kill", target="n1", hold_s=0), ".hold_s", "got 0"),
         (
             PlannedFault(at_s=5, kind="kill", target="n1", hold_s=100),
             ".hold_s",
-            "would end at 105 s, after the drive phase of 30 s: drive for more than 105 s",
+            "would end at 105 s, after drive.duration_s, 30 s: drive for more than 105 s",
         ),
         (PlannedFault(at_s=1, kind="kill", target="boss!"), ".target", "one of"),
         (PlannedFault(at_s=1, kind="kill", target="n7"), ".target", "n1, n2, n3"),

@@ -5,15 +5,13 @@ that jepsen.history, Elle and Knossos take for granted.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from capabilities import lacking
+from capabilities import lacking, maven_jar
 
 from checkers.engine.java import find_java
 from cli.export import operations_of
@@ -33,19 +31,7 @@ Told = tuple[int, str, str, Any]
 
 def clojure() -> str:
     """The class path of Clojure from Maven; skips the test where it can't be had."""
-    here = Path(tempfile.gettempdir()) / "firedrill-tests-clojure"
-    jars = [here / f"{artifact.replace(':', '-')}.jar" for artifact in CLOJURE]
-    for artifact, jar in zip(CLOJURE, jars, strict=True):
-        if jar.exists():
-            continue
-        if shutil.which("mvn") is None:
-            lacking("no Maven to fetch Clojure with", promised=False)
-        command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact=org.clojure:{artifact}:jar"]
-        command.append(f"-DoutputDirectory={here}")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-        if done.returncode or not jar.exists():
-            lacking(f"Maven does not fetch {artifact}: {done.stdout[-300:]}", promised=False)
-    return ":".join(map(str, jars))
+    return ":".join(str(maven_jar(f"org.clojure:{artifact}")) for artifact in CLOJURE)
 
 
 def read_by_clojure(paths: Sequence[Path]) -> dict[Path, list[Told]]:
