@@ -34,7 +34,7 @@ def override(text: str) -> tuple[str, object]:
     path, equals, value = text.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise PlanError("", f"expected KEY=VALUE (got {planfile.shown(text)})")
+        raise PlanError("", f"expected KEY=VALUE (got {planfile.shown(text)})", "--set")
     # Before ``planfile.override``, which recurses once for each table on the path.
     if path.count(".") >= planfile.MAX_DEPTH:
         problem = f"nested too deeply (more than {planfile.MAX_DEPTH} tables)"

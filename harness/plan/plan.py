@@ -578,7 +578,7 @@ def _check_faults(plan: Plan) -> None:
     for number, fault in enumerate(plan.nemesis.schedule):
         path = f"nemesis.schedule[{number}]"
         if not fault.at_s < plan.drive.duration_s:
-            limit = f"within the drive phase, 0 <= at_s < {plan.drive.duration_s:g}"
+            limit = f"within drive.duration_s, 0 <= at_s < {plan.drive.duration_s:g}"
             raise PlanError(f"{path}.at_s", f"expected a time {limit} (got {fault.at_s:g})")
 
 

@@ -399,6 +399,7 @@ longest_gap_s = 20
     ("flags", "source", "words"),
     [
         (["--duration", "22"], "{} and flags", "would end at 25 s, after drive.duration_s, 22 s"),
+        (["--duration", "20"], "{} and flags", "within drive.duration_s, 0 <= at_s < 20"),
         (["--nodes", "3"], "{} and flags", "cluster.nodes: n1, n2, n3; got 'n5'"),
         (["--set", "promise.longest_gap_s=60"], "flags", "no gap is as long as the drive"),
         (["--set", "promise={longest_gap_s=60}"], "flags", "no gap is as long as the drive"),

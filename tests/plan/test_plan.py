@@ -205,7 +205,7 @@ def test_an_override_of_the_mix_replaces_a_schedule_and_the_other_way_round() ->
         (
             "[[nemesis.schedule]]\nat_s = 31\nkind = 'kill'\ntarget = 'n1'",
             "nemesis.schedule[0].at_s",
-            "expected a time within the drive phase, 0 <= at_s < 30 (got 31)",
+            "expected a time within drive.duration_s, 0 <= at_s < 30 (got 31)",
         ),
         (
             "[[nemesis.schedule]]\nat_s = 1\nkind = 'kill'\ntarget = 'n1'\nhold_s = 0",
@@ -254,7 +254,7 @@ def test_an_override_is_a_toml_value_or_else_its_text(text: str, expected: objec
 
 def test_an_override_without_a_key_or_value_is_refused() -> None:
     for text in ("drive.duration_s", "=3", ""):
-        with pytest.raises(PlanError, match="expected KEY=VALUE"):
+        with pytest.raises(PlanError, match=r"^--set: expected KEY=VALUE"):
             override(text)
 
 
