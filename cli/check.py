@@ -25,7 +25,7 @@ from harness.errors import UsageError
 from harness.importers.jepsen.import_limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
 from harness.protocols.models import canonical
-from harness.run.directory import BankRules
+from harness.run.directory import BankRules, RunDirectory
 from results.store.store import RunStore
 
 
@@ -133,7 +133,7 @@ def check(
         # Before it is printed: the exit code holds even where stdout refuses the findings.
         session.found(judged.outcome)
         # Before it, too: the outcome is the last line.
-        if directory.root.parent.resolve() == store.root.resolve():
+        if _lies_in(directory, store):
             refresh_index(store)
         if as_json:
             from harness.protocols.verdict import encode
@@ -155,3 +155,10 @@ def _made(output: Path) -> Path:
         expected = "expected a directory that can be made and written"
         raise UsageError(f"--output: {expected} (got {output}: {error.strerror})") from error
     return output
+
+
+def _lies_in(run: RunDirectory, store: RunStore) -> bool:
+    try:
+        return run.root.parent.samefile(store.root)
+    except OSError:  # there is no store, or the working directory that it is relative to is gone
+        return False

@@ -75,7 +75,8 @@ def naming(group: str, name: str) -> Iterator[None]:
             raise
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
         place = where(error)
-        at = f" ({place})" if place else ""
+        # A file that is no Python raises in none of its own lines; the text names file and line.
+        at = f" ({place})" if place and not isinstance(error, SyntaxError) else ""
         raise BrokenPlugin(f"{_known_as(group, name)}: {text}{at}") from error
 
 

@@ -58,8 +58,8 @@ def sweep(parent: Path | None = None) -> None:
     """Remove this user's temporary directories in ``parent``, or among the machine's, that no
     living process holds. Never raises for one that can't be removed, and follows no link.
     """
-    root = parent or tempfile.gettempdir()
-    with contextlib.suppress(OSError), os.scandir(root) as entries:
+    # Where no directory takes a file, there is none for temporary files either.
+    with contextlib.suppress(OSError), os.scandir(parent or tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
                 # Another sweep, or another user, may be at it.

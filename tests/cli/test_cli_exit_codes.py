@@ -376,6 +376,50 @@ def test_a_reader_that_left_is_no_error_and_no_verdict(tmp_path: Path) -> None:
     assert run.verdict.exists()
 
 
+def test_a_run_is_judged_from_a_directory_that_is_gone(tmp_path: Path) -> None:
+    run, gone = recorded(tmp_path / "run", appended(20)), tmp_path / "gone"
+    gone.mkdir()
+
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *FIREDRILL, "check", str(run.root)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        cwd=gone,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "VALID: " in done.stdout
+
+
+def test_a_machine_that_takes_no_file_at_all_is_no_violation(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", appended(20))
+
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *FIREDRILL, "check", str(run.root)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+    assert done.returncode == 255, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "no temporary directory can be made" in done.stderr
+
+
+def test_a_command_line_that_can_not_be_imported_is_no_violation() -> None:
+    broken = "import sys; sys.modules['cli.main'] = None; from cli.entry import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", broken], capture_output=True, timeout=LIMIT_S, check=False
+    )
+
+    assert done.returncode == 255
+    assert b"ModuleNotFoundError" in done.stderr
+
+
 LOST = operation(21, (MicroOp("r", 7),), (MicroOp("r", 7, tuple(range(19))),))
 
 
