@@ -373,6 +373,10 @@ class TopologyService:
         silent = (unchanged(key, self._view.get(key)) for key in renewals)
         if await self._propose(Invoke((unchanged(LOGICAL, held), *silent), operations)):
             self._done(joining, leaving)
+            for member in after:
+                if member not in before:
+                    # A start that was out is counted anew, though it may be back within a tick.
+                    self._silent.pop(member.origin, None)
             came = [m.name for m in after if m not in before]
             went = [m.name for m in before if m not in after]
             text = f"logical topology: joined {_listed(came)}, left {_listed(went)}"
