@@ -53,7 +53,8 @@ def erased_copies(
     partition, what was written about it, each with the time from which on it held.
     """
     told = {
-        (row["node"], row["partition"], row["at_ns"])
+        # Mapped to the run's clock: it may have been told earlier, or later.
+        (row["node"], row["partition"], row["at_ns"], row["uncertainty_ns"])
         for row in rows_of(events, (EventKind.START_DECISION,))
         if row["text"].startswith(TOLD_ERASURE)
     }
@@ -63,8 +64,8 @@ def erased_copies(
         written = held.get(partition)
         if not written or not _kept_throughout(written, node, since_ns, until_ns):
             continue
-        reasons = (at for n, p, at in told if (n, p) == (node, partition))
-        if any(before["asked_ns"] <= at_ns <= until_ns for at_ns in reasons):
+        reasons = ((at, by) for n, p, at, by in told if (n, p) == (node, partition))
+        if any(before["asked_ns"] - by <= at_ns <= until_ns + by for at_ns, by in reasons):
             continue
         if any(
             node in fault.nodes

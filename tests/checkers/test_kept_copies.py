@@ -47,6 +47,7 @@ def calm(*faults: Row) -> Any:
 BEFORE = state(5, "nb", life="nb.1", last_index=40)
 ANEW = state(9, "nb", life="nb.2", last_index=0)
 KEPT = {0: [(ns(1), STABLE)]}
+LATE = event(9.1, "nb", "erases its replica: an operator asked for it")
 TOLD = event(7, "nb", "erases its replica: entries 3 to 9 are not of generation 1")
 
 
@@ -62,12 +63,21 @@ def test_a_copy_that_begins_anew_without_a_cause_was_erased() -> None:
     [
         (KEPT, state(9, "nb", life="nb.1", last_index=0), (), ()),
         (KEPT, ANEW, (TOLD,), ()),
+        (KEPT, ANEW, (LATE | {"uncertainty_ns": ns(0.2)},), ()),
         ({0: [(ns(1), STABLE), (ns(6), FORCED), (ns(7), Assigned(stable=ONE))]}, ANEW, (), ()),
         (KEPT, ANEW, (), (fault(6, 7, "wipe", "nb"),)),
         (KEPT, ANEW, (), (fault(6, 7, "unheard-of", "nb"),)),
         ({}, ANEW, (), ()),
     ],
-    ids=["same life", "told", "assigned no more", "wiped", "unknown fault", "no assignments"],
+    ids=[
+        "same life",
+        "told",
+        "may be told by then",
+        "assigned no more",
+        "wiped",
+        "unknown fault",
+        "no assignments",
+    ],
 )
 def test_a_copy_may_go_where_there_is_a_cause(
     held: Any, second: Row, told: tuple[Row, ...], faults: tuple[Row, ...]
@@ -79,6 +89,7 @@ def test_a_copy_may_go_where_there_is_a_cause(
     ("told", "faults"),
     [
         ((event(3, "nb", "erases its replica"),), ()),  # an earlier one
+        ((LATE,), ()),
         ((event(7, "nc", "erases its replica"),), ()),
         ((event(7, "nb", "erases its replica", partition=1),), ()),
         ((event(7, "nb", "starts its replica"),), ()),

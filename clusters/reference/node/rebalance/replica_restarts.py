@@ -145,15 +145,20 @@ class ReplicaRestarts:
         if refused is None:
             await self._hand_over(group)
             refused = await self._replicas.erase_unless(number, kept)
+            if refused is None:
+                self._tell_erasure(number, group)
             await self._start(number, assignment)
         if refused is not None:
             reached("cleanup of a copy that is needed refused")
             return Failed(codes.COPY_NEEDED, refused)
+        return Ack()
+
+    def _tell_erasure(self, number: int, group: Group) -> None:
+        # Before the next replica starts: a reader that sees it asks why.
         reached("replica cleaned up by an operator")
         text = "erases its replica: an operator asked for it, and most others hold all of it"
         generation = group.raft.configuration.generation
         self._events.add(events.START_DECISION, text, partition=number, generation=generation)
-        return Ack()
 
     async def _kept_by_others(self, number: int, group: Group, ours: LogReply) -> str | None:
         """``None`` where most voters hold all that the copy has, whose log is ``ours``, and the
