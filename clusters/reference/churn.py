@@ -100,10 +100,10 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
     # Each spare is taken once at most by what stays, so that none is missing.
     if draw.random() < _FEWER_SHARE:
         # No member leaves beside: changes wait for each other, and may overlap.
-        chosen = ["join", "fewer", "more", "filter", "timers", "zone"]
+        chosen = ["join", "fewer", "more", "filter", "restart", "zone"]
     else:
         others = ("more", "leave", "away", "visit", "filter", "timers", "zone")
-        chosen = ["join", "replace", *draw.sample(others, CHANGES - 2)]
+        chosen = ["join", "replace", "restart", *draw.sample(others, CHANGES - 3)]
     draw.shuffle(chosen)
     at_s = draw.uniform(*FIRST_S)
     for name in chosen[:CHANGES]:
@@ -146,6 +146,9 @@ def _change(draw: Random, name: str) -> tuple[str, str, dict[str, object]]:
                 "all",
                 _altered(f"{UP} = {draw.randint(1, 2)}, {DOWN} = {draw.randint(1, 2)}"),
             )
+        case "restart":
+            on = draw.choice(("", f" ON 'n{draw.randint(1, LEAST_NODES)}'"))
+            return "ddl", "all", {"statements": [f"RESTART PARTITIONS OF ZONE {ZONE}{on}"]}
         case "zone":
             there, back = (
                 f"ALTER TABLE {TABLE} SET PRIMARY_ZONE = {zone}" for zone in (OTHER, ZONE)

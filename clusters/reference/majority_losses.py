@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from clusters.reference.node.catalog.options import FILTER
+from clusters.reference.node.catalog.options import FILTER, RESET_TIMEOUT
 from clusters.reference.zones import ZONE
 from harness.plan.overrides import said
 from harness.protocols.faults import ITS_NODE
@@ -31,12 +31,14 @@ LOST_S = 8.5  # mostly longer than these together
 _MOMENTS = (Moment.MEMBERS_CATCHING_UP, Moment.MEMBERS_JOINT, Moment.MEMBERS_JOINT)
 _WHOLE_S = 4.0  # for a node to be whole that has lost its disk
 _MOVES_S = 3.0  # for data to lie where it is to
+_LONG_TIMEOUT_S = 60  # of a reset, which an operator asks for meanwhile
 _ASKED_SHARE = 0.4
 _SILENT_SHARE = 0.6
 _AT_MOMENT_SHARE = 0.6
 _MOVED_SHARE = 0.4
 _SNAPSHOT_BYTES = (1500, 6000, 20_000)
 _PLAIN_SHARE = 0.25  # of seeds where nothing but nodes moves, so that limits of a mode are tested
+_PHASE2_SHARE = 0.7  # without it no chain is unwound
 _VARIANTS = ("base", "base", "lock", "cancel")
 _DAMAGES = ("wipe", "wipe", "wipe", "disk-error", "disk-full", "bit-flip")
 _LEADER_GOES = ("kill", "kill", "pause", "restart")
@@ -62,7 +64,7 @@ def settings(
     system_nodes = draw.choice((1, 1, 3))
     data = tuple(f"n{system_nodes + 1 + number}" for number in range(DATA_NODES))
     detection_s, timeout_s = draw.choice((0.5, 0.5, 1.0, 2.0)), draw.choice((0, 1, 1, 2, 3))
-    phase2 = draw.random() < 0.5
+    phase2 = draw.random() < _PHASE2_SHARE
     replicas, partitions = draw.choice((3, 5, 5, 7, 7)), draw.choice((1, 2, 2, 4))
     schedule = list(_schedule(draw, data))
     found: dict[str, object] = {
@@ -253,21 +255,49 @@ def _without(nodes: Sequence[str]) -> str:
 
 def _reset(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     """A majority lags or not, and is lost for good; an operator resets what it leaves, in most
-    cases while one that may have more is silent, and not missed yet.
+    cases while one that may have more is silent, and not missed yet. No timer comes before him.
     """
+    yield _asked(0.0, f"ALTER ZONE {ZONE} SET {RESET_TIMEOUT} = {_LONG_TIMEOUT_S}", 0.2)
     # Of those that are left one at least can be asked: without, the statement is in vain.
     size = draw.randint(MAJORITY, DATA_NODES - 2)
     gone, left = _parts(draw, data, (size, DATA_NODES - size))
-    lag_s = draw.choice((0.0, 1.0, 2.0))
+    apart_s, lag_s = draw.uniform(1.0, 1.6), draw.choice((0.0, 1.0, 2.0))
     if lag_s:
-        yield _row(0.0, "partition", left, lag_s + 0.3)
-    hold_s = draw.uniform(8.0, 10.0)
+        yield _row(apart_s, "partition", left, lag_s + 0.3)
+    lag_s, hold_s = apart_s + lag_s, draw.uniform(8.0, 10.0)
     yield _row(lag_s, "kill", gone, hold_s)
     asked_s = lag_s + draw.uniform(3.0, 5.0)  # once it is noticed
     if draw.random() < _SILENT_SHARE:
         silent = draw.sample(left, draw.randint(1, len(left) - 1))
         yield _row(asked_s - draw.uniform(0.4, 1.2), "partition", sorted(silent), 2.5)
-    yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", lag_s + hold_s + 0.5 - asked_s)
+    back = f"ALTER ZONE {ZONE} SET {RESET_TIMEOUT} = {draw.randint(0, 3)}"
+    hold_s = lag_s + hold_s + 0.5 - asked_s
+    yield _asked(asked_s, f"RESET PARTITIONS OF ZONE {ZONE}", hold_s, back)
+
+
+def _half(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """Data lies on four nodes, and exactly two of them go: half of them is no majority."""
+    gone, left, others = _parts(draw, data, (2, 2, DATA_NODES - 4))
+    moved = [f"ALTER ZONE {ZONE} SET REPLICAS = 4", _without(others)]
+    gone_s, hold_s = _MOVES_S + draw.uniform(0.5, 1.0), draw.uniform(LOST_S, LOST_S + 1.0)
+    options = {"statements": moved, "back": [_without(())]}
+    yield _row(0.0, "ddl", ("all",), gone_s + hold_s + 0.5) | {"options": options}
+    yield _row(gone_s, "kill", gone, hold_s)
+    if draw.random() < 0.3:
+        yield _row(gone_s + draw.uniform(4.0, 5.0), "pause", left[:1], draw.uniform(0.5, 1.5))
+
+
+def _given(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+    """A majority goes, and then the node that its reset has chosen, before the others have what it
+    has: one of those that are left goes on instead.
+    """
+    (gone,) = _parts(draw, data, (MAJORITY,))
+    end_s = draw.uniform(LOST_S + 5.0, LOST_S + 7.0)
+    yield _row(0.0, "kill", gone, end_s)
+    # No other group is without a leader by then: who leads again does so by a reset.
+    after_s = draw.choice((None, None, 0.01, 0.05))
+    struck = _row(0.5, "kill", (ITS_NODE,), end_s - 3.5) | {"on": Moment.LEADER_ELECTED.value}
+    yield struck if after_s is None else struck | {"after_s": after_s}
 
 
 def _restart(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
@@ -345,15 +375,17 @@ def _damage(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
         yield _row(at_s, "pause", ("metastorage leader",), draw.uniform(0.6, 1.6))
 
 
-_PLAIN = {_chain: 12, _lag: 12, _loss: 10, _apart: 5, _one_by_one: 4, _all: 6, _again: 8}
+_PLAIN = {_chain: 16, _lag: 12, _loss: 10, _apart: 5, _one_by_one: 4, _all: 9, _again: 8}
 _STORIES = {
     **_PLAIN,
     **{
-        _reset: 9,
-        _restart: 6,
-        _moved: 10,
-        _replaced: 10,
-        _cleanup: 9,
+        _reset: 16,
+        _restart: 10,
+        _half: 8,
+        _given: 10,
+        _moved: 13,
+        _replaced: 22,
+        _cleanup: 16,
         _unled: 9,
         _twice: 10,
         _damage: 14,

@@ -37,7 +37,7 @@ def test_both_modes_meet_the_same_faults_and_a_seed_the_same_ones_again() -> Non
         assert (one.system.options["mode"], other.system.options["mode"]) == ("SC", "HA")
 
 
-def test_most_seeds_lose_a_majority_and_half_have_phase_2() -> None:
+def test_most_seeds_lose_a_majority_and_have_phase_2() -> None:
     found = plans("HA")
     kinds = Counter(fault.kind for plan in found for fault in plan.nemesis.schedule)
     lost = [
@@ -49,7 +49,7 @@ def test_most_seeds_lose_a_majority_and_half_have_phase_2() -> None:
 
     assert set(kinds) == majority_losses.KINDS
     assert len(lost) > 0.9 * len(found)
-    assert 0.3 * len(found) < phase2 < 0.7 * len(found)
+    assert 0.55 * len(found) < phase2 < 0.85 * len(found)
     assert sum(bool(plan.promise.during) for plan in found) > 0.05 * len(found)
     for plan in found:
         end_s = max(fault.at_s + fault.hold_s for fault in plan.nemesis.schedule)
@@ -176,9 +176,12 @@ def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
     assert not majority_losses.wanted({majority_losses.ASKED_BY: "HA", **own})
 
 
+SEED = 7800012  # whose stories have an operator who resets
+
+
 @pytest.mark.parametrize("mode", ["SC", "HA"])
 def test_a_sound_store_keeps_what_its_mode_promises(mode: str, tmp_path: Path) -> None:
-    (plan,) = swarm_plans(None, {majority_losses.ASKED_BY: mode}, (), [7800000])
+    (plan,) = swarm_plans(None, {majority_losses.ASKED_BY: mode}, (), [SEED])
 
     result = simulate(Cell(plan=plan), lambda _run: None, runs_dir=tmp_path, keep=False)
 
