@@ -55,6 +55,17 @@ fact                     claim                 holds if
 ``SnapshotRead``         snapshot-stable       no version between the one read and the time of the
                                                snapshot is committed, before or after
 ``TimestampOrder``       snapshot-stable       the first timestamp is above the second
+``NewestRead``           reads-newest          nothing that was committed before it was asked for
+                                               is missing in it
+``NodeDeparture``        departure-owed        the node asked for it, or had been silent, by what
+                                               is committed, for as long as it may be
+``NodeJoined``           departure-owed        once the node is silent for so long, a leader that
+                                               goes on takes it out
+``TimersResumed``        downtime-left-out     timers begin later by as long as all nodes were down
+``Duties``               duty-done             a leader that goes on, and reaches the nodes that
+                                               it needs, does each in time
+``LogUpdate`` (dropped)  copy-spared           the copy is not assigned, or most others hold what
+                                               it has; none is the last of a group that can't serve
 ======================== ===================== =====================================================
 
 An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
@@ -96,6 +107,11 @@ class Claim(enum.StrEnum):
     REPLICAS_AGREE = "replicas-agree"
     CLOCK_CARRIED = "clock-carried"
     INVARIANTS_HOLD = "invariants-hold"
+    READS_NEWEST = "reads-newest"
+    DEPARTURE_OWED = "departure-owed"
+    DOWNTIME_LEFT_OUT = "downtime-left-out"
+    DUTY_DONE = "duty-done"
+    COPY_SPARED = "copy-spared"
 
 
 ANOMALIES: Mapping[Claim, str] = MappingProxyType(
@@ -117,6 +133,11 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.REPLICAS_AGREE: "diverged-content",
         Claim.CLOCK_CARRIED: "timestamp-behind",
         Claim.INVARIANTS_HOLD: "broken-invariant",
+        Claim.READS_NEWEST: "stale-metastorage-read",
+        Claim.DEPARTURE_OWED: "departure-not-owed",
+        Claim.DOWNTIME_LEFT_OUT: "downtime-counted",
+        Claim.DUTY_DONE: "duty-left",
+        Claim.COPY_SPARED: "copy-erased-early",
     }
 )
 """The anomaly that a broken claim of each kind is reported as."""
@@ -455,6 +476,77 @@ class ForcedReset(Fact, frozen=True):
     majority: bool
 
 
+class NodeJoined(Fact, frozen=True, gc=False):
+    """``holder``, a start of ``node``, is in the topology from this entry on, and is out once
+    nothing of the node has renewed a lease for ``silence_s``.
+    """
+
+    node: str
+    holder: str
+    silence_s: float
+
+
+class NodeDeparture(Fact, frozen=True, gc=False):
+    """``holder``, a start of ``node``, is out of the topology, in which no other start of it is;
+    ``asked``: it has asked for that, since it ends.
+    """
+
+    node: str
+    holder: str
+    asked: bool
+
+
+class TimersResumed(Fact, frozen=True):
+    """The whole cluster goes on, in which ``earlier`` starts were before. ``shifts`` are the timers
+    that ran on then, and by how many seconds each of them begins later.
+    """
+
+    earlier: tuple[str, ...]
+    shifts: tuple[tuple[str, float], ...]
+
+
+class Duty(msgspec.Struct, frozen=True):
+    """What the log leaves a leader to do, ``within_s`` of its time: another text is another duty.
+    It needs an answer of each of ``nodes``, and of one of them a whole copy of ``root``.
+    """
+
+    what: str
+    within_s: float
+    nodes: tuple[str, ...] = ()
+    root: str = ""
+
+
+class Duties(Fact, frozen=True):
+    """From this entry on these are to be done, and no others."""
+
+    duties: tuple[Duty, ...]
+
+
+class Placement(Fact, frozen=True):
+    """From this entry on copies of ``root``, which is in the generation ``group``, belong on
+    ``nodes``; ``majority``: most of those that
+    are to serve it are there. ``reset``: it has been reset, or may take up what was cut off.
+    Without nodes: it is no more.
+    """
+
+    root: str
+    group: str
+    nodes: tuple[str, ...]
+    majority: bool
+    reset: bool
+
+
+class CopyGivenUp(Fact, frozen=True, gc=False):
+    """An operator asks for copies that begin anew: from now on copies may go that are assigned."""
+
+
+class NewestRead(Fact, frozen=True, gc=False):
+    """The answer tells of ``revision``; ``least`` had been committed before it was asked for."""
+
+    revision: int
+    least: int
+
+
 class LogEntry(msgspec.Struct, frozen=True):
     """An entry, and what it says."""
 
@@ -563,6 +655,9 @@ class ClaimsReader(Protocol):
     def holder(self, node: str, boot: str) -> str:
         """The name of one start of a node in leases."""
 
+    def configured(self, files: Mapping[str, bytes]) -> None:
+        """A program begins with these files."""
+
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         """What the entry did, which is committed behind all those before it: each is given once,
         in order. ``mark`` is 0 where the entry is not known.
@@ -574,8 +669,8 @@ class ClaimsReader(Protocol):
     def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """A message between nodes leaves ``source``."""
 
-    def asked(self, node: str, connection: int, payload: bytes) -> None:
-        """A message of a client to ``node``."""
+    def asked(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
+        """A message of a client to ``node``, which is told of what it asks for."""
 
     def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """A message to a client leaves ``node``."""

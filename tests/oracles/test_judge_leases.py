@@ -112,7 +112,7 @@ def test_a_node_that_starts_waits_from_its_start_and_for_no_start_that_is_over()
         await led(bench)
         await asyncio.sleep(0.8)
         for node in nodes:
-            bench.judge.started(node, f"{node}~2", bench.clocks[node], lambda: True)
+            bench.judge.started(node, f"{node}~2", bench.clocks[node], lambda: True, {})
         if "n1" in nodes:
             bench.running["n1"] = False
             await bench.agree(f"p 4 1 renew:n1~2:{sent_ms()}")

@@ -13,7 +13,7 @@ writes a key, unless ``undo`` comes before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
@@ -155,8 +155,11 @@ class ToyClaims:
     def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Statement]:
         return self.answered(source, connection, payload)
 
-    def asked(self, node: str, connection: int, payload: bytes) -> None:
-        """Clients promise nothing."""
+    def configured(self, files: Mapping[str, bytes]) -> None:
+        """Nothing of it is told by files."""
+
+    def asked(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
+        return ()  # clients promise nothing
 
     def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         text = payload.decode()
@@ -183,7 +186,7 @@ class Bench:
 
     def start(self, node: str) -> None:
         """Its first start, whose name as a holder is that of the node."""
-        self.judge.started(node, node, self.clocks[node], lambda: self.running[node])
+        self.judge.started(node, node, self.clocks[node], lambda: self.running[node], {})
 
     async def agree(self, *lines: str) -> None:
         """A leader has ``lines`` committed on all disks."""

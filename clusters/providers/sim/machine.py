@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -236,8 +236,17 @@ class Process:
 class ProcessWatcher(Protocol):
     """Is told of every start of a program, and of what programs declare."""
 
-    def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
-        """A program starts on ``node``; ``running`` says whether it still has any effect."""
+    def started(
+        self,
+        node: str,
+        boot: str,
+        clocks: Clocks,
+        running: Callable[[], bool],
+        files: Mapping[str, bytes],
+    ) -> None:
+        """A program starts on ``node`` with these ``files``; ``running`` says whether it still has
+        any effect.
+        """
 
     def declared(self, node: str, event: object) -> None:
         """The program on ``node`` declares ``event``, which only the store's own part can read."""
@@ -301,7 +310,8 @@ class Machine:
             rare=Chance(self._rare, substream(self._seed, "sim-rare", self._name, self._starts)),
         )
         if self.watcher is not None:
-            self.watcher.started(self._name, boot, self.clocks, self._process.effective)
+            running = self._process.effective
+            self.watcher.started(self._name, boot, self.clocks, running, program.files)
         self._process.begin(body(program, runtime), self.markers)
 
     def _came_to(self, network: HostNetwork, moment: str, partition: int | None) -> None:

@@ -21,6 +21,7 @@ from clusters.reference.claims.metastorage_claims import (
 from clusters.reference.claims.partition_log import PartitionLog
 from clusters.reference.claims.raft_claims import RaftClaims, begun_claim
 from clusters.reference.node import declarations
+from clusters.reference.node.config import loads
 from clusters.reference.node.declarations import LocksRelease, PrimaryAnswer, Recovery
 from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
@@ -55,9 +56,12 @@ from clusters.reference.node.wire.messages import (
     Failed,
     Finish,
     Get,
+    InvokeReply,
     LeaderBody,
+    Leave,
     Lock,
     LockReply,
+    MetaInvoke,
     OneShot,
     OneShotReply,
     PeerAnswer,
@@ -81,18 +85,20 @@ from clusters.reference.node.wire.messages import (
     Version,
     decode,
 )
-from clusters.reference.node.wire.reports import AdminQuestion
+from clusters.reference.node.wire.reports import AdminQuestion, AskSql
 from harness.protocols.claims import (
     Acknowledgement,
     AnswerClock,
     Claim,
     Command,
+    CopyGivenUp,
     EndRefused,
     Fact,
     Inspection,
     LockGrant,
     LockRelease,
     LoggedWrites,
+    NewestRead,
     Outcome,
     OutcomeDrop,
     PreparedLocks,
@@ -138,7 +144,8 @@ class ReferenceClaims:
         self._commits: dict[int, dict[str, commands.Commit]] = {}
         self._prepares: dict[tuple[str, str], commands.Prepare] = {}  # by group and transaction
         self._raft = RaftClaims()
-        self._requests: dict[tuple[int, int], tuple[PeerBody, int]] = {}  # connection and id
+        # By connection and id: what was asked, when, and the revision of metastorage by then.
+        self._requests: dict[tuple[int, int], tuple[PeerBody, int, int]] = {}
         self._clients: dict[int, _Session] = {}
         # What coordinators asked of primaries on other nodes: the rest they answer themselves.
         self._asked_for: dict[tuple[str, bytes], int] = {}
@@ -153,6 +160,13 @@ class ReferenceClaims:
     def holder(self, node: str, boot: str) -> str:
         """See ``ClaimsReader``."""
         return origin_of(node, boot)
+
+    def configured(self, files: Mapping[str, bytes]) -> None:
+        """See ``ClaimsReader``."""
+        for data in files.values():
+            zoned = loads(data).zoned
+            if zoned is not None:
+                self._metastorage.topology.silence_s = zoned.detection_s
 
     # Primaries.
 
@@ -253,13 +267,17 @@ class ReferenceClaims:
             begun = frame.heartbeat.begun
             return [("Heartbeat", begun_claim(group, claim)) for group, claim in begun]
         if isinstance(frame, PeerRequest) and frame.id != NO_ANSWER:
-            self._requests[(connection, frame.id)] = frame.body, frame.ts
+            revision = self._metastorage.revision
+            self._requests[(connection, frame.id)] = frame.body, frame.ts, revision
             self._note_request(source, frame.body)
         elif isinstance(frame, PeerReply):
             asked = self._requests.pop((connection, frame.id), None)
             if asked is not None:
-                body, asked_ts = asked
-                return [*_clock_of(frame, asked_ts), *self._of_answer(body, frame.body)]
+                body, asked_ts, revision = asked
+                said = [*_clock_of(frame, asked_ts), *self._of_answer(body, frame.body)]
+                if isinstance(body, MetaInvoke) and isinstance(frame.body, InvokeReply):
+                    said.append(("InvokeReply", NewestRead(frame.body.revision, revision)))
+                return said
         return ()
 
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Statement]:
@@ -287,21 +305,27 @@ class ReferenceClaims:
         if isinstance(body, Lock | ReadAt):
             key = source, body.key
             self._asked_for[key] = self._asked_for.get(key, 0) + 1
+        elif isinstance(body, Leave):
+            self._metastorage.topology.ends(body.origin)
         elif isinstance(body, CommitTx | Execute):
             self._sent[str(body.txn)] = None
 
     # Messages of clients.
 
-    def asked(self, node: str, connection: int, payload: bytes) -> None:
+    def asked(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
         try:
             request = decode(Codec.request, payload)
         except BadMessage:
-            return
+            return ()
+        if isinstance(request.body, AskSql):
+            cleanup = "CLEANUP" in request.body.statement.upper()
+            return [("AskSql", CopyGivenUp())] if cleanup else ()
         session = self._clients.get(connection)
         if session is None:
             session = self._clients[connection] = _Session()
         session.asked(request, lambda key: self._asked_for.get((node, key), 0))
+        return ()
 
     def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Statement]:
         """See ``ClaimsReader``."""
@@ -360,9 +384,13 @@ class ReferenceClaims:
             return Acknowledgement(what, (), tuple(key.hex() for key in writes))
         txn, held = str(commit.txn), dict(commit.writes)
         named = [(home, commit_name(ts))]
+        # A reset may cut the outcome off at home: then all must have it.
+        finished = self._metastorage.topology.resets_itself(root_of(home))
         for partition in commit.participants:
             group = partition_group(partition)
             named.append((group, _prepare_name(txn)))
+            if finished:
+                named.append((group, _finish_name(txn)))
             prepare = self._prepares.get((group, txn))
             held |= dict(prepare.writes) if prepare is not None else {}
         lacking = tuple(key.hex() for key, value in writes.items() if held.get(key) != value)

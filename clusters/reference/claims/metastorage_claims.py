@@ -5,6 +5,7 @@ what it thereby promises.
 from __future__ import annotations
 
 from clusters.reference.claims.durable_facts import entry_mark, generation_name
+from clusters.reference.claims.topology_claims import TopologyClaims
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change, Metastorage
 from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
@@ -52,6 +53,8 @@ class MetastorageClaims:
         self._state.observe(PRIMARY, self._observe)
         self._state.observe(LEASE, self._observe_renewals)
         self._state.observe("", self._observe_all)
+        self.topology = TopologyClaims(self._state)
+        self._complete = True  # of what is missing all that follows may be another
         self._values: dict[str, bytes | None] = {}
         self._zone: Zone | None = None
         self._held: dict[str, Grant] = {}  # by group, the last one
@@ -68,7 +71,13 @@ class MetastorageClaims:
     def logged(self, entry: Entry) -> None:
         self._entries[(entry.index, entry_mark(entry))] = entry
 
+    @property
+    def revision(self) -> int:
+        """What is committed, as far as all of it is known; 0 where that is not so."""
+        return self._state.revision if self._complete else 0
+
     def committed(self, index: int, mark: int) -> list[Fact]:
+        self._complete = self._complete and mark != 0
         entry = self._entries.pop((index, mark), None)
         if entry is not None:  # of a leader's first entry and of configurations nothing follows
             self._state.apply(entry)
@@ -104,6 +113,8 @@ class MetastorageClaims:
         if all(self._values.get(key) == value for key, value in change.entries.items()):
             self._changed.append(NoOpEntry(METASTORAGE))
         self._assigned(change)
+        if self._complete:
+            self._changed.extend(self.topology.changed(change))
         self._values.update(change.entries)
 
     def _observe_renewals(self, change: Change) -> None:

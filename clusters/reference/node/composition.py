@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from clusters.reference.node import declarations
 from clusters.reference.node.availability.majority import never
 from clusters.reference.node.config import Config
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import ChunkQueue, Restorable
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
-from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage
+from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage, ObservedKeys
 from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
 from clusters.reference.node.metastorage.metastorage_service import MetastorageService
 from clusters.reference.node.node_report import Reporter
@@ -66,6 +67,8 @@ class Components:
         self.failure = Failure()
         self.tasks = Tasks(self.failure)
         self.metastorage = Metastorage(config.tuning.max_history)
+        listened = declarations.listened()
+        self.observed_keys = ObservedKeys(self.metastorage) if listened else None
         self.assignments: dict[int, Assignment] = {}
         self.bootstrap = Bootstrap(disk, identity, config.founders)
         self.links = Links(config.peers, clock, runtime.rare)
@@ -250,6 +253,7 @@ class Components:
                 host=self.host,
                 links=self.links,
                 metastorage=self.metastorage,
+                observed_keys=self.observed_keys,
                 assignments=self.assignments,
                 replicas=self.replicas,
                 leases=self.leases,

@@ -109,6 +109,11 @@ def inspected(inspection: Callable[[], Inspection]) -> None:
         listener(inspection())
 
 
+def listened() -> bool:
+    """Whether declarations of the running task are listened to."""
+    return _listener.get() is not None
+
+
 def listen(listener: Listener) -> None:
     """From here on, in the running task and those that it starts, ``listener`` is told."""
     _listener.set(listener)

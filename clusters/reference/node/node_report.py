@@ -15,7 +15,7 @@ from clusters.reference.node.config import Config
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
-from clusters.reference.node.metastorage.metastorage import Metastorage
+from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage, ObservedKeys
 from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.placement.rendezvous import Assignment
 from clusters.reference.node.raft.types import Entry
@@ -88,9 +88,13 @@ class Reporter:
         leases: LeaseTable,
         clock: Hlc,
         routes: Routes,
+        observed_keys: ObservedKeys | None = None,
         zoned: Zoned | None = None,
     ) -> None:
-        """``zoned``: in a cluster that has distribution zones."""
+        """``observed_keys``: where it is to be told whether observers of metastorage know what it
+        holds; ``zoned``: in a cluster that has distribution zones.
+        """
+        self._observed_keys = observed_keys
         self._zoned, self._routes = zoned, routes
         self._config, self._runtime, self._identity = config, runtime, identity
         self._events, self._host, self._links = event_log, host, links
@@ -201,6 +205,8 @@ class Reporter:
         replica = None if group.partition is None else self._replicas.replicas.get(group.partition)
         if problem is None and replica is not None:
             problem = replica.primary.locks.broken()
+        if problem is None and group.name == METASTORAGE and self._observed_keys is not None:
+            problem = self._observed_keys.problem()
         return declarations.Inspection(group.name, problem)
 
     def _installing(self, group: Group) -> bool:

@@ -17,6 +17,7 @@ from harness.protocols.claims import (
     LockGrant,
     LockRelease,
     LoggedWrites,
+    NewestRead,
     NewVersions,
     Outcome,
     OutcomeDrop,
@@ -296,6 +297,13 @@ def answer_clock(fact: AnswerClock) -> str:
     if fact.ts > fact.asked_ts:
         return ""
     return f"it answers at {fact.ts} what it was asked at {fact.asked_ts}"
+
+
+def newest_read(fact: NewestRead) -> str:
+    """A leader that is asked tells of everything that was committed before."""
+    if fact.revision >= fact.least:
+        return ""
+    return f"it tells of revision {fact.revision}, and {fact.least} was committed before"
 
 
 def _overtaken(key: bytes, ts: int, version_ts: int, between: int) -> str:

@@ -10,7 +10,7 @@ entry of a log compared once a follower.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 from clusters.providers.sim.disk import Platter
@@ -18,12 +18,15 @@ from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.contents import LOG, Contents
 from clusters.providers.sim.oracles.durability import Durability
+from clusters.providers.sim.oracles.duties import DutyList
+from clusters.providers.sim.oracles.erasures import Erasures
 from clusters.providers.sim.oracles.histories import Histories
 from clusters.providers.sim.oracles.isolation import (
     Locks,
     Outcomes,
     Snapshots,
     answer_clock,
+    newest_read,
     timestamp_order,
 )
 from clusters.providers.sim.oracles.leases import Leases
@@ -31,6 +34,7 @@ from clusters.providers.sim.oracles.memberships import Configurations, Elections
 from clusters.providers.sim.oracles.resets import Resets
 from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.tenures import Tenures
+from clusters.providers.sim.oracles.topologies import SteadyLeader, Topologies
 from clusters.providers.sim.oracles.upkeep import Upkeep
 from harness.protocols.claims import (
     Acknowledgement,
@@ -43,7 +47,9 @@ from harness.protocols.claims import (
     Command,
     CommitClaim,
     CommitLearnt,
+    CopyGivenUp,
     DiskReader,
+    Duties,
     EndRefused,
     Fact,
     ForcedReset,
@@ -58,11 +64,15 @@ from harness.protocols.claims import (
     LogUpdate,
     Member,
     Members,
+    NewestRead,
     NewGeneration,
     NewVersions,
+    NodeDeparture,
+    NodeJoined,
     NoOpEntry,
     Outcome,
     OutcomeDrop,
+    Placement,
     PreparedLocks,
     PrimaryAct,
     PrimaryGrant,
@@ -74,15 +84,18 @@ from harness.protocols.claims import (
     StableMembers,
     Statement,
     TermClaim,
+    TimersResumed,
     TimestampOrder,
     TransactionEnd,
     TransactionOver,
     VoteClaim,
+    term_of,
 )
 
 TALKING_S = 0.5  # between two messages of a link that is whole: it is pinged more often
 EXAMPLES = 100  # of each claim are kept; the rest is counted
 RECORD = "a record of its log"
+_OF_TOPOLOGY = (NodeJoined, NodeDeparture, TimersResumed, Duties, Placement)
 
 
 class Judge:
@@ -108,6 +121,11 @@ class Judge:
             histories=self._histories,
             talking=self._talking,
         )
+        self._steady = SteadyLeader()
+        self._topologies = Topologies(self._leases, reader.drift, self._talking)
+        self._duties = DutyList(self._talking, self._has_copy)
+        self._erasures = Erasures(self._lives, self._durability)
+        self._leaders: dict[int, str] = {}  # of the log that the renewals are in, by term
         self._lease_group = ""  # whose log the renewals are in
         # When the disk of each member had an entry: that of a majority is when it could be
         # committed. By member, since a disk that is read again has it no second time.
@@ -127,8 +145,18 @@ class Judge:
 
     # Programs.
 
-    def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
-        """A program starts on the machine ``node``; ``running`` says whether it still runs."""
+    def started(
+        self,
+        node: str,
+        boot: str,
+        clocks: Clocks,
+        running: Callable[[], bool],
+        files: Mapping[str, bytes],
+    ) -> None:
+        """A program starts on the machine ``node`` with these ``files``; ``running`` says whether
+        it still runs.
+        """
+        self._reader.configured(files)
         self._leases.started(node, boot, clocks, running)
 
     def declared(self, node: str, event: object) -> None:
@@ -145,7 +173,8 @@ class Judge:
         disk = self._disks.get(source)
         said: Iterable[Statement]
         if disk is None:
-            self._reader.asked(to, connection, payload)
+            for message, fact in self._reader.asked(to, connection, payload):
+                self._weigh(self._disks[to], message, fact)
             return
         if to in self._disks:
             self._heard[link] = true_loop().true_time()
@@ -170,6 +199,8 @@ class Judge:
             claim, text = Claim.HARD_STATE_SYNCED, durability.term_told(disk, fact)
         elif isinstance(fact, LeaderLog):
             durability.log_told(fact)
+            if fact.group == self._lease_group:
+                self._leaders[fact.term] = disk.node
             claim = Claim.COMMITTED_ON_MAJORITY
             text = self._elections.leads(disk, fact.group, fact.term)
         elif isinstance(fact, LogMatch):
@@ -198,6 +229,11 @@ class Judge:
             claim, text = Claim.CLOCK_CARRIED, answer_clock(fact)
         elif isinstance(fact, ReplicaContent):
             claim, text = Claim.REPLICAS_AGREE, self._contents.told(disk.node, fact)
+        elif isinstance(fact, NewestRead):
+            claim, text = Claim.READS_NEWEST, newest_read(fact)
+        elif isinstance(fact, CopyGivenUp):
+            self._erasures.begin_anew()
+            return
         elif isinstance(fact, Inspection):
             told = f"of {fact.group}: {fact.problem}" if fact.problem else ""
             claim, text = Claim.INVARIANTS_HOLD, told
@@ -269,7 +305,13 @@ class Judge:
                 if cut and isinstance(did, NewVersions):
                     continue  # of a majority that comes back to what a reset has cut off
                 if isinstance(did, LeaseRenewal):
-                    self._leases.renewed(self._on_majority_s(fact.group, since_s), did)
+                    on_majority_s = self._on_majority_s(fact.group, since_s)
+                    self._leases.renewed(on_majority_s, did)
+                    self._topologies.renewed(on_majority_s, did.holder)
+                elif isinstance(did, _OF_TOPOLOGY):
+                    on_majority_s = self._on_majority_s(fact.group, since_s)
+                    times_s, writer = (since_s[0], on_majority_s), self._leaders.get(term_of(mark))
+                    self._judge_topology(disk, f"entry {index}", did, times_s, writer or "")
                 elif isinstance(did, PrimaryGrant):
                     on_majority_s = self._on_majority_s(fact.group, since_s)
                     text = self._leases.granted(since_s[0], on_majority_s, did)
@@ -286,6 +328,53 @@ class Judge:
                     self._conclude(Claim.REPLICAS_AGREE, disk.node, f"entry {index}", text)
                 else:
                     self._judge_transaction(disk, f"entry {index} of {fact.group}", did)
+
+        if fact.group == self._lease_group:
+            self._turn(disk, fact.term)
+
+    def _judge_topology(
+        self,
+        disk: SyncedDisk,
+        message: str,
+        fact: Fact,
+        times_s: tuple[float, float],
+        writer: str,
+    ) -> None:
+        """``times_s``: since when a disk, and since when a majority has had what ``writer`` has
+        written.
+        """
+        logged_s, on_majority_s = times_s
+        if isinstance(fact, NodeJoined):
+            self._topologies.joined(on_majority_s, fact)
+        elif isinstance(fact, NodeDeparture):
+            text = self._topologies.departed(logged_s, writer, fact)
+            self._conclude(Claim.DEPARTURE_OWED, disk.node, message, text)
+        elif isinstance(fact, TimersResumed):
+            text = self._topologies.resumed(logged_s, writer, fact)
+            self._conclude(Claim.DOWNTIME_LEFT_OUT, disk.node, message, text)
+        elif isinstance(fact, Duties):
+            self._duties.changed(fact)
+        elif isinstance(fact, Placement):
+            self._erasures.placed(true_loop().true_time(), fact)
+
+    def _turn(self, disk: SyncedDisk, term: int) -> None:
+        """The leader of the log that the renewals are in goes on."""
+        leader, message = disk.node, "what it has committed"
+        passed_s = self._steady.turn(true_loop().true_time(), leader, term)
+        for text in self._topologies.turn(leader, passed_s):
+            self._conclude(Claim.DEPARTURE_OWED, leader, message, text)
+        for text in self._duties.turn(leader, passed_s):
+            self._conclude(Claim.DUTY_DONE, leader, message, text)
+
+    def _has_copy(self, node: str, root: str) -> bool:
+        disk = self._disks.get(node)
+        return disk is not None and any(
+            self._durability.root(group) == root
+            and not log.left
+            and bool(log.members)
+            and bool(log.members[-1][1].voters)
+            for group, log in disk.logs.items()
+        )
 
     def _on_majority_s(self, group: str, since_s: list[float]) -> float:
         """When a majority had an entry that disks have had since ``since_s``, ascending."""
@@ -385,8 +474,12 @@ class Judge:
         disk.logs.update({name: log for name, log in left.items() if name not in disk.dropped})
 
     def _take(self, platter: Platter, disk: SyncedDisk, facts: list[Fact]) -> None:
+        # A log that is written anew says once more which replica of before is gone.
+        again = {f.group for f in facts if isinstance(f, Member) and _is_known(disk, f)}
         for fact in facts:
             if isinstance(fact, LogUpdate):
+                if fact.dropped and not self._rebuilding and fact.group not in again:
+                    self._judge_erasure(disk, fact.group)
                 self._logged(platter, disk, fact)
             elif isinstance(fact, NewGeneration):
                 self._began(disk, fact)
@@ -454,6 +547,10 @@ class Judge:
                     for each in entry.says:
                         self._judge_transaction(disk, RECORD, each)
 
+    def _judge_erasure(self, disk: SyncedDisk, group: str) -> None:
+        text = self._erasures.erased(true_loop().true_time(), disk, group, disk.log(group))
+        self._conclude(Claim.COPY_SPARED, disk.node, RECORD, text)
+
     def _judge_members(self, platter: Platter, log: SyncedLog, update: LogUpdate) -> None:
         """Hold the members that ``update`` names against those before them."""
         if self._rebuilding:
@@ -485,6 +582,10 @@ class Judge:
             if isinstance(fact, LeaseRenewal):
                 self._lease_group = group
                 self._leases.renewal(node, entry, fact)
+
+
+def _is_known(disk: SyncedDisk, fact: Member) -> bool:
+    return bool(fact.group) and disk.member_of(fact.group) == fact.name
 
 
 def _lost(before: SyncedLog, after: SyncedLog) -> str:

@@ -31,6 +31,7 @@ class _Start:
     wall_ns: int
     monotonic_s: float
     running: Callable[[], bool]
+    true_s: float  # when it began
     until_s: float = float("-inf")  # of its lease, by its own clock, as a majority's disks have it
     committed_s: float = float("-inf")  # the same, of all renewals that are committed
     # On its disk, and not yet found on a majority: index, mark, and until when by its clock.
@@ -65,8 +66,23 @@ class Leases:
         """A program starts."""
         holder = self._reader.holder(node, boot)
         now_ns, now_s = clocks.wall_ns(), clocks.monotonic_s()
-        self._starts[holder] = _Start(node, clocks, now_ns, now_s, running)
+        self._starts[holder] = _Start(node, clocks, now_ns, now_s, running, true_loop().true_time())
         self._present[node] = holder
+
+    def node_of(self, holder: str) -> str:
+        """The node that ``holder`` is a start of; empty where it is not known."""
+        start = self._starts.get(holder)
+        return "" if start is None else start.node
+
+    def runs(self, holder: str) -> bool:
+        """Whether the program that ``holder`` is a start of runs still."""
+        start = self._starts.get(holder)
+        return start is not None and self._present.get(start.node) == holder and start.running()
+
+    def wall_spread_s(self) -> float:
+        """By how much the wall clocks differ with which programs have started."""
+        ahead_s = [start.wall_ns / NS_PER_S - start.true_s for start in self._starts.values()]
+        return max(ahead_s, default=0.0) - min(ahead_s, default=0.0)
 
     def renewal(self, node: str, entry: LogEntry, fact: LeaseRenewal) -> None:
         """A renewal is synced on the disk of ``node``, in ``entry``."""

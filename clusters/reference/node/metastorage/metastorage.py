@@ -383,6 +383,34 @@ class Metastorage:
                 observer(Change(revision=change.revision, entries=seen))
 
 
+class ObservedKeys:
+    """The keys as an observer knows them: what it was told of must come to what ``store`` has."""
+
+    def __init__(self, store: Metastorage) -> None:
+        """To be made before anything of ``store`` is applied."""
+        self._store = store
+        self._keys: dict[str, bytes] = {}
+        store.observe("", self._changed)
+
+    def problem(self) -> str | None:
+        """The first key of which observers know something else; ``None`` where there is none."""
+        held = self._store.prefixed("")
+        if len(held) == len(self._keys) and all(
+            self._keys.get(key) == value.value for key, value in held.items()
+        ):
+            return None
+        apart = {*held, *self._keys}
+        wrong = min(k for k in apart if k not in held or self._keys.get(k) != held[k].value)
+        return f"observers were not told what metastorage holds under {wrong!r}"
+
+    def _changed(self, change: Change) -> None:
+        for key, value in change.entries.items():
+            if value is None:
+                self._keys.pop(key, None)
+            else:
+                self._keys[key] = value
+
+
 class Derived(Generic[T]):
     """A value that follows from the keys under one prefix, computed once for each change of them:
     for callers that ask every tick.
