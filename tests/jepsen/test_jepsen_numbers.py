@@ -14,7 +14,8 @@ from checkers.engine.analyze import checkers_named, judge
 from checkers.engine.source import Source
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, LOWEST_KEY, TIME_LIMIT_NS
+from harness.history.records import INT64_MAX, INT64_MIN
+from harness.importers.jepsen.import_limits import LOWEST_KEY, TIME_LIMIT_NS
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.protocols.checker import Setting
 

@@ -25,9 +25,8 @@ from typing import Any
 
 import attrs
 
+from harness.history.records import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.import_limits import (
-    INT64_MAX,
-    INT64_MIN,
     MAX_DEPTH,
     MAX_DISCARDS,
     MAX_TOKENS,

@@ -12,11 +12,10 @@ from typing import Any, Protocol
 
 import attrs
 
+from harness.history.records import INT64_MAX, INT64_MIN
 from harness.importers.jepsen import edn
 from harness.importers.jepsen.edn import SKIPPED, Incomplete, Notation, Number, Partial
 from harness.importers.jepsen.import_limits import (
-    INT64_MAX,
-    INT64_MIN,
     MAX_FILLER_BYTES,
     MAX_TOKENS,
 )

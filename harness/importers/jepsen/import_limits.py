@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+from harness.history.records import INT64_MIN
 
 # Read at once. Larger blocks are no faster and hold more operations as objects.
 BLOCK_BYTES = 1 << 20

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from harness.errors import MalformedHistory
 from harness.history import schema
 from harness.history.layout import KEYS
-from harness.importers.jepsen.import_limits import INT64_MAX, INT64_MIN, LOWEST_KEY, MAX_TEXT_CHARS
+from harness.history.records import INT64_MAX, INT64_MIN
+from harness.importers.jepsen.import_limits import LOWEST_KEY, MAX_TEXT_CHARS
 from harness.importers.jepsen.operation_forms import Names, Remark
 from harness.importers.jepsen.pairing import NO_ERROR, STEP_NAMES, TYPES, Pairing, Steps, numbers
 from harness.protocols.client import READ_WRITE

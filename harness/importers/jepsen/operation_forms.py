@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from harness.history.records import INT64_MIN
 from harness.importers.jepsen.edn import (
     Char,
     Keyword,
@@ -20,7 +21,6 @@ from harness.importers.jepsen.edn import (
     shown,
 )
 from harness.importers.jepsen.import_limits import (
-    INT64_MIN,
     LOWEST_KEY,
     MAX_MONEY,
     MAX_NAMED_KEYS,

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.errors import MalformedHistory
-from harness.history.records import OpType
+from harness.history.records import INT64_MIN, OpType
 from harness.history.tables import NO_COMPLETION
 from harness.importers.jepsen.import_limits import (
-    INT64_MIN,
     LOWEST_KEY,
     MAX_NAMED_KEYS,
     MAX_REMARKS,

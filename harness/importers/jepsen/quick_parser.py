@@ -18,9 +18,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from harness.history.records import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.import_limits import (
-    INT64_MAX,
-    INT64_MIN,
     LOWEST_KEY,
     TIME_LIMIT_NS,
 )
