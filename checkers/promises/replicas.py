@@ -15,7 +15,9 @@
 
 A forced reset begins a new generation of a partition (``harness.protocols.generations``), in which
 terms, indices and contents are others. What the first five compare is of one generation. Within one
-nothing is forgiven, and a primary of an older generation is as stale as any.
+nothing is forgiven, and a primary of an older generation is as stale as any. A copy that has heard
+of a later generation and waits for its log tells of the log that it has, and of the term that it is
+in: terms of a copy are compared while no later generation had begun.
 
 ``diverged-logs`` compares generations, too. The log that a reset goes on with ended at its base,
 and need not have been committed: the majority before may have committed other entries at or below
@@ -72,9 +74,9 @@ class Replicas:
             diverged_logs(states, logs, setting.resets),
             diverged_replicas(last),
             two_leaders(states, events),
-            forgotten(states),
+            forgotten(states, setting.resets),
             lost_logs(events, tables["faults"], setting),
-            went_back(states, tables["events"]),
+            went_back(states, events, setting.resets),
             lost_entries(states, last),
             stale_primaries(states),
             locks_left(last, lookup, setting),
@@ -160,7 +162,7 @@ def two_leaders(states: pa.Table, events: pa.Table) -> Found:
             )
 
 
-def forgotten(states: pa.Table) -> Found:
+def forgotten(states: pa.Table, resets: Sequence[Reset] = ()) -> Found:
     """Yield one sentence for each restart that lost durable state."""
     before: dict[tuple[str, str], Row] = {}
     for row in _boots(states):
@@ -168,7 +170,12 @@ def forgotten(states: pa.Table) -> Found:
         told = before.get(replica)
         # A reset in between may have taken the log back: what is held against it is of one.
         same = told is not None and told["generation_last"] == row["generation_first"]
-        what = _lost(told, row) if told is not None and same else None
+        what = None
+        if told is not None and same:
+            left = _had_later(
+                resets, row["partition_first"], row["generation_first"], row["answered_ns_first"]
+            )
+            what = (None if left else _lost_vote(told, row)) or _lost_entries(told, row)
         if what is not None:
             yield "forgotten-state", f"forgotten state: {row['group']} on {row['node']}: {what}"
         before[replica] = _both(told, row)
@@ -202,7 +209,7 @@ def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
             )
 
 
-def went_back(states: pa.Table, events: pa.Table) -> Found:
+def went_back(states: pa.Table, events: pa.Table, resets: Sequence[Reset] = ()) -> Found:
     """Yield one sentence for each replica and number that fell without a restart, of its node or of
     the replica: what is durable does not fall with that either.
     """
@@ -215,13 +222,27 @@ def went_back(states: pa.Table, events: pa.Table) -> Found:
         values = ints(ordered, name)
         for place in np.flatnonzero(same & (values[1:] < values[:-1])):
             row, later = ordered.slice(int(place), 2).to_pylist()
-            if name != "term" and _started_between(events, row, later):
+            if name == "term":
+                which = later["partition"], later["generation"]
+                if _had_later(resets, *which, later["answered_ns"]):
+                    continue
+            elif _started_between(events, row, later):
                 continue
             yield (
                 "went-back",
                 f"went back: {row['group']} on {row['node']}: {name.replace('_', ' ')} fell from "
                 f"{values[place]} to {values[place + 1]} while the node ran",
             )
+
+
+def _had_later(resets: Sequence[Reset], partition: int | None, generation: int, by_ns: int) -> bool:
+    """Whether a later generation of ``partition`` may have begun by ``by_ns``."""
+    return any(
+        reset.partition == partition
+        and reset.generation > generation
+        and reset.earliest_ns <= by_ns
+        for reset in resets
+    )
 
 
 def _started_between(events: pa.Table, before: Row, after: Row) -> bool:
@@ -448,16 +469,20 @@ def _boots(states: pa.Table) -> list[Row]:
     grouped = states.sort_by(order).group_by(keys, use_threads=False)
     return list(
         grouped.aggregate(
-            [*told, *recovered, ("generation", "first", as_told), ("asked_ns", "first")]
+            [
+                *(*told, *recovered),
+                *((name, "first", as_told) for name in ("generation", "partition", "answered_ns")),
+                ("asked_ns", "first"),
+            ]
         )
         .sort_by([("asked_ns_first", "ascending")])
         .to_pylist()
     )
 
 
-def _lost(told: Row, row: Row) -> str | None:
-    """Describe the state of ``told`` that the start in ``row`` did not recover; ``None`` if all was
-    there.
+def _lost_vote(told: Row, row: Row) -> str | None:
+    """Describe the term and vote of ``told`` that the start in ``row`` did not recover; ``None`` if
+    both were there.
     """
     term, vote = row["recovered_term_first"], row["recovered_vote_first"]
     if term < told["term_last"]:
@@ -467,6 +492,11 @@ def _lost(told: Row, row: Row) -> str | None:
         return (
             f"in term {term} it had voted for {given}, and after a restart for {vote or 'nobody'}"
         )
+    return None
+
+
+def _lost_entries(told: Row, row: Row) -> str | None:
+    """The same of the entries of its log."""
     if row["recovered_index_first"] < told["applied_index_last"]:
         return (
             f"its log ended at {row['recovered_index_first']} after a restart, though it had "

@@ -13,6 +13,8 @@ from harness.run.state_log import STATES
 def told(boot: str, at: int, term: int, vote: str | None, found: tuple[int, str | None]) -> Any:
     return {
         "asked_ns": at,
+        "answered_ns": at,
+        "partition": 0,
         "node": "n1",
         "life": "n1@a",
         "boot": boot,

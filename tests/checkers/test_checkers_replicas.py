@@ -475,3 +475,20 @@ def test_contents_at_one_index_are_compared_within_a_generation() -> None:
 
     assert names(said(WHOLE[0], other)) == ["diverged-replicas"]
     assert names(said(WHOLE[0], other | {"generation": 1})) == []
+
+
+@pytest.mark.parametrize("boot", ["n2-1", "n2-2"])
+def test_terms_of_a_copy_that_waits_for_a_later_log_are_not_of_one(boot: str) -> None:
+    setting = msgspec.structs.replace(SETTING, resets=(reset_to(1, 8),))
+    early, late = (told("n2", at, term=term, vote=None) for at, term in ((1, 11), (60, 10)))
+    late |= {"boot": boot, "recovered_term": 10, "recovered_vote": None, "recovered_index": 20}
+
+    assert names(said(early, late, setting=setting)) == []
+    fell = "went-back" if boot == early["boot"] else "forgotten-state"
+    assert names(said(early, late)) == [fell]
+    # Indices are those of the log that it has.
+    lost = late | {"applied_index": 1, "commit_index": 1, "recovered_index": 1}
+    assert names(said(early, lost, setting=setting)) == ([] if boot == early["boot"] else [fell])
+    # Of the generation that has begun last nothing is forgiven.
+    here = {"generation": 1}
+    assert names(said(early | here, late | here, setting=setting)) == [fell]
