@@ -10,6 +10,7 @@ import dis
 import importlib.util
 import inspect
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ def naming(group: str, name: str) -> Iterator[None]:
     """Within the block an exception of the plug-in is reported with its package, file and line;
     so is its attempt to end this process.
     """
+    interrupted = _handler_code()
     try:
         with _kept_alive():
             yield
@@ -71,7 +73,7 @@ def naming(group: str, name: str) -> Iterator[None]:
         raise
     # Code that is made to be a program leaves by ``sys.exit``: it must not end this one.
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not _raised_by_code(error):
+        if isinstance(error, KeyboardInterrupt) and _is_users(error, interrupted):
             raise
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
         place = where(error)
@@ -112,16 +114,30 @@ def _kept_alive() -> Iterator[None]:
         os._exit, os.abort = end, abort
 
 
-def _raised_by_code(error: BaseException) -> bool:
-    """Tell whether a ``raise`` of Python raised ``error``, and no signal: a signal interrupts a
-    call, a loop or the start of a function.
+def _is_users(error: KeyboardInterrupt, handler: CodeType | None) -> bool:
+    """Tell whether a signal raised ``error``, by ``handler`` or by the interpreter's own, and no
+    ``raise`` of a plug-in: a signal interrupts a call, a loop or the start of a function.
     """
+    frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    # A library may install a handler in Python, as pyspark does, and leave it there.
+    if any(code is not None and code in frames for code in (handler, _handler_code())):
+        return True
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:
-        return False
-    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+        return True
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] != dis.opmap["RAISE_VARARGS"]
+
+
+def _handler_code() -> CodeType | None:
+    """The code of the handler of SIGINT that is installed, where that is a function of Python."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        return None
+    plain = handler if hasattr(handler, "__code__") else type(handler).__call__
+    code = getattr(plain, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def where(error: BaseException) -> str:

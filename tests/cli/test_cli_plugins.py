@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -297,9 +298,60 @@ def test_a_plugin_that_ends_the_process_as_it_is_loaded_is_named(source: str, te
     assert (os._exit, os.abort) == before
 
 
-def test_an_interruption_while_a_plugin_is_loaded_is_the_users() -> None:
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupt_after_a_failure(*_: object) -> None:
+    """As pyspark's handler, which cancels the jobs of a JVM that may be gone."""
+    try:
+        raise ConnectionRefusedError("the JVM is gone")
+    finally:
+        raise KeyboardInterrupt
+
+
+def interrupt_once(*_: object) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt()
+
+
+class Interrupts:
+    def __call__(self, *_: object) -> None:
+        interrupt()
+
+
+@pytest.fixture
+def handled() -> Iterator[Callable[[Callable[..., object]], object]]:
+    """Installs a handler of SIGINT, whatever another test left, and restores that one."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        *(signal.default_int_handler, interrupt, interrupt_after_a_failure, interrupt_once),
+        Interrupts(),
+    ],
+    ids=["the interpreter's", "of Python", "fails first", "once", "an object"],
+)
+def test_an_interruption_while_a_plugin_is_loaded_is_the_users(
+    handler: Callable[..., object], handled: Callable[[Callable[..., object]], object]
+) -> None:
+    handled(handler)
+
     with pytest.raises(KeyboardInterrupt), plugins.naming("faults", "boom"):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_plugin_that_interrupts_beside_a_handler_of_python_is_named(
+    handled: Callable[[Callable[..., object]], object],
+) -> None:
+    handled(interrupt)
+
+    with pytest.raises(BrokenPlugin), plugins.naming("faults", "boom"):
+        raise KeyboardInterrupt
 
 
 def test_a_child_that_a_plugin_forks_ends_as_it_asked_to() -> None:
@@ -327,7 +379,7 @@ def test_a_plugin_that_would_end_the_process_stops_no_drill_without_it(tmp_path:
         code, said = firedrill(site, runs, *words)
         assert (code, told in said) == (254, True), said
     assert sorted(path.name for path in runs.iterdir()) == kept
-    code, said = firedrill(site, runs, "doctor")
+    _, said = firedrill(site, runs, "doctor", "--json")
     assert told in said
     assert "mend or uninstall boom 1.0" in said
 
@@ -339,7 +391,7 @@ def test_a_doctor_that_fails_is_named_among_the_findings(tmp_path: Path) -> None
         "[firedrill.doctors]\nboom = boom_fault:diagnose\n"
     )
 
-    _, said = firedrill(site, tmp_path / "runs", "doctor")
+    _, said = firedrill(site, tmp_path / "runs", "doctor", "--json")
 
     assert "doctor 'boom' of package boom 1.0: SystemExit: no (boom_fault.py:2)" in said
     assert "Python" in said
