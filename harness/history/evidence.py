@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 import msgspec
@@ -29,6 +31,8 @@ LOGS_PATTERN = "*.log"
 CHUNKS_PATTERN = "*.chunk"
 _BLOCK_BYTES = 1 << 20
 _NAMED_MAX = 20  # files that the manifest does not name, in sentences
+_NAME_CHARS = 100  # of each log that is missing
+_CHANGED = "it was changed or exchanged while the run was judged: judge it again"
 # No part may begin with a dot: neither ``..``, which leads out, nor a file that is unfinished.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -48,11 +52,20 @@ class NodeLog:
 
 
 @attrs.frozen(kw_only=True)
+class LogStamp:
+    """The state of a log as its ``sealed`` bytes were summed."""
+
+    file: FileStamp
+    sealed: LogSum
+
+
+@attrs.frozen(kw_only=True)
 class NodeLogs:
     """The logs of a run. ``gone`` names logs that were sealed and are not there. ``missing``,
     ``incomplete``, ``unsealed`` and ``remarks`` are sentences: on these, on logs of which the
     beginning was not collected or the end is not read, on logs that the manifest does not name, and
-    on bytes that were added later or have no checksum.
+    on bytes that were added later or have no checksum. ``stamps`` are those of ``files`` that have
+    one.
     """
 
     files: tuple[NodeLog, ...] = ()
@@ -61,6 +74,7 @@ class NodeLogs:
     incomplete: tuple[str, ...] = ()
     unsealed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    stamps: Mapping[Path, LogStamp] = {}
 
 
 def sizes(run: RunDirectory, names: Iterable[str]) -> dict[str, int]:
@@ -90,8 +104,29 @@ def require_unchanged(stamps: Mapping[Path, FileStamp | None]) -> None:
     """
     for path, before in stamps.items():
         if files.stamp(path) != before:
-            reason = "it was changed or exchanged while the run was judged: judge it again"
-            raise MalformedHistory(str(path), "", reason)
+            raise MalformedHistory(str(path), "", _CHANGED)
+
+
+def require_logs_unchanged(logs: NodeLogs) -> None:
+    """As ``require_unchanged``, for the sealed part of each log: a node that was left up adds to
+    it, which is no change.
+    """
+    for path, before in logs.stamps.items():
+        now = files.stamp(path)
+        if now == before.file:
+            continue
+        if now is None or not _is_same_file(now, before.file):
+            raise MalformedHistory(str(path), "", _CHANGED)
+        try:
+            found = _sum(path, before.sealed.size_bytes)
+        except OSError as error:
+            raise MalformedHistory(str(path), "", _CHANGED) from error
+        if found != before.sealed:
+            raise MalformedHistory(str(path), "", _CHANGED)
+
+
+def _is_same_file(one: FileStamp, other: FileStamp) -> bool:
+    return (one.device, one.inode) == (other.device, other.inode)
 
 
 def damaged(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
@@ -197,22 +232,27 @@ def require_logs(run: RunDirectory, manifest: Manifest) -> NodeLogs:
     kept: list[NodeLog] = []
     remarks = list(told)
     added: list[str] = []
+    stamps: dict[Path, LogStamp] = {}
     for name, (node, path) in present.items():
         sealed = manifest.logs.get(name)
         if sealed is None:
             added.append(name)
             continue
-        if _require_log(path, sealed):
-            remarks.append(f"{name} has grown since it was sealed: what was added was not read")
+        stamps[path] = LogStamp(file=_require_log(path, sealed), sealed=sealed)
+        if stamps[path].file.size_bytes > sealed.size_bytes:
+            remarks.append(
+                f"{inert(name)} has grown since it was sealed: what was added was not read"
+            )
         kept.append(NodeLog(node=node, name=name, path=path, size_bytes=sealed.size_bytes))
     gone = sorted(manifest.logs.keys() - present.keys())
     return NodeLogs(
         files=tuple(kept),
         gone=tuple(gone),
-        missing=tuple(_missing(gone)),
+        missing=_limited(list(_missing(gone)), "nodes lack logs"),
         incomplete=_limited([*_without_beginning(manifest), *_beyond_limit(manifest)]),
         unsealed=_unnamed(added),
         remarks=tuple(remarks),
+        stamps=stamps,
     )
 
 
@@ -274,10 +314,12 @@ def _present(run: RunDirectory) -> Iterator[tuple[str, str, Path]]:
                 yield node.name, path.relative_to(run.root).as_posix(), path
 
 
-def _require_log(path: Path, sealed: LogSum) -> bool:
-    """Whether ``path`` has grown since it was sealed."""
+def _require_log(path: Path, sealed: LogSum) -> FileStamp:
+    """The stamp of ``path``, taken before its sealed bytes were summed: a later write shows."""
     try:
-        found, size_bytes = _sum(path, sealed.size_bytes), path.stat().st_size
+        with files.open_regular(path) as stream:
+            stamp = FileStamp.of(os.fstat(stream.fileno()))
+            found = _sum_of(stream, sealed.size_bytes)
     except OSError as error:
         reason = f"it can't be read: {error.strerror}"
         raise MalformedHistory(str(path), "", reason) from error
@@ -287,18 +329,22 @@ def _require_log(path: Path, sealed: LogSum) -> bool:
             f"found {found.size_bytes} of {found.sha256}: it is not what was sealed"
         )
         raise MalformedHistory(str(path), "", reason)
-    return size_bytes > sealed.size_bytes
+    return stamp
 
 
 def _sum(path: Path, size_bytes: int) -> LogSum:
     """The checksum of the first ``size_bytes``, or of all bytes where there are fewer. A node that
     was left up goes on writing while its log is read.
     """
-    digest, left = hashlib.sha256(), max(0, size_bytes)
     with files.open_regular(path) as stream:
-        while left > 0 and (block := stream.read(min(left, _BLOCK_BYTES))):
-            digest.update(block)
-            left -= len(block)
+        return _sum_of(stream, size_bytes)
+
+
+def _sum_of(stream: BinaryIO, size_bytes: int) -> LogSum:
+    digest, left = hashlib.sha256(), max(0, size_bytes)
+    while left > 0 and (block := stream.read(min(left, _BLOCK_BYTES))):
+        digest.update(block)
+        left -= len(block)
     return LogSum(size_bytes=max(0, size_bytes) - left, sha256=digest.hexdigest())
 
 
@@ -308,4 +354,7 @@ def _missing(names: list[str]) -> Iterator[str]:
     for name in names:
         by_node.setdefault(name.removeprefix("nodes/").partition("/")[0], []).append(name)
     for node, gone in by_node.items():
-        yield f"logs of {node} are missing: {', '.join(gone)}"
+        shown = [inert(name, _NAME_CHARS) for name in gone[:_NAMED_MAX]]
+        if (more := len(gone) - _NAMED_MAX) > 0:
+            shown.append(f"{more} more")
+        yield f"logs of {inert(node, _NAME_CHARS)} are missing: {', '.join(shown)}"

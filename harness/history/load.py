@@ -22,6 +22,7 @@ from harness.history.evidence import (
     damaged_explanations,
     require_checksums,
     require_logs,
+    require_logs_unchanged,
     require_unchanged,
     unnamed_tables,
 )
@@ -90,9 +91,11 @@ class History:
 
     def require_unchanged(self) -> None:
         """Raises ``MalformedHistory`` where the manifest or a file that it has a sum of is not the
-        one any more that was summed: the tables may be of another. Called once all is read.
+        one any more that was summed: the tables may be of another. Of a log, whose lines may
+        accuse, the sealed part must be the same. Called once all is read.
         """
         require_unchanged(self._stamps)
+        require_logs_unchanged(self.logs)
 
     @property
     def planned(self) -> bool:

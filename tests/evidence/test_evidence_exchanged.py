@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from checkers.engine import analyze as engine
@@ -18,6 +19,8 @@ from cli.judging.keep import keep_verdict
 from cli.main import execute
 from harness.errors import HarnessError, MalformedHistory
 from harness.history import files
+from harness.history.evidence import require_logs
+from harness.history.load import load
 from harness.history.manifest import RUNNING, read_manifest
 from harness.history.seal import recover
 from harness.run.directory import RunDirectory
@@ -210,3 +213,68 @@ def test_a_run_is_judged_again_once_it_stands_still(
 
     assert execute(["check", str(run.root), "--executor", "local", "--no-report"]) == 0
     assert "VALID" in capsys.readouterr().out
+
+
+LOG = "nodes/n1/node.log"
+
+
+def overwritten(path: Path) -> None:
+    """Put other bytes into the place of the first ones, and leave the size."""
+    with path.open("r+b") as stream:
+        stream.write(b"PANIC: ")
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # within one tick of the clock as well
+
+
+def overwritten_and_grown(path: Path) -> None:
+    overwritten(path)
+    grown(path)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def grown(path: Path) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"one more line\n")
+
+
+@pytest.mark.parametrize(
+    "how", [exchanged, linked, overwritten, overwritten_and_grown, cut, Path.unlink]
+)
+def test_a_log_of_other_lines_than_were_sealed_accuses_no_node(
+    run: RunDirectory, how: Callable[[Path], None]
+) -> None:
+    history = load(run)
+    history.require_unchanged()
+
+    how(run.root / LOG)
+
+    with pytest.raises(MalformedHistory, match=f"{LOG}: it was changed or exchanged while"):
+        history.require_unchanged()
+
+
+def test_a_log_may_grow_while_it_is_judged(run: RunDirectory) -> None:
+    history = load(run)
+
+    grown(run.root / LOG)
+    history.require_unchanged()
+    grown(run.root / LOG)
+    history.require_unchanged()
+
+
+def test_hostile_names_of_missing_logs_are_told_in_a_line(run: RunDirectory) -> None:
+    manifest = read_manifest(run)
+    assert not isinstance(manifest.logs, msgspec.UnsetType)
+    gone = next(iter(manifest.logs.values()))
+    names = [f"nodes/\x01/\x1b[2J{number:05}.log" for number in range(10_000)]
+    names += [f"nodes/\x1b[1m{number:05}/node.log" for number in range(10_000)]
+
+    logs = dict.fromkeys(names, gone)
+    told = require_logs(run, msgspec.structs.replace(manifest, logs=logs)).missing
+
+    assert len(told) == 21
+    assert told[-1] == "9981 more nodes lack logs"
+    assert sum(map(len, told)) < 20_000
+    assert all(sentence.isprintable() for sentence in told)
+    assert any(sentence.endswith("9980 more") for sentence in told)
