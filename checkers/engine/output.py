@@ -11,7 +11,7 @@ import attrs
 import pyarrow as pa
 
 from checkers.engine.plugin_contract import tables_of
-from harness.errors import BrokenPlugin, FiredrillError
+from harness.errors import FiredrillError, InvariantError
 from harness.plugins import where
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.supervisor import memory_limit_bytes
@@ -56,10 +56,13 @@ class Joined(Mapping[str, pa.Table]):
 
 @attrs.frozen(kw_only=True)
 class KernelOutput:
-    """Tables by name, and for each kernel that broke, the reason."""
+    """Tables by name, for each kernel that broke, the reason, and the kernel that gave each table:
+    those that tasks add have none.
+    """
 
     tables: Tables
     broken: dict[str, str] = attrs.field(factory=dict)
+    makers: Mapping[str, str] = attrs.field(factory=dict)
 
 
 def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> KernelOutput:
@@ -69,40 +72,59 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
     """
     given: dict[str, pa.Table] = {}
     broken: dict[str, str] = {}
+    makers: dict[str, str] = {}
     for kernel in kernels:
         ENTERING.get()(kernel.name)
         there = Joined(given, tables)
         try:
-            given |= tables_of(kernel, kernel.run(there, setting), frozenset(there))
+            own = tables_of(kernel, kernel.run(there, setting), frozenset(there))
         # ``SystemExit`` as well: a broken plug-in must not end the analysis.
         except (Exception, SystemExit) as error:
             broken[kernel.name] = describe(error)
-    return KernelOutput(tables=given, broken=broken)
+            continue
+        given |= own
+        makers |= dict.fromkeys(own, kernel.name)
+    return KernelOutput(tables=given, broken=broken, makers=makers)
 
 
 def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
     """Merge the results of all splits: tables concatenated, the least complaint per kernel.
 
-    Least, so that it does not depend on how many splits there were. Raises ``BrokenPlugin`` for a
-    table that has other columns in another split.
+    Least, so that it does not depend on how many splits there were. A kernel that gives a table
+    other columns in another split is broken, too. Of a broken kernel there are no tables.
     """
     pieces: dict[str, list[pa.Table]] = {}
     broken: dict[str, str] = {}
+    makers: dict[str, str] = {}
     for part in parts:
         for name, table in part.tables.items():
             pieces.setdefault(name, []).append(table)
         for name, why in part.broken.items():
             broken[name] = min(why, broken.get(name, why))
-    tables = {name: _concatenated(name, found) for name, found in pieces.items()}
-    return KernelOutput(tables=tables, broken=broken)
+        makers |= part.makers
+    tables: dict[str, pa.Table] = {}
+    for name, found in pieces.items():
+        try:
+            tables[name] = pa.concat_tables(found)
+        except pa.ArrowInvalid as error:
+            why = f"table {name!r} of a kernel: {_differing(found)}"
+            if name not in makers:
+                raise InvariantError(why) from error
+            broken[makers[name]] = min(why, broken.get(makers[name], why))
+    kept = {name: table for name, table in tables.items() if makers.get(name) not in broken}
+    return KernelOutput(tables=kept, broken=broken, makers=makers)
 
 
-def _concatenated(name: str, pieces: list[pa.Table]) -> pa.Table:
-    try:
-        return pa.concat_tables(pieces)
-    except pa.ArrowInvalid as error:
-        what = "expected the same columns whichever keys a kernel is given"
-        raise BrokenPlugin(f"table {name!r} of a kernel: {what}: {error}") from error
+def _differing(pieces: Sequence[pa.Table]) -> str:
+    """Tell that columns differ, without the places of the pieces: an executor may cut a table."""
+    first, *others = sorted({", ".join(map(_column, piece.schema)) for piece in pieces})
+    told = f" and {others[0]:.200}" if others else ""
+    what = "expected the same columns whichever keys a kernel is given"
+    return f"{what} (got {first:.200}{told})"
+
+
+def _column(field: pa.Field) -> str:
+    return f"{field.name}: {field.type}" + ("" if field.nullable else " not null")
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:

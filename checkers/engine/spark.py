@@ -63,7 +63,7 @@ NO_EXECUTOR_LIMIT_S = 600.0
 _WHERE_TO_LOOK = "it may be busy, or executors end as they start (the workers' logs tell)"
 _LOST = re.compile(r"Lost (executor \S+ on [^\s:]+)")
 
-# Kernel and output by name, why the kernel broke, and rows as an IPC stream.
+# Kernel and output by name, why the kernel broke, and rows as an IPC stream: empty if it broke.
 Envelope = tuple[str, str, str, bytes]
 # The stretch on the grid that rows begin in, the name of their file, and its content.
 Piece = tuple[int, str, bytes]
@@ -301,13 +301,14 @@ def _packed(work: Work, number: int) -> Iterator[Envelope]:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table.slice(start, PIECE_ROWS))
-            yield "", name, "", sink.getvalue().to_pybytes()
+            yield given.makers.get(name, ""), name, "", sink.getvalue().to_pybytes()
 
 
 def _unpacked(envelopes: Iterable[Envelope]) -> Iterator[KernelOutput]:
     """Yield what the envelopes hold; they come in the order of the tasks."""
     for kernel, output, broken, payload in envelopes:
-        if kernel:
+        if not payload:
             yield KernelOutput(tables={}, broken={kernel: broken})
         else:
-            yield KernelOutput(tables={output: pa.ipc.open_stream(payload).read_all()})
+            table = pa.ipc.open_stream(payload).read_all()
+            yield KernelOutput(tables={output: table}, makers={output: kernel} if kernel else {})

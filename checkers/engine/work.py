@@ -38,7 +38,7 @@ def on_split(
         local = _on_cells(able, tables, there.micro_ops, setting)
         columns = {name: columns for k in able for name, columns in (k.numbers or {}).items()}
         # The words of an error may name transactions, so those that broke break again below.
-        given = KernelOutput(tables=named(local.tables, columns, there.number))
+        given = KernelOutput(tables=named(local.tables, columns, there.number), makers=local.makers)
         able = tuple(k for k in able if k.name not in local.broken)
     rest = [k for k in kernels if k not in able]
     if not rest:
@@ -50,7 +50,11 @@ def on_split(
         at, "txn", pa.array(there.number).take(there.micro_ops["txn"])
     )
     whole = _on_cells(rest, tables, steps, setting)
-    return KernelOutput(tables={**given.tables, **whole.tables}, broken=whole.broken)
+    return KernelOutput(
+        tables={**given.tables, **whole.tables},
+        broken=whole.broken,
+        makers={**given.makers, **whole.makers},
+    )
 
 
 def _on_cells(

@@ -15,6 +15,7 @@ from checker_histories import a, ok, r, setting, source
 from checkers.engine import gateway, spark, spark_session
 from checkers.engine.analyze import judge
 from checkers.engine.java import JavaChoice
+from checkers.engine.output import KernelOutput, merge
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
@@ -22,7 +23,7 @@ from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.models import NONE_DECLARED, OBSERVED, Meaning, Meanings, breaking
-from harness.protocols.verdict import Anomaly, Verdict
+from harness.protocols.verdict import Anomaly, Verdict, encode
 
 LOSS = [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1))]
 
@@ -79,6 +80,59 @@ def test_a_kernel_that_breaks_makes_only_its_own_checker_unknown(exchange: Excha
     (reason,) = found.reasons
     assert reason == f"checker broken gave up: ZeroDivisionError: division by zero ({place})"
     assert found.statistics["transactions"]["ok"] == 3
+
+
+def split_by_key(exchange: Exchange) -> Broken:
+    """A checker of a kernel that gives its table other columns for key 1 than for other keys."""
+
+    # A function within a function travels to the workers of Spark by value.
+    def run(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+        kind = pa.int64() if 1 in tables["micro_ops"]["key"].to_pylist() else pa.string()
+        return {"own": pa.table({"n": pa.array([None], kind)}), "other": pa.table({"n": [1]})}
+
+    return Broken(kernels=(Kernel(name="own.rows", exchange=exchange, run=run),))
+
+
+def judged_beside(broken: Broken, executor: str) -> Verdict:
+    others = [ok(a(key, 1)) for key in range(2, 10)]
+    return judge(
+        source([*LOSS, *others], splits=2),
+        setting=setting(),
+        checkers=(broken, LOST_WRITE),
+        faults=schema.FAULTS.empty_table(),
+        events=schema.EVENTS.empty_table(),
+        executor=executor,
+    ).verdict
+
+
+@pytest.mark.parametrize("exchange", [Exchange.EARLY, Exchange.KEY])
+def test_a_table_with_other_columns_in_another_split_breaks_its_own_checker(
+    exchange: Exchange,
+) -> None:
+    found = judged_beside(split_by_key(exchange), "local")
+
+    assert found.outcome == "violation"
+    assert "lost-write" in found.anomalies
+    assert (
+        "checker broken gave up: table 'own' of a kernel: expected the same columns whichever keys "
+        "a kernel is given (got n: int64 and n: string)"
+    ) in found.reasons
+
+
+@pytest.mark.spark
+def test_spark_says_of_a_table_with_other_columns_what_the_process_says() -> None:
+    broken = split_by_key(Exchange.KEY)
+
+    assert encode(judged_beside(broken, "spark")) == encode(judged_beside(broken, "local"))
+
+
+def test_nothing_of_a_broken_kernel_is_merged() -> None:
+    rows = pa.table({"n": [1]})
+    whole = KernelOutput(tables={"a": rows, "b": rows}, makers={"a": "first", "b": "second"})
+    other = KernelOutput(tables={"b": rows}, broken={"first": "why"}, makers={"b": "second"})
+
+    assert merge([whole, whole]).tables == {name: pa.concat_tables([rows] * 2) for name in "ab"}
+    assert merge([whole, other]).tables == {"b": pa.concat_tables([rows] * 2)}
 
 
 def test_a_violation_stands_beside_a_checker_that_breaks() -> None:
