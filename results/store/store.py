@@ -91,7 +91,13 @@ class RunStore:
             except FileExistsError:
                 continue
             if (lock := _lock_for_a_moment(path)) is not None:
-                self._point_latest(path)
+                try:
+                    self._point_latest(path)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
+                    os.close(lock)
+                    raise
                 return path, lock
         raise HarnessError(f"run store {self.root}: no free identifier after {CREATE_TRIES} tries")
 
@@ -137,17 +143,20 @@ class RunStore:
         """Repair a ``latest`` that leads to no run of the store: point it at the newest run that is
         left, or remove it.
 
-        Other processes may remove that run at the same time, and repair as well: each checks again.
-        Raises ``OSError``.
+        Other processes may remove that run, or make a newer one, at the same time: each that points
+        it looks again after. Raises ``OSError`` and ``HarnessError``.
         """
         link = self.root / LATEST
+        if not link.is_symlink() or self._pointed() is not None:
+            return
         for _ in range(MEND_TRIES):
-            if not link.is_symlink() or self._pointed() is not None:
-                return
-            if left := self.runs():
-                self._point_latest(left[-1].root)
+            if newest := self.runs()[-1:]:
+                self._point_latest(newest[0].root)
             else:
                 link.unlink(missing_ok=True)
+            # A run made since the listing may have been pointed at before this: its link is undone.
+            if self.runs()[-1:] == newest:
+                return
 
     def broken_off(self) -> tuple[RunDirectory, ...]:
         """Return the remains of interrupted deletions; ``finish`` is the only operation on them."""
@@ -287,8 +296,16 @@ class RunStore:
                 # Relative, so that a store can be moved.
                 temporary.symlink_to(path.name)
                 break
-        # Replaced in one step, so that it is never missing.
-        os.replace(temporary, self.root / LATEST)
+        link = self.root / LATEST
+        try:
+            # Replaced in one step, so that it is never missing.
+            os.replace(temporary, link)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if isinstance(error, IsADirectoryError):
+                reason = f"{link}: expected a link to a run, found a directory"
+                raise HarnessError(f"run store {self.root}: {reason}") from error
+            raise
 
 
 def _lock_for_a_moment(path: Path) -> int | None:

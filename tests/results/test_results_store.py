@@ -179,6 +179,43 @@ def test_latest_is_pointed_at_a_run_by_several_at_once_and_after_one_that_died(
     assert store.resolve("latest") == run
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_run_that_is_made_while_latest_is_mended_stays_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    store = RunStore(tmp_path)
+    *_, gone = (made(store, "d", n * 1_000_000_000, b"ab") for n in range(left + 1))
+    shutil.rmtree(gone.root)
+    listing, newer = RunStore.runs, []
+
+    def late(store: RunStore) -> tuple[RunDirectory, ...]:
+        found = listing(store)
+        if not newer:
+            newer.append(made(store, "d", NOON_NS, b"ab"))
+        return found
+
+    monkeypatch.setattr(RunStore, "runs", late)
+    store.mend_latest()
+
+    assert os.readlink(tmp_path / "latest") == newer[0].root.name
+
+
+def test_a_directory_in_the_place_of_latest_is_named_and_nothing_stays_behind(
+    tmp_path: Path,
+) -> None:
+    store = RunStore(tmp_path)
+    (tmp_path / "latest").mkdir()
+
+    for number in range(2):
+        with pytest.raises(HarnessError, match=r"latest: expected a link to a run, found a dir"):
+            made(store, "d", NOON_NS + number, b"ab")
+
+    assert os.listdir(tmp_path) == ["latest"]
+    # Not readlink: the handle of this very listing is gone by then.
+    opened = [os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in opened if path.startswith(f"{tmp_path}/")]
+
+
 def test_a_refused_run_is_forgotten_and_latest_means_the_one_before(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     first = made(store, "drill", NOON_NS, b"\x00\x01")
