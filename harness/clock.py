@@ -63,6 +63,11 @@ def machine_s() -> float:
     return time.monotonic()
 
 
+def pause(length_s: float) -> None:
+    """Stop this thread for so long, where ``machine_s`` is the time."""
+    time.sleep(length_s)
+
+
 def cpu_s() -> float:
     """Seconds of CPU that this process has used, all of its threads, in user and kernel mode."""
     return time.process_time()

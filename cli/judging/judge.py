@@ -14,15 +14,15 @@ import click
 
 from checkers.engine.spark_options import SparkOptions
 from cli.judging.analysis import Drawing, HistoryFile, JudgeOptions, analyzed
-from cli.judging.keep import keep_verdict
+from cli.judging.keep import keep_first_verdict
 from cli.judging.limits import LimitOptions
 from cli.run_state import holding
 from cli.session import say
-from harness.errors import HarnessError, MalformedHistory
+from harness.errors import HarnessError
 from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.manifest import read_manifest
-from harness.protocols.verdict import Verdict, read_outcome
-from harness.run.directory import RunDirectory, require_plain
+from harness.protocols.verdict import Verdict
+from harness.run.directory import RunDirectory
 from harness.text import inert
 
 PATH_CHARS = 4096  # the longest path that Linux takes
@@ -98,11 +98,10 @@ def judge(
         reason = f"the analysis did not end: {found.death}"
         say(reason)
         verdict = _undecided(run, model, reason)
-        # One that was proven before is not proven wrong by an analysis that came to nothing.
-        if _stored(run):
+        # One that was proven before, or by another analysis meanwhile, is not proven wrong by one
+        # that came to nothing.
+        if not keep_first_verdict(run, verdict, say):
             say(f"the verdict that is stored stays: {inert(str(run.verdict), PATH_CHARS)}")
-        else:
-            keep_verdict(run, verdict, say)
         return Judgement(verdict=verdict, findings=(f"because: {inert(reason)}",))
     if report and found.drawing is None and found.death:
         say(f"no report was written: {found.death}")
@@ -116,15 +115,6 @@ def judge(
         drawn=found.drawing is Drawing.DONE,
         report=failed,
     )
-
-
-def _stored(run: RunDirectory) -> bool:
-    """Tell whether the run has a readable verdict."""
-    try:
-        require_plain(run)
-        return read_outcome(run) is not None
-    except MalformedHistory:
-        return False
 
 
 def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from harness.errors import NotStored
-from harness.protocols.verdict import Verdict, write_verdict
+from harness.protocols.verdict import Verdict, write_first_verdict, write_verdict
 from harness.run.directory import RunDirectory
 
 
@@ -15,10 +16,23 @@ def keep_verdict(
     """Write the verdict, unless the tables behind it could not be written (``unstored``). A disk
     that refuses is reported, and does not change the findings.
     """
-    try:
+    with _reported(say):
         # A verdict must not stand without its tables: the same refusal of the disk.
         for error in unstored:
             raise error
         write_verdict(run, verdict)
+
+
+def keep_first_verdict(run: RunDirectory, verdict: Verdict, say: Callable[[str], None]) -> bool:
+    """As ``keep_verdict``, where ``run`` has no verdict; returns whether it had none."""
+    with _reported(say):
+        return write_first_verdict(run, verdict)
+    return True
+
+
+@contextlib.contextmanager
+def _reported(say: Callable[[str], None]) -> Iterator[None]:
+    try:
+        yield
     except NotStored as error:
         say(f"the verdict holds and is not stored (--output DIR stores it elsewhere): {error}")

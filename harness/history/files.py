@@ -23,7 +23,8 @@ from pathlib import Path
 
 import attrs
 
-from harness.errors import HarnessError, MalformedHistory, NotStored
+from harness.clock import machine_s, pause
+from harness.errors import DeadlineExceeded, HarnessError, MalformedHistory, NotStored
 
 # The ending of names that readers ignore: a file on its way.
 PARTIAL = ".partial"
@@ -32,6 +33,10 @@ OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # No writer of ours leaves a hole. One of terabytes costs its sender nothing, and its reader hours.
 HOLES_MAX_BYTES = 64 << 20
 
+# Some network file systems.
+NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+ALONE_WITHIN_S = 60.0  # a few files of megabytes, synced on a disk that others keep busy
+LOOK_EVERY_S = 0.01
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 # What bears the name can't be replaced by a file: room has nothing to do with it.
 WRONG_NAME = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ELOOP})
@@ -247,6 +252,42 @@ def write_held(path: Path, content: bytes) -> None:
     """
     with _writing(path, content), held(path.parent, make=True) as directory:
         _write(directory / path.name, content)
+
+
+@contextlib.contextmanager
+def alone_in(path: Path, content: bytes) -> Iterator[None]:
+    """Keep other writers of ``path`` out for the block, which writes ``content`` and takes a few
+    writes at most; its directory is made where there is none. Raises ``HarnessError`` where the
+    disk refuses, or another writer takes longer than ``ALONE_WITHIN_S``.
+    """
+    with _writing(path, content):
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir()
+        handle = _locked_within(path.parent, ALONE_WITHIN_S)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked_within(directory: Path, limit_s: float) -> int | None:
+    """``lock_directory`` for this process alone, once it can be had; ``None`` on a file system that
+    has no locks.
+    """
+    ends_s = machine_s() + limit_s
+    while True:
+        try:
+            handle = lock_directory(directory, shared=False)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return None
+            raise
+        if handle is not None:
+            return handle
+        if machine_s() >= ends_s:
+            raise DeadlineExceeded(f"another writer in {directory}", limit_s)
+        pause(LOOK_EVERY_S)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ two analyses of one run are equal byte for byte.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 from collections.abc import Callable
@@ -13,11 +14,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.errors import MalformedHistory
+from harness.errors import MalformedHistory, NotStored
 from harness.exit_codes import Outcome
-from harness.history.files import read_small, sha256, write_held
+from harness.history.files import alone_in, read_small, sha256, write_held
 from harness.protocols.finding import Finding, finding_of, stored
-from harness.run.directory import RunDirectory
+from harness.run.directory import RunDirectory, require_plain
 from harness.text import brackets, inert_json, key_twice
 
 MAX_VERDICT_BYTES = 8 << 20
@@ -331,21 +332,54 @@ def read_outcome(run: RunDirectory) -> Outcome | None:
 
 
 def write_verdict(run: RunDirectory, verdict: Verdict) -> None:
-    """Store ``verdict`` as that of ``run``, in one step. Raises ``HarnessError``, ``NotStored``
-    where the disk takes nothing.
+    """Store ``verdict`` as that of ``run``. At each moment a reader finds the verdict before or
+    this one, whole. Raises ``HarnessError``, ``NotStored`` where the disk takes nothing.
     """
     content = encode(verdict)
+    with alone_in(run.verdict, content):
+        _replace(run, content)
+
+
+def write_first_verdict(run: RunDirectory, verdict: Verdict) -> bool:
+    """As ``write_verdict``, where ``run`` has no readable verdict; returns whether it had none. No
+    other writer comes between the look and the write.
+    """
+    content = encode(verdict)
+    with alone_in(run.verdict, content):
+        try:
+            require_plain(run)
+            if read_outcome(run) is not None:
+                return False
+        except MalformedHistory:
+            pass  # what no reader takes for a verdict is replaced
+        _replace(run, content)
+        return True
+
+
+def _replace(run: RunDirectory, content: bytes) -> None:
+    """Write the verdict and its seal. A writer that dies between two writes leaves a seal of both
+    verdicts, with one of them.
+    """
+    seal, before = _seal(run, content), _own_sum(run)
+    changes = before not in ("", seal.verdict)
+    first = msgspec.structs.replace(seal, before=before) if changes else seal
+    write_held(run.verdict_seal, msgspec.json.encode(first))
     write_held(run.verdict, content)
-    write_held(run.verdict_seal, msgspec.json.encode(_seal(run, content)))
+    if changes:
+        # The pair is whole; a disk that refuses this leaves a seal that knows the verdict before.
+        with contextlib.suppress(NotStored):
+            write_held(run.verdict_seal, msgspec.json.encode(seal))
 
 
-class _Seal(msgspec.Struct, frozen=True, kw_only=True):
+class _Seal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What ties a verdict to its run: the SHA-256 of the manifest's file and of the verdict's. In
-    a file of its own, since equal histories have equal verdicts, byte for byte.
+    a file of its own, since equal histories have equal verdicts, byte for byte. ``before``: that of
+    the verdict that is being replaced.
     """
 
     manifest: str
     verdict: str
+    before: str = ""
 
 
 def _seal(run: RunDirectory, content: bytes) -> _Seal:
@@ -354,6 +388,16 @@ def _seal(run: RunDirectory, content: bytes) -> _Seal:
     except OSError:  # a history that was only judged has none
         manifest = ""
     return _Seal(manifest=manifest, verdict=hashlib.sha256(content).hexdigest())
+
+
+def _own_sum(run: RunDirectory) -> str:
+    """The SHA-256 of the verdict that ``run`` has; empty where it has none that is its own."""
+    try:
+        content = read_small(run.verdict, MAX_VERDICT_BYTES)
+        _require_own(run, content)
+    except (OSError, MalformedHistory):
+        return ""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _require_own(run: RunDirectory, content: bytes) -> None:
@@ -367,7 +411,8 @@ def _require_own(run: RunDirectory, content: bytes) -> None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         reason = f"expected the sums of a verdict, found {error}"
         raise MalformedHistory(str(run.verdict_seal), "", reason) from error
-    if found != _seal(run, content):
+    own = _seal(run, content)
+    if found.manifest != own.manifest or own.verdict not in (found.verdict, found.before):
         reason = "expected the verdict that was made of this run as it is, found another: check it"
         raise MalformedHistory(str(run.verdict), "", reason)
 
