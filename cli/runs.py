@@ -20,7 +20,7 @@ from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain
 from harness.run.disk_budget import MIB, used_bytes
 from harness.text import inert, inert_json
-from results.store.archive import SUFFIX, archive, left_out, require_whole, restore
+from results.store.archive import SUFFIX, alone, archive, left_out, require_all_of, restore
 from results.store.index import Condition, Query, opened
 from results.store.retention import Rule, RunRecord, to_prune
 from results.store.run_tags import change_tags, read_tags
@@ -125,12 +125,15 @@ def archive_runs(store: RunStore, names: tuple[str, ...], directory: Path, remov
                 raise UsageError(f"run {run.root.name} can't be removed: it has {told}")
             say(f"run {run.root.name}: left out: {told}")
     for run in found:
-        target = archive(run, directory / f"{run.root.name}{SUFFIX}")
-        if remove:
-            require_whole(target)
-            if held := held_by(run):
-                raise HarnessError(f"run {run.root.name} is archived and stays: {held}")
-            store.remove(run)
+        # Again: since the first look a command may have begun to work on it.
+        if held := held_by(run):
+            raise UsageError(f"run {run.root.name} can't be archived: {held}")
+        # One hold, so that nothing is removed that was written after the archive.
+        with alone(run):
+            target = archive(run, directory / f"{run.root.name}{SUFFIX}", held=True)
+            if remove:
+                require_all_of(target, run)
+                store.remove(run, held=True)
         click.echo(target)
     if remove:
         refresh_index(store)

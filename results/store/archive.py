@@ -19,7 +19,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tarfile import AREGTYPE, BLOCKSIZE, REGTYPE, ReadError
+from tarfile import AREGTYPE, BLOCKSIZE, RECORDSIZE, REGTYPE, ReadError
 from typing import IO, Self
 
 import msgspec
@@ -44,6 +44,7 @@ SUFFIX = ".run.tar.gz"
 UNFINISHED = ".restoring"
 MAX_SUMS_BYTES = 32 << 20
 MAX_FILES = 100_000
+MAX_NAME_CHARS = 255  # USTAR has no room for more
 CHUNK_BYTES = 1 << 20
 # Of a run's bytes to those of its archive: logs get ten times smaller, a column of zeros a thousand
 # times. An archive that claims more than this would fill a disk for what it costs to send.
@@ -90,11 +91,11 @@ class _Sums(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     files: dict[str, ArchivedFile]
 
 
-def archive(run: RunDirectory, target: Path) -> Path:
+def archive(run: RunDirectory, target: Path, *, held: bool = False) -> Path:
     """Write ``run`` into the new file ``target``, without what it holds of other machines, and
-    without what is ``left_out``; the run stays. Raises ``UsageError`` where the file exists,
-    ``MalformedHistory`` for a directory with links, ``HarnessError`` where the disk refuses or the
-    run changes meanwhile.
+    without what is ``left_out``; the run stays. ``held``: within a block of ``alone``. Raises
+    ``UsageError`` where the file exists, ``MalformedHistory`` for a directory with links,
+    ``HarnessError`` where the disk refuses or the run changes meanwhile.
     """
     require_plain(run)
     if not is_run_id(run.root.name):
@@ -102,8 +103,8 @@ def archive(run: RunDirectory, target: Path) -> Path:
     if target.exists() or target.is_symlink():
         raise UsageError(f"archive {target}: it exists")
     try:
-        files = {str(path.relative_to(run.root)): path for path in _files(run.root)}
-        with _held(run):
+        with contextlib.nullcontext() if held else alone(run):
+            files = _named(run)
             sums = _Sums(run=run.root.name, files={name: _sum(files[name]) for name in files})
             unfinished = begin(target)
             try:
@@ -120,10 +121,10 @@ def archive(run: RunDirectory, target: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _held(run: RunDirectory) -> Iterator[None]:
+def alone(run: RunDirectory) -> Iterator[None]:
     """Hold ``run`` as a judgement does. Raises ``UsageError`` where another process holds it."""
-    with locked(run.root) as alone:
-        if not alone:
+    with locked(run.root) as unheld:
+        if not unheld:
             raise UsageError(f"run {run.root.name} can't be archived: another process works on it")
         yield
 
@@ -156,10 +157,29 @@ class _Summing:
         return content
 
 
-def require_whole(source: Path) -> None:
-    """Read the archive ``source`` to its end. Raises ``MalformedHistory`` where a sum is wrong."""
+def require_whole(source: Path) -> Mapping[str, ArchivedFile]:
+    """Read the archive ``source`` to its end, and return its files by their names. Raises
+    ``MalformedHistory`` where a sum is wrong.
+    """
     with open_or_refuse(source) as raw, _reading(source), _opened(raw) as tar:
-        _read(tar, _read_sums(tar, source), None, source)
+        sums = _read_sums(tar, source)
+        _read(tar, sums, None, source)
+    return sums.files
+
+
+def require_all_of(source: Path, run: RunDirectory) -> None:
+    """Require that the whole archive ``source`` holds all that is in ``run``, as it is now. Raises
+    ``MalformedHistory`` where a sum is wrong, ``HarnessError`` where the run has changed.
+    """
+    there = require_whole(source)
+    try:
+        now = {name: _sum(path) for name, path in _named(run).items()}
+    except OSError as error:
+        raise disk_failure("read", run.root, error, "the run is archived and stays") from error
+    changed = [name for name in now.keys() | there.keys() if now.get(name) != there.get(name)]
+    if changed := [*changed, *left_out(run)]:
+        reason = f"{min(changed)[:80]!r} changed while it was archived"
+        raise HarnessError(f"run {run.root.name} is archived and stays: {reason}")
 
 
 def archived_run(source: Path) -> str:
@@ -213,6 +233,11 @@ def left_out(run: RunDirectory) -> tuple[str, ...]:
         )
     except OSError as error:
         raise disk_failure("read", run.root, error, "the run is not archived") from error
+
+
+def _named(run: RunDirectory) -> dict[str, Path]:
+    """The files of ``run`` by their names in an archive."""
+    return {str(path.relative_to(run.root)): path for path in _files(run.root)}
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -304,6 +329,10 @@ def _read_sums(tar: tarfile.TarFile, source: Path) -> _Sums:
     if len(sums.files) > MAX_FILES:
         raise _malformed(source, f"expected at most {MAX_FILES} files, found {len(sums.files)}")
     for name, file in sums.files.items():
+        # First: the beginnings of a name of many parts take the square of its length.
+        if len(name) > MAX_NAME_CHARS:
+            reason = f"expected names of at most {MAX_NAME_CHARS} characters"
+            raise _malformed(source, f"{reason}, found {len(name)}: {name[:80]!r}")
         parts = name.split("/")
         plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
         if not plain or file.size_bytes < 0 or parts[0] in _LEFT_OUT:
@@ -340,8 +369,8 @@ def _new_directory(store: RunStore, run: str) -> Iterator[Path]:
     store.root.mkdir(parents=True, exist_ok=True)
     for left in store.root.glob(f".{run}.*{UNFINISHED}"):
         # Held as long as the process lives that makes it; another sweep may have removed it.
-        with contextlib.suppress(FileNotFoundError), locked(left) as alone:
-            if alone:
+        with contextlib.suppress(FileNotFoundError), locked(left) as unheld:
+            if unheld:
                 shutil.rmtree(left, ignore_errors=True)
     for _ in range(TRIES):
         # No identifier: no listing shows it. As readable as any directory of this user (its umask).
@@ -394,8 +423,10 @@ def _read(tar: tarfile.TarFile, sums: _Sums, root: Path | None, source: Path) ->
                     target.write(chunk)
         if digest.hexdigest() != told.sha256:
             raise _malformed(source, f"{name[:80]!r} is not what its sum says")
-    while tar.fileobj is not None and (rest := tar.fileobj.read(CHUNK_BYTES)):
-        if rest.strip(b"\0"):
-            raise _malformed(source, "expected nothing behind its last file, found more")
+    # Zeros fill the last record; a stream of them costs its reader a thousand times its size.
+    rest = b"" if tar.fileobj is None else tar.fileobj.read(RECORDSIZE + 1)
+    if len(rest) > RECORDSIZE or rest.strip(b"\0"):
+        reason = f"expected at most {RECORDSIZE:,} zeros behind its last file, found more"
+        raise _malformed(source, reason)
     if missing:
         raise _malformed(source, f"{len(missing)} files are missing, {min(missing)[:80]!r} first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -265,8 +266,8 @@ def test_a_name_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 def test_a_run_is_removed_only_once_its_archive_was_read_back(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def torn(run: RunDirectory, target: Path) -> Path:
-        written = archive(run, target)
+    def torn(run: RunDirectory, target: Path, *, held: bool) -> Path:
+        written = archive(run, target, held=held)
         written.write_bytes(written.read_bytes()[:-2000])
         return written
 
@@ -413,3 +414,55 @@ def test_another_restore_between_making_a_directory_and_its_lock_takes_nothing_o
 
     assert os.listdir(store.root) == [NAME]
     assert files(store.root / NAME) == files(run.root)
+
+
+def test_a_run_is_held_until_it_is_removed_and_stays_where_it_changed_since_its_archive(
+    run: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    note = run.root / "note"
+    held: list[bool] = []
+
+    def late(run: RunDirectory, target: Path, **options: Any) -> Path:
+        written = archive(run, target, **options)
+        with locked(run.root) as unheld:
+            held.append(not unheld)
+        if len(held) == 1:
+            note.write_text("words")
+        return written
+
+    monkeypatch.setattr("cli.runs.archive", late)
+    command = ["runs", "archive", "--runs-dir", str(run.root.parent), NAME, "--remove", "--to"]
+
+    assert execute([*command, str(tmp_path)]) == 255
+    assert "is archived and stays: 'note' changed while it was" in capsys.readouterr().err
+    assert note.read_text() == "words"
+
+    (tmp_path / f"{NAME}{SUFFIX}").unlink()
+    assert execute([*command, str(tmp_path)]) == 0
+    assert held == [True, True]
+    assert not run.root.exists()
+
+
+def test_a_name_of_many_parts_is_refused_by_its_length(tmp_path: Path) -> None:
+    source = packed(tmp_path / "name.gz", [(HEAD, listed("/".join("a" * 80_000)))])
+
+    with pytest.raises(MalformedHistory, match="at most 255 characters, found 159999: 'a/a/a"):
+        restore(source, RunStore(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_zeros_behind_the_last_file_fill_one_record_and_no_more(tmp_path: Path, more: int) -> None:
+    source = tmp_path / "zeros.gz"
+    text = sums()
+    member = tarfile.TarInfo(HEAD)
+    member.size = len(text)
+    with gzip.open(source, "wb") as stream:
+        stream.write(member.tobuf(tarfile.USTAR_FORMAT) + text.ljust(512, b"\0"))
+        stream.write(bytes(tarfile.BLOCKSIZE + tarfile.RECORDSIZE + more))
+
+    refused = pytest.raises(MalformedHistory, match="expected at most 10,240 zeros behind its")
+    with refused if more else contextlib.nullcontext():
+        require_whole(source)
