@@ -129,12 +129,12 @@ def _plugin(group: str, name: str, package: str) -> Requirement:
     """Check that a third-party plugin can be loaded, and, where it can be built without arguments,
     has the members of its protocol.
     """
-    from harness.protocols.checker import Checker
+    from checkers.engine.analyze import checkers_named
 
     try:
         part = plugins.load(group, name)
         if group == "checkers":
-            plugins.made(group, name, Checker, lambda: part)
+            checkers_named((name,))
         elif group == "faults":
             plugins.made(group, name, Fault, part)
     except FiredrillError as error:

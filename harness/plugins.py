@@ -36,13 +36,36 @@ def names(group: str) -> tuple[str, ...]:
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own protocol)
     """The factory that the plugin's entry point names. Raises ``UnknownPlugin``, and
-    ``BrokenPlugin`` where it can't be imported.
+    ``BrokenPlugin`` where it can't be imported, or two packages bring one of the name.
     """
+    found = {_distribution(p): p for p in reversed(_points(group)) if p.name == name}
+    if not found:
+        raise UnknownPlugin(group.removesuffix("s"), name, names(group))
+    if len(found) > 1:
+        packages = " and ".join(sorted(_package(point) for point in found.values()))
+        what = f"expected one package that brings it (got {packages}): uninstall the others"
+        raise BrokenPlugin(f"{group.removesuffix('s')} {name!r}: {what}")
+    (point,) = found.values()
+    with naming(group, name):
+        return point.load()
+
+
+def own(group: str, name: str) -> Any | None:  # noqa: ANN401 (each group has its own protocol)
+    """The factory that firedrill's own plug-in of this name is, or ``None``: another package may
+    bring one of the same name.
+    """
+    distribution = _own().name
     for point in _points(group):
-        if point.name == name:
-            with naming(group, name):
-                return point.load()
-    raise UnknownPlugin(group.removesuffix("s"), name, names(group))
+        if point.name == name and point.dist is not None and point.dist.name == distribution:
+            return point.load()
+    return None
+
+
+def require_name(group: str, name: str, got: object) -> None:
+    """Raise ``BrokenPlugin`` unless the plug-in bears the ``name`` of its entry point."""
+    if got != name:
+        what = f"name: expected that of its entry point, {name!r} (got {got!r:.100})"
+        raise BrokenPlugin(f"{_known_as(group, name)}: {what}")
 
 
 def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> Any:  # noqa: ANN401
@@ -86,32 +109,50 @@ class ProcessExit(BaseException):
     """A plug-in called a function that ends the process without unwinding it."""
 
 
+class _Guard(threading.local):
+    """How many blocks of a thread keep the process alive, and the process that they began in."""
+
+    depth = 0
+    process = 0
+
+
+_GUARD = _Guard()
+
+
 @contextmanager
 def _kept_alive() -> Iterator[None]:
     """Within the block ``os._exit`` and ``os.abort`` raise ``ProcessExit``: with the exit code of a
     plug-in a drill that never began would look like one that is valid.
     """
-    end, abort = os._exit, os.abort
-    process, thread = os.getpid(), threading.get_ident()
-
-    def refuse(call: str) -> None:
-        # A child that the plug-in forks has to end, and what other threads ask for is not its own.
-        if (os.getpid(), threading.get_ident()) == (process, thread):
-            raise ProcessExit(call)
-
-    def refused_exit(status: int) -> NoReturn:
-        refuse(f"os._exit({status})")
-        end(status)
-
-    def refused_abort() -> NoReturn:
-        refuse("os.abort()")
-        abort()
-
-    os._exit, os.abort = refused_exit, refused_abort
+    _GUARD.depth, _GUARD.process = _GUARD.depth + 1, os.getpid()
     try:
         yield
     finally:
-        os._exit, os.abort = end, abort
+        _GUARD.depth -= 1
+
+
+def _refuse(call: str) -> None:
+    # A child that the plug-in forks has to end, and what other threads ask for is not its own.
+    if _GUARD.depth and _GUARD.process == os.getpid():
+        raise ProcessExit(call)
+
+
+def _install_refusal() -> None:
+    end, abort = os._exit, os.abort
+
+    def refused_exit(status: int) -> NoReturn:
+        _refuse(f"os._exit({status})")
+        end(status)
+
+    def refused_abort() -> NoReturn:
+        _refuse("os.abort()")
+        abort()
+
+    os._exit, os.abort = refused_exit, refused_abort
+
+
+# Once, for good: of threads that overlap, each would restore what another installed.
+_install_refusal()
 
 
 def _is_users(error: KeyboardInterrupt, handler: CodeType | None) -> bool:
@@ -252,6 +293,10 @@ def _known_as(group: str, name: str) -> str:
 
 def _package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else point.value
 
 
 def _members(protocol: type) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.engine import stages
+from checkers.engine.chains import Chain, chains
 from checkers.engine.output import ENTERING, Joined, KernelOutput, apply, describe, of
-from checkers.engine.plugin_contract import complete, kernels_of
+from checkers.engine.plugin_contract import complete
 from checkers.engine.source import Source
 from checkers.engine.spark_options import ON_THIS_MACHINE, SparkOptions
 from checkers.explain.attribution_table import by_examples, table
@@ -89,6 +90,8 @@ LOGS_UNPROVEN = (
     "the controller died before it sealed the run, so that nothing shows that the logs of the "
     "nodes are what they wrote in it"
 )
+# Those of firedrill's checkers that have no entry point.
+OWN = (*always_on.CHECKERS, REPLICAS, CLAIMS, ASSIGNMENTS, DATA_NODES, RESETS)
 T = TypeVar("T")
 ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 
@@ -177,32 +180,17 @@ def judge(
     """
     setting = msgspec.structs.replace(setting, resets=resets_in(events))
     checkers = (*checkers, *((RESETS,) if setting.resets else ()))
-    chains, broken = _chains(checkers)
-    kernels = [k for chain in chains.values() for k in chain if k.name not in crashed]
+    asked = chains(checkers, OWN)
+    kernels = [k for chain in asked for k in chain.kernels if k.name not in crashed]
     given = _by_key(executor, spark)(kernels, source, setting)
     small = {"faults": faults, "events": events, **beside, **given.tables}
     # Read where a checker asks: the memory of most does not grow with the history.
     loading = {"transactions": lambda: source.transactions}
     last = apply(of(kernels, Exchange.ONE_PLACE), Joined(small, {}, loading), setting)
-    broken |= {**last.broken, **given.broken, **crashed}
+    broken = {**last.broken, **given.broken, **crashed}
     tables = Joined(last.tables, small, loading)
-    parts = [
-        _part(checker, chains[checker.name], tables, broken, setting, source)
-        for checker in checkers
-    ]
+    parts = [_part(chain, tables, broken, setting, source) for chain in asked]
     return _combined(parts, setting)
-
-
-def _chains(checkers: Iterable[Checker]) -> tuple[dict[str, tuple[Kernel, ...]], dict[str, str]]:
-    """Return the kernels of each checker by its name, and for each that tells none, the reason."""
-    chains: dict[str, tuple[Kernel, ...]] = {}
-    broken: dict[str, str] = {}
-    for checker in checkers:
-        try:
-            chains[checker.name] = kernels_of(checker)
-        except Exception as error:  # as of a checker that can't judge
-            chains[checker.name], broken[checker.name] = (), describe(error)
-    return chains, broken
 
 
 def _untested(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -216,10 +204,15 @@ def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def checkers_named(names: tuple[str, ...]) -> tuple[Checker, ...]:
     """Load the installed checkers of these names. Raises ``UnknownPlugin`` and ``BrokenPlugin``."""
-    return tuple(
-        plugins.made("checkers", name, Checker, partial(plugins.load, "checkers", name))
-        for name in names
-    )
+    return tuple(map(_checker, names))
+
+
+def _checker(name: str) -> Checker:
+    factory = partial(plugins.load, "checkers", name)
+    checker: Checker = plugins.made("checkers", name, Checker, factory)
+    with plugins.naming("checkers", name):
+        plugins.require_name("checkers", name, checker.name)
+    return checker
 
 
 def declared_model(declaration: Declaration) -> str:
@@ -293,17 +286,18 @@ def _check_plan(table: dict[str, Any]) -> CheckPlan:
 
 
 def _part(
-    checker: Checker,
-    kernels: tuple[Kernel, ...],
+    chain: Chain,
     tables: Tables,
     broken: Mapping[str, str],
     setting: Setting,
     source: Source,
 ) -> Part:
-    """Return the part of ``checker``; one that breaks gives ``unknown`` and the reason."""
-    names = (checker.name, *(kernel.name for kernel in kernels))
+    """Return the part of a checker; one that breaks gives ``unknown`` and the reason."""
+    checker, why = chain.checker, chain.refused
+    names = (checker.name, *(kernel.name for kernel in chain.kernels))
     # A kernel that misses a broken one's tables breaks as well; the cause comes first in the order.
-    why = next((broken[name] for name in names if name in broken), None)
+    if why is None:
+        why = next((broken[name] for name in names if name in broken), None)
     if why is None:
         ENTERING.get()(checker.name)
         try:

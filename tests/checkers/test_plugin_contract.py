@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ import pytest
 from checker_histories import a, ok, r, write_run
 
 from checkers.engine import analyze as analysis
+from checkers.engine.chains import chains
 from checkers.engine.plugin_contract import complete
+from checkers.promises.lost_write import CHECKER as LOST_WRITE
+from checkers.promises.replicas import CHECKER as REPLICAS
+from harness import plugins
 from harness.protocols.checker import Exchange, Kernel, Part
 from harness.protocols.models import OBSERVED
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
 
 ANYTHING: Any = object()
+LIST_APPEND: Any = plugins.load("checkers", "list-append")
 LOSS = [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1))]
 TABLE = pa.table({"n": [1]})
 
@@ -68,6 +74,12 @@ class Propertied:
 
     def judge(self, *_: object) -> Part:
         return Part()
+
+
+class Leaving(Propertied):
+    @property
+    def kernels(self) -> Any:
+        sys.exit(3)
 
 
 def kernel(run: Any, exchange: Any = Exchange.KEY, **more: Any) -> Own:
@@ -129,6 +141,7 @@ BROKEN = {
     "kernels": (Own(kernels=3), "kernels: expected a tuple (got int)"),
     "a kernel": (Own(kernels=(3,)), "kernels: expected a Kernel (got int)"),
     "a property": (Propertied(), "ValueError: no kernels today"),
+    "a property's end": (Leaving(), "SystemExit: 3"),
     "exchange": (kernel(lambda *_: {}, "key?"), "kernel 'own.rows': exchange: expected Exchange"),
     "rows of nothing": (gives(None), "kernel 'own.rows': expected tables by name (got NoneType)"),
     "rows": (gives({"own": [1]}), "table 'own': expected a pyarrow.Table (got list)"),
@@ -154,6 +167,62 @@ def test_a_checker_that_breaks_its_protocol_gives_up_alone(
     (reason,) = [reason for reason in verdict.reasons if "own gave up" in reason]
     assert reason.startswith("checker own gave up: ")
     assert why in reason
+
+
+LISTS = next(k for k in LIST_APPEND.kernels if k.exchange is Exchange.KEY)
+TAKEN = {
+    "a kernel": Own(kernels=(attrs.evolve(LISTS, run=lambda tables, setting: {}),)),
+    "a kernel as a checker": Own(kernels=(attrs.evolve(LISTS, name="lost-write"),)),
+    "a checker": Own(name="list-append"),
+    "a checker as a kernel": Own(name=LISTS.name),
+    "a checker without an entry point": Own(name=REPLICAS.name),
+    "its own kernel": Own(
+        kernels=tuple(
+            Kernel(name="own.rows", exchange=Exchange.KEY, run=lambda *_, n=n: {}) for n in range(2)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_name_that_another_bears_breaks_the_plugin_alone(what: str, first: bool) -> None:
+    own, rest = TAKEN[what], (LIST_APPEND, LOST_WRITE, REPLICAS)
+    alone = chains(rest, (REPLICAS,))
+
+    together = chains((own, *rest) if first else (*rest, own), (REPLICAS,))
+
+    refused = together[0 if first else -1]
+    assert (refused.checker, refused.kernels) == (own, ())
+    assert "already" in (refused.refused or "")
+    assert [chain for chain in together if chain is not refused] == list(alone)
+
+
+def test_a_kernel_of_firedrills_is_shared() -> None:
+    (_, shared) = chains((LIST_APPEND, Own(kernels=(attrs.evolve(LISTS),))), ())
+
+    assert (shared.kernels, shared.refused) == ((LISTS,), None)
+
+
+def test_a_checker_that_replaces_a_kernel_hides_no_violation(
+    judged: Callable[[Any], Verdict],
+) -> None:
+    names = {k.name: k for k in (*LIST_APPEND.kernels, *LOST_WRITE.kernels)}
+    empty = tuple(attrs.evolve(k, run=lambda tables, setting: {}) for k in names.values())
+
+    verdict = judged(Own(kernels=empty))
+
+    assert verdict.outcome == "violation"
+    assert "lost-write" in verdict.anomalies
+    (reason,) = [reason for reason in verdict.reasons if "gave up" in reason]
+    assert reason.startswith("checker own gave up: kernel ")
+
+
+def test_the_kernels_of_all_checkers_of_firedrill_have_one_name_each() -> None:
+    every = [*map(partial(plugins.load, "checkers"), plugins.names("checkers")), *analysis.OWN]
+    kernels: dict[str, Kernel] = {}
+    for each in (kernel for checker in every for kernel in checker.kernels):
+        assert kernels.setdefault(each.name, each) == each
 
 
 @pytest.mark.parametrize("part", [Part(), found(), counted(2), Part(statistics={"own": {"n": 1}})])

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,12 @@ def line_of(source: str, text: str) -> int:
         ),
         (
             WORKLOAD,
+            CHECKER.replace('name = "counter"', 'name = "list-append"'),
+            "checker 'counter' of package plugged-counter 1.2: name: expected that of its entry "
+            "point, 'counter' (got 'list-append')",
+        ),
+        (
+            WORKLOAD,
             CHECKER.replace("def judge", "def judged"),
             "checker 'counter' of package plugged-counter 1.2: Counter has no 'judge' (",
         ),
@@ -162,7 +170,15 @@ def line_of(source: str, text: str) -> int:
         ),
     ],
     ids=[
-        *("unknown checker", "no execute", "no import", "sys.exit", "no judge", "build raises"),
+        *(
+            "unknown checker",
+            "no execute",
+            "no import",
+            "sys.exit",
+            "another's name",
+            "no judge",
+            "build raises",
+        ),
         *("no generator", "main raises", "no name"),
     ],
 )
@@ -362,6 +378,41 @@ def test_a_child_that_a_plugin_forks_ends_as_it_asked_to() -> None:
         _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_threads_that_load_plugins_side_by_side_are_kept_alive_alone() -> None:
+    before = os._exit, os.abort
+    one, two = plugins.naming("faults", "one"), plugins.naming("faults", "two")
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        first.submit(one.__enter__).result()
+        second.submit(two.__enter__).result()
+        first.submit(one.__exit__, None, None, None).result()
+        with pytest.raises(plugins.ProcessExit):
+            second.submit(os._exit, 7).result()
+        second.submit(two.__exit__, None, None, None).result()
+
+    assert (os._exit, os.abort) == before
+
+
+def test_two_packages_of_one_plugin_are_both_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("boom", "bang"):
+        install_fault(tmp_path / name, "def build():\n    return 1\n")
+        about = tmp_path / name / "boom-1.0.dist-info" / "METADATA"
+        about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path / "boom")
+
+    def installed(*sites: str) -> None:
+        found = distributions(path=[str(tmp_path / site) for site in sites])
+        points = tuple(point for each in found for point in each.entry_points)
+        monkeypatch.setattr(plugins, "_points", lambda group: points)
+
+    installed("boom", "boom")
+    assert plugins.load("faults", "boom")() == 1
+    installed("boom", "bang")
+    with pytest.raises(BrokenPlugin, match=r"'boom': .* \(got bang 1\.0 and boom 1\.0\)"):
+        plugins.load("faults", "boom")
 
 
 def test_a_plugin_that_would_end_the_process_stops_no_drill_without_it(tmp_path: Path) -> None:
