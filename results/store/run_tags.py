@@ -6,14 +6,17 @@ changed at any time, and no verdict depends on them.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from harness.errors import MalformedHistory, UsageError
-from harness.history.files import read_small, write_atomically
+from harness.errors import HarnessError, MalformedHistory, UsageError
+from harness.history.files import disk_failure, read_small, write_atomically
 from harness.run.directory import RunDirectory, require_plain
+from results.store.store import LOCK_LIMIT_S, lock_for_a_moment
 
 MAX_TAGS = 64
 MAX_TAGS_BYTES = 64 << 10
@@ -60,10 +63,31 @@ def change_tags(run: RunDirectory, add: Iterable[str] = (), remove: Iterable[str
     require_plain(run)
     names = {split_tag(tag)[0] for tag in added}
     gone = set(remove)
-    kept = [
-        tag for tag in read_tags(run) if tag not in gone and split_tag(tag)[0] not in gone | names
-    ]
-    tags = sorted({*kept, *added})
-    if len(tags) > MAX_TAGS:
-        raise UsageError(f"run {run.root.name}: {len(tags)} tags, expected at most {MAX_TAGS}")
-    write_atomically(run.tags, msgspec.json.encode(tags) + b"\n")
+    with _changing(run):
+        kept = [
+            tag
+            for tag in read_tags(run)
+            if tag not in gone and split_tag(tag)[0] not in gone | names
+        ]
+        tags = sorted({*kept, *added})
+        if len(tags) > MAX_TAGS:
+            raise UsageError(f"run {run.root.name}: {len(tags)} tags, expected at most {MAX_TAGS}")
+        write_atomically(run.tags, msgspec.json.encode(tags) + b"\n")
+
+
+@contextlib.contextmanager
+def _changing(run: RunDirectory) -> Iterator[None]:
+    """Let no other process change tags within the block. Raises ``HarnessError``."""
+    # The store and not the run: a judgement holds that for long, and tags may change meanwhile.
+    directory = run.root.resolve().parent
+    try:
+        lock = lock_for_a_moment(directory)
+    except OSError as error:
+        raise disk_failure("lock", directory, error, "the tags stay as they were") from error
+    if lock is None:
+        reason = f"another process holds {directory} for over {LOCK_LIMIT_S:g} s"
+        raise HarnessError(f"run {run.root.name}: its tags stay as they were: {reason}")
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -90,7 +90,7 @@ class RunStore:
                 path.mkdir()
             except FileExistsError:
                 continue
-            if (lock := _lock_for_a_moment(path)) is not None:
+            if (lock := lock_for_a_moment(path)) is not None:
                 try:
                     self._point_latest(path)
                 except BaseException:
@@ -127,7 +127,7 @@ class RunStore:
         # named by its path may lie on another file system than this store.
         doomed = run.root.with_name(f".{run.root.name}.removing")
         try:
-            lock = None if held else _lock_for_a_moment(run.root)
+            lock = None if held else lock_for_a_moment(run.root)
             if not held and lock is None and run.root.exists():
                 raise HarnessError(f"cannot remove run {run.root}: another process works on it")
             run.root.rename(doomed)
@@ -308,8 +308,10 @@ class RunStore:
             raise
 
 
-def _lock_for_a_moment(path: Path) -> int | None:
-    """Lock the run ``path``. ``None`` where it is gone, or another process holds it for long."""
+def lock_for_a_moment(path: Path) -> int | None:
+    """Lock the directory ``path`` of a run or of a store, until the descriptor is closed. ``None``
+    where it is gone, or another process holds it for long. Raises ``OSError``.
+    """
     ends_s = time.monotonic() + LOCK_LIMIT_S
     # Others hold it for a moment, to see whether it is driven.
     while (lock := lock_new_directory(path, shared=False)) is None:

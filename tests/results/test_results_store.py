@@ -21,6 +21,7 @@ from harness.history.files import lock_new_directory, locked
 from harness.history.manifest import RUNNING, SEALED, write_manifest
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from results.store import run_tags
 from results.store import store as store_module
 from results.store.store import RunStore, UnknownRun, run_id
 
@@ -418,3 +419,27 @@ def test_a_sweep_that_locks_a_run_as_another_has_removed_it_removes_nothing(
     monkeypatch.setattr(store_module, "locked", late)
     assert store.sweep(["d-1"], ()) == 0
     assert not run.root.exists()
+
+
+def test_of_two_that_tag_a_run_at_once_neither_loses_the_tag_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made(RunStore(tmp_path), "d", NOON_NS, b"ab")
+    read, others = run_tags.read_tags, []
+
+    def late(run: RunDirectory) -> tuple[str, ...]:
+        found = read(run)
+        if not others:
+            others.append(run)
+            with pytest.raises(HarnessError, match="its tags stay as they were: another process"):
+                run_tags.change_tags(run, ["second"])
+        return found
+
+    monkeypatch.setattr(store_module, "LOCK_LIMIT_S", 0.0)
+    monkeypatch.setattr(run_tags, "read_tags", late)
+    with locked(run.root):  # as a judgement does
+        run_tags.change_tags(run, ["first"])
+    run_tags.change_tags(run, ["second"])
+
+    assert others == [run]
+    assert read(run) == ("first", "second")
