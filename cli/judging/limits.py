@@ -26,6 +26,9 @@ TIME_BASE_S = 900.0
 # Ten million transactions take some four minutes on two cores, under load four times that.
 TIME_PER_MIB_S = 5.0
 TIME_MAX_S = 24 * 3600.0  # of 17 GiB; who has more says how long it may take
+# The most that may be asked for: a number for which the system's limits have room.
+TIME_ASKED_MAX_S = 100 * 365 * 86_400.0
+MEMORY_ASKED_MAX_MIB = 1 << 32
 BLOCK_BYTES = 512  # the unit of ``st_blocks``
 MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
 TIME_VARIABLE = "FIREDRILL_JUDGING_S"
@@ -61,12 +64,11 @@ def limits_of(root: Path, asked: LimitOptions | None = None) -> Limits:
     wanted = MEMORY_BASE_BYTES + MEMORY_PER_BYTE * size
     memory = min(wanted, int(MEMORY_SHARE * machine_memory_bytes()))
     seconds = min(TIME_BASE_S + TIME_PER_MIB_S * size / (1 << 20), TIME_MAX_S)
-    return Limits(
-        memory_bytes=int(
-            (asked.memory_mib or _asked(MEMORY_VARIABLE, memory / (1 << 20))) * (1 << 20)
-        ),
-        time_s=asked.time_s or _asked(TIME_VARIABLE, seconds),
+    memory_mib = _bounded(
+        "--memory-mib", asked.memory_mib, MEMORY_VARIABLE, memory / (1 << 20), MEMORY_ASKED_MAX_MIB
     )
+    time_s = _bounded("--time-limit", asked.time_s, TIME_VARIABLE, seconds, TIME_ASKED_MAX_S)
+    return Limits(memory_bytes=int(memory_mib * (1 << 20)), time_s=time_s)
 
 
 def worker_memory_bytes(workers: int) -> int:
@@ -103,14 +105,19 @@ def _files(root: Path) -> Iterator[os.stat_result]:
                     yield entry.stat(follow_symlinks=False)
 
 
-def _asked(variable: str, default: float) -> float:
-    text = os.environ.get(variable)
+def _bounded(option: str, asked: float | None, variable: str, default: float, most: float) -> float:
+    """Return what was asked for by the option, else by the environment, else the default."""
+    if asked:
+        text: str | None = str(asked)
+        name = option
+    else:
+        text, name = os.environ.get(variable), variable
     if text is None:
         return default
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{variable}: expected a number > 0 (got {text!r})")
+    if not 0 < value <= most:
+        raise UsageError(f"{name}: expected a number > 0, at most {most:.0f} (got {text!r})")
     return value

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.judging import analysis, limits
+from cli.main import execute
 from harness.history import files
 from harness.history.chunks import ChunkWriter
 from harness.history.consistency import MARKS
@@ -251,6 +252,44 @@ def test_a_limit_that_is_none_is_misuse(
 
     with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
         limits.limits_of(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["1e300", "3153600001"])
+def test_a_time_for_which_the_system_has_no_number_is_misuse(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(tmp_path / "run", lost=False)
+    monkeypatch.setenv(limits.TIME_VARIABLE, value)
+
+    assert execute(["check", str(run.root), "--no-report"]) == 254
+
+    told = f"FIREDRILL_JUDGING_S: expected a number > 0, at most 3153600000 (got {value!r})"
+    assert told in capsys.readouterr().err
+    assert not run.verdict.exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (limits.LimitOptions(memory_mib=10**30), "--memory-mib: .*at most 4294967296 "),
+        (limits.LimitOptions(time_s=1e300), "--time-limit: .*at most 3153600000 "),
+    ],
+)
+def test_an_option_has_the_bounds_of_its_variable(
+    asked: limits.LimitOptions, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(analysis.UsageError, match=named):
+        limits.limits_of(tmp_path, asked)
+
+
+def test_the_most_that_may_be_asked_for_is_a_limit(tmp_path: Path) -> None:
+    most = limits.LimitOptions(
+        memory_mib=limits.MEMORY_ASKED_MAX_MIB, time_s=limits.TIME_ASKED_MAX_S
+    )
+
+    found = limits.limits_of(tmp_path, most)
+
+    assert (found.memory_bytes, found.time_s) == (1 << 52, 100 * 365 * 86_400)
 
 
 def test_a_limit_of_years_is_a_limit() -> None:
