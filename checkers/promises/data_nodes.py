@@ -6,6 +6,8 @@ rules").
 * A timer that is due adds, or removes, what still is so.
 * Another filter applies at once, and no timer survives it. Other waits leave timers their start.
   What applies at once is owed as a timer is that is due.
+* Changes of nodes that are handled together are one: what a leader that went down with the whole
+  cluster had not handled is compared with what is there once the cluster is back.
 
 The algebra is written from the rules, and shares nothing with any store. A store handles a change a
 moment after it was written, and may have switched data nodes meanwhile: so a switch is right if it
@@ -247,7 +249,7 @@ def _explained(
     """
     at_ns, told = switch["at_ns"], frozenset(switch["nodes"])
     early: tuple[Zone | None, float] = None, 0.0
-    for seen, unseen in _orders(waiting, clock.unseen_since(at_ns)):
+    for seen, unseen in _orders(waiting, at_ns, clock):
         before = applied(state, seen)
         if before.at_once or before.data is None:
             if told == before.eligible:
@@ -283,11 +285,12 @@ def _without(state: Zone, data: Nodes, fired: set[str]) -> Zone:
 
 
 def _orders(
-    waiting: Sequence[Input], since_ns: int
+    waiting: Sequence[Input], at_ns: int, clock: Punctuality
 ) -> Iterator[tuple[Sequence[Input], Sequence[Input]]]:
-    """Yield what a switch may have seen, and what it may not, of the changes from ``since_ns`` on:
-    changes of nodes that come one after the other may be handled as one.
+    """Yield what a switch at ``at_ns`` may have seen, and what it may not: changes of nodes that
+    come one after the other may be handled as one.
     """
+    since_ns = clock.unseen_since(at_ns)
     for number in range(len(waiting), -1, -1):
         if number < len(waiting) and waiting[number].at_ns < since_ns:
             return
@@ -296,6 +299,8 @@ def _orders(
         as_one = _as_one(seen)
         if len(as_one) < len(seen):
             yield as_one, unseen
+        for known in _over_restarts(seen, clock):
+            yield _as_one(known), unseen
 
 
 def _as_one(inputs: Sequence[Input]) -> list[Input]:
@@ -313,6 +318,20 @@ def _as_one(inputs: Sequence[Input]) -> list[Input]:
             found.pop()
         found.append(each)
     return found
+
+
+def _over_restarts(inputs: Sequence[Input], clock: Punctuality) -> Iterator[list[Input]]:
+    """Yield ``inputs`` without the last one, two and so on of those changes of nodes that no leader
+    may have handled before the whole cluster went down: the next one finds what is there by then.
+    """
+    moves = [n for n, each in enumerate(inputs) if each.eligible is not None and each.zone is None]
+    restarts_ns = [each.at_ns for each in inputs if each.restart]
+    if not moves or not restarts_ns or inputs[moves[-1]].at_ns < restarts_ns[-1]:
+        return
+    since_ns = clock.unseen_since(restarts_ns[-1])
+    before = [n for n in moves if since_ns <= inputs[n].at_ns < restarts_ns[-1]]
+    for first in reversed(before):
+        yield [each for n, each in enumerate(inputs) if n not in before or n < first]
 
 
 def _subsets(

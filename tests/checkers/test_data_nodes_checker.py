@@ -189,6 +189,26 @@ def test_time_in_which_the_whole_cluster_was_down_counts_for_no_timer() -> None:
     assert names(part) == []
 
 
+@pytest.mark.parametrize(
+    ("joined_s", "left_s", "found"),
+    [(10.0, 13.0, []), (12.8, 13.0, []), (10.0, 11.0, ["early-data-nodes"])],
+)
+def test_what_no_leader_has_handled_before_the_whole_cluster_went_down_is_a_leap(
+    joined_s: float, left_s: float, found: list[str]
+) -> None:
+    # D joins; C is out as the cluster stops, and back as it goes on: only where a leader may
+    # have handled the first does the second start the timer anew.
+    moved = [eligible(4, joined_s, "abcd"), eligible(5, left_s, "abd")]
+    rows = [*begun(up_s=30.0, down_s=60.0), *moved]
+    again = [topology(6, 60.0, "restart", "abd", zone=None), eligible(7, 60.1, "abcd")]
+    down = [fault(13.5, 62.0, "full-restart", "na")]
+    voter = [state(1.0, "na", None)]
+
+    switch = data(8, 87.1, "abcd")
+    part = judged([*rows, *again, switch], end_s=100.0, faults=down, states=voter)
+    assert names(part) == found
+
+
 def test_a_topology_with_gaps_can_not_be_judged() -> None:
     part = judged([*BOTH, topology(9, 1.0, "gap", zone=None), data(10, 2.0, "x")])
 

@@ -95,6 +95,19 @@ def test_partitions_that_are_reset_one_behind_the_other_are_not_accused(
     assert verdict.outcome is Outcome.VALID, verdict
 
 
+def test_a_node_that_left_as_the_cluster_stopped_and_is_back_with_it_moves_no_timer(
+    tmp_path: Path,
+) -> None:
+    # n1, the only voter of metastorage, writes that it leaves, and ends before the timers of every
+    # zone have heard of that. All join by one change once the cluster goes on.
+    plan = load(PLANS / "leap-over-a-restart.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    verdict = analyze(run, executor="local")
+
+    assert verdict.outcome is Outcome.VALID, verdict
+
+
 def test_what_an_old_majority_commits_behind_a_reset_overtakes_no_snapshot(tmp_path: Path) -> None:
     # n4, n6, n7 and n8 come back after partition 0 was reset to what n2 had. Before they learn of
     # that they elect n7 in their generation, which commits what the reset has cut off.
