@@ -108,7 +108,7 @@ def swarm_plans(
 
 def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Plan:
     """Return the plan that ``seed`` draws, with its schedule. Raises ``PlanError``."""
-    from cli.wiring import drawn_schedule, named, schedule_of
+    from cli.wiring import drawn_schedule, named, schedule_of, told_of_the_mix
     from clusters.reference.swarm import settings, sharpened
 
     drawn = settings(seed, workload, overrides)
@@ -121,8 +121,10 @@ def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Pla
         return plan
     for kind in plan.nemesis.mix:
         named("nemesis.mix", "faults", kind)
-    plan = resolved(plan, sharpened(plan, drawn_schedule(plan)))
-    schedule_of(plan)  # for its checks
+    schedule = sharpened(plan, drawn_schedule(plan))
+    plan = resolved(plan, schedule)
+    with told_of_the_mix(schedule):
+        schedule_of(plan)  # for its checks
     return plan
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import platform
+import re
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -493,9 +494,31 @@ def materialised(
     """Return the plan's schedule: as written, or drawn from its mix and seed.
     Raises ``PlanError``.
     """
+    if plan.nemesis.schedule:
+        _check_schedule(plan, plan.nemesis.schedule, system, faults)
+        return plan.nemesis.schedule
+    drawn = _drawn(plan, system, faults)
+    with told_of_the_mix(drawn):
+        _check_schedule(plan, drawn, system, faults)
+    return drawn
+
+
+@contextmanager
+def told_of_the_mix(drawn: Sequence[PlannedFault]) -> Iterator[None]:
+    """Name the mix, which its author wrote, where a fault of the schedule that was ``drawn`` from
+    it is refused in the block.
+    """
+    try:
+        yield
+    except PlanError as error:
+        raise _of_the_mix(error, drawn) from error
+
+
+def _check_schedule(
+    plan: Plan, schedule: Sequence[PlannedFault], system: System, faults: Mapping[str, Fault]
+) -> None:
     from nemesis.schedule import check_schedule
 
-    schedule = plan.nemesis.schedule or _drawn(plan, system, faults)
     check_schedule(
         schedule,
         faults=faults,
@@ -512,7 +535,16 @@ def materialised(
         if isinstance(fault, EndsByItself) and fault.lease_s <= planned.hold_s:
             least = f"more than its hold_s, {planned.hold_s:g}"
             raise PlanError(f"{path}.lease_s", f"expected {least} (got {fault.lease_s:g})")
-    return schedule
+
+
+def _of_the_mix(error: PlanError, drawn: Sequence[PlannedFault]) -> PlanError:
+    found = re.fullmatch(r"nemesis\.schedule\[(\d+)\](?:\.(.*))?", error.path)
+    if found is None:
+        return error
+    fault, key = drawn[int(found[1])], found[2] or ""
+    given = "" if not key.startswith("options") else "; a mix gives no options, a schedule does"
+    text = f"{fault.kind!r}, drawn at {fault.at_s:g} s: {key}: {error.problem}{given}"
+    return PlanError("nemesis.mix", text)
 
 
 def _drawn(plan: Plan, system: System, faults: Mapping[str, Fault]) -> tuple[PlannedFault, ...]:

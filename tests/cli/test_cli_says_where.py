@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,23 @@ def test_what_is_not_there_is_refused_before_a_run_is_announced(
     refused, flags: tuple[str, ...], says: str
 ) -> None:
     assert says in refused(*HERE, *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--fault", "drop-messages"),
+         "options.messages: required, but not given; a mix gives no options, a schedule does"),
+        (("--fault", "majorities-ring", "--nodes", "2"),
+         "target: fault 'majorities-ring' needs at least 4 nodes (got 2)"),
+    ],
+)  # fmt: skip
+def test_a_fault_that_was_drawn_is_refused_by_the_mix_that_it_came_from(
+    refused, flags: tuple[str, ...], says: str
+) -> None:
+    said = refused("--provider", "sim", *flags)
+    assert re.fullmatch(rf"flags: nemesis\.mix: '{flags[1]}', drawn at [\d.]+ s: .*", said)
+    assert said.endswith(says)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_plan(refused, tmp_path: Path) -> None:
