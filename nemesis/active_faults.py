@@ -36,8 +36,9 @@ class Active:
     """A fault that may be in force: from before its injection until its heal is proven.
 
     ``mending``: its heal has begun, so its links are no longer to be cut or shaped. ``struck``: its
-    injection has begun. ``gone_ns``: since when probes have shown that nothing is left of it,
-    although its victims do not serve.
+    injection has begun. ``cut_off``: that had not ended at its deadline, and may still act behind
+    any heal. ``gone_ns``: since when probes have shown that nothing is left of it, although its
+    victims do not serve.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Active:
     victims: Victims
     mending: bool = False
     struck: bool = False
+    cut_off: bool = False
     gone_ns: int | None = None
 
 

@@ -36,7 +36,7 @@ from harness.protocols.procedures import (
 )
 from harness.tasks import together
 from nemesis import node_faults, resolution
-from nemesis.waits import Failed, Limits, call, until
+from nemesis.waits import CutOff, Failed, Limits, call, until
 
 READMIT_EVERY_S = 5.0
 WHOLE_LOOK_S = 2.0  # of one look whether the cluster is whole: its nodes are asked again and again
@@ -62,7 +62,8 @@ class Steps:
     """The verbs of one procedure under way: each is bounded, proven and recorded, and goes on to
     its end within ``uncut``.
 
-    ``boots`` holds the boots that were seen dead, by node, for the proof that another one runs.
+    ``boots`` holds the boots that were seen dead, by node, for the proof that another one runs;
+    ``unanswered`` the nodes whose end was asked for, until the verb has ended.
     """
 
     scene: Scene
@@ -70,14 +71,23 @@ class Steps:
     record: Record
     uncut: Callable[[], AbstractContextManager[None]] = nullcontext
     boots: dict[str, str] = attrs.field(factory=dict)
+    unanswered: list[str] = attrs.field(factory=list)
 
     async def end(self, node: str, by: str) -> None:
         """End the program of ``node``, and prove it. Raises ``Failed``."""
         provider = self.scene.provider
         self.record(EventKind.STEP_BEGUN, node, f"{by} {node}")
         verb = provider.kill if by == "kill" else provider.stop
+        self.unanswered.append(node)
         with self.uncut():
-            await call(f"{by} of {node}", verb(node), self.limits.verb_s)
+            try:
+                await call(f"{by} of {node}", verb(node), self.limits.inject_s)
+            except CutOff:
+                raise
+            except Failed:
+                self.unanswered.remove(node)
+                raise
+        self.unanswered.remove(node)
         proof = await self._proven(lambda: self._down(node))
         self.boots.update(proof.boots)
         self.record(EventKind.STEP_DOWN, node, proof.text)

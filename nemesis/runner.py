@@ -43,7 +43,7 @@ from harness.tasks import together
 from nemesis import active_faults, aims, exclusion
 from nemesis.active_faults import Active
 from nemesis.procedures import Procedure, Steps
-from nemesis.waits import Failed, FaultTasks, Limits, call, reason, until
+from nemesis.waits import CutOff, Failed, FaultTasks, Limits, call, reason, until
 
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
 # them out of all that is still to come.
@@ -152,7 +152,7 @@ class Nemesis:
         """Heal every fault in force and prove it; not to be called while ``run`` goes on.
         Idempotent: the next call tries a heal again that could not be proven.
         """
-        await self._tasks.settle(self._limits.verb_s)
+        await self._tasks.settle(self._limits.inject_s)
         # A copy: each heal takes its fault out of the mapping.
         left = [active for _, active in sorted(self._active.items())]
         # Side by side: the life cycle grants the limits of one heal for all of them.
@@ -381,6 +381,7 @@ class Nemesis:
         try:
             await self._inject(scene, active)
         except Failed as failure:
+            active.cut_off = isinstance(failure, CutOff)
             return self._unproven(scene, active, "effect", f"not injected: {failure}")
         self._note(scene, active, FaultState.INJECTED)
         proof = await until(
@@ -446,12 +447,13 @@ class Nemesis:
             problem = late if over else reason(error)
         # The heal is proven by other boots than those that the steps have ended.
         active.victims = attrs.evolve(active.victims, boots=steps.boots)
+        active.cut_off = bool(steps.unanswered)
         return not problem or self._unproven(scene, active, "effect", f"a step failed: {problem}")
 
     async def _inject(self, scene: Scene, active: Active) -> None:
         with self._tasks.uncut():
             await self._enforce(scene, active.victims)
-        limit_s = self._limits.verb_s + self._overtime_s
+        limit_s = self._limits.inject_s + self._overtime_s
         await call("inject", self._strike(scene, active), limit_s)
 
     async def _strike(self, scene: Scene, active: Active) -> None:
@@ -479,7 +481,8 @@ class Nemesis:
     async def _mend(self, scene: Scene, active: Active, *, final: bool) -> bool:
         """Heal the fault and prove it; whether that worked. After a failure the fault stays active
         for the next try. The last try is that of ``heal_all``: its failure is recorded as unproven,
-        and the fault stays active so that a person can try once more.
+        and the fault stays active so that a person can try once more. So does, until the last try,
+        a fault whose injection was cut off.
         """
         # Once a row: further tries belong to the same healing, which begins with the first.
         if final or not active.mending:
@@ -499,6 +502,11 @@ class Nemesis:
                 await self._judge_step(scene, active)
         except Failed as failure:
             proof = Proof(holds=False, text=str(failure))
+        if proof.holds and active.cut_off and not final:
+            # Its nodes stay taken: what may still act would act within the fault that comes next.
+            behind = "its injection was cut off, may still act, and is healed again"
+            self._remark(scene, active, f"not healed for good: {behind} ({proof.text})")
+            return False
         if proof.holds:
             self._close(scene, active, proof)
         elif final:

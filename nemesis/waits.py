@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import attrs
 
-from harness.errors import HarnessError, InvariantError
+from harness.errors import DeadlineExceeded, HarnessError, InvariantError
 from harness.protocols.faults import Proof
 
 T = TypeVar("T")
@@ -24,12 +24,15 @@ class Limits:
     # One verb of a fault or provider: a container's SSH answers in well under a second, a node's
     # start may replay a log first.
     verb_s: float = 15.0
+    # A verb that breaks something. Longer than what providers give one (25 s in containers), so
+    # that it ends by itself: cut off it goes on, on its thread or machine, and may act at any time.
+    inject_s: float = 30.0
     # Until an injected fault shows: beyond it the fault has no effect. Two of the slowest looks.
     proof_s: float = 20.0
     # For a system that takes thrown out nodes back: each is restarted.
     readmit_s: float = 25.0
-    # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (thrice:
-    # injection, cut and heal) and readmit_s it stays below what the life cycle grants to heal all.
+    # Until a healed fault is gone: a restarted node has to recover and rejoin. With inject_s,
+    # verb_s (twice: cut and heal) and readmit_s it stays below what the life cycle grants.
     healed_s: float = 25.0
     # Asking for the roles; a cluster in trouble is slow to answer, and counting targets need none.
     roles_s: float = 2.0
@@ -46,9 +49,14 @@ class Failed(Exception):
     """A verb did not do its work; the text says why."""
 
 
+class CutOff(Failed):
+    """A verb had not ended at its deadline: it may still act."""
+
+
 async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
-    """The result of ``work`` within a deadline. Raises ``Failed`` for any exception: a fault may
-    come from a user's package, and its bug must not keep the others from healing.
+    """The result of ``work`` within a deadline. Raises ``CutOff`` where that or the provider's own
+    passed, and ``Failed`` for any other exception: a fault may come from a user's package, and its
+    bug must not keep the others from healing.
     """
     try:
         async with asyncio.timeout(limit_s) as timeout:
@@ -56,8 +64,9 @@ async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
     except Exception as error:
         # A TimeoutError of the verb's own is a failure of it, not the end of this deadline.
         if isinstance(error, TimeoutError) and timeout.expired():
-            raise Failed(f"{what} did not answer within {limit_s:g} s") from error
-        raise Failed(f"{what} failed: {reason(error)}") from error
+            raise CutOff(f"{what} did not answer within {limit_s:g} s") from error
+        kind = CutOff if isinstance(error, DeadlineExceeded) else Failed
+        raise kind(f"{what} failed: {reason(error)}") from error
 
 
 async def until(look: Callable[[], Awaitable[Proof]], limit_s: float, limits: Limits) -> Proof:

@@ -5,13 +5,14 @@ jumps to the next timer instead of passing.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from harness.clock import RunClock
-from harness.errors import HarnessError
+from harness.errors import DeadlineExceeded, HarnessError
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import (
     Capability,
@@ -76,8 +77,8 @@ class World:
     """Provider and system in one: five nodes, who runs, what is cut, and what goes wrong.
 
     ``broken`` holds the verbs that fail, ``hung`` those that never answer, ``deaf`` those that
-    answer and do nothing, ``late`` those that act a while after they were sent, whether or not
-    somebody still waits for them.
+    answer and do nothing, ``late`` those that act ``late_s`` after they were sent, whether or not
+    somebody still waits for them; after ``patience_s`` they raise as a provider's own deadline.
     """
 
     name = "world"
@@ -98,14 +99,17 @@ class World:
         self.hung: list[str] = []
         self.deaf: list[str] = []
         self.late: list[str] = []
+        self.late_s, self.patience_s = LATE_S, math.inf
         self.silent: list[str] = []  # nodes that run and tell nothing
         self.pace_s = 0.01
 
     async def _verb(self, verb: str, about: str, act: Callable[[], None]) -> None:
         self.calls.append((verb, about))
         if verb in self.late:
-            asyncio.get_running_loop().call_later(LATE_S, act)
-            await asyncio.sleep(LATE_S)
+            asyncio.get_running_loop().call_later(self.late_s, act)
+            await asyncio.sleep(min(self.late_s, self.patience_s))
+            if self.late_s > self.patience_s:
+                raise DeadlineExceeded(f"{about}: {verb}", self.patience_s)
         await asyncio.sleep(self.pace_s)
         if verb in self.broken:
             raise HarnessError(f"{verb} of {about} is broken")

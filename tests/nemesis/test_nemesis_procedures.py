@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -208,6 +209,31 @@ def test_a_node_that_does_not_end_fails_its_step_and_the_others_are_left_alone()
 
         assert turns(stage) == ["n1"]
         assert "a step failed: n1 still runs" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize(
+    ("hold_s", "patience_s", "why"),
+    [(60.0, 8.0, "a step failed: stop of n1 failed"), (5.0, math.inf, "not over within hold_s")],
+    ids=["the provider's deadline", "the end of the hold"],
+)
+def test_a_step_that_was_cut_off_is_healed_again_at_the_end(
+    hold_s: float, patience_s: float, why: str
+) -> None:
+    async def scenario() -> None:
+        world = TellingWorld()
+        world.late, world.late_s, world.patience_s = ["stop"], 80.0, patience_s
+        stage = stage_of("rolling-restart", hold_s=hold_s, world=world, order="by-name")
+
+        await stage.run()
+        assert stage.nemesis.active() != ()
+        await stage.until(lambda: not world.running["n1"])
+        await stage.heal_all()
+
+        assert all(world.running.values())
+        assert stage.states()[-1] == "healed"
+        assert why in stage.nemesis.trouble[0]
 
     in_virtual_time(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import attrs
 import pytest
@@ -605,11 +606,46 @@ def test_a_verb_that_never_answers_keeps_no_run_from_its_end() -> None:
 
         await stage.heal_all()
 
-        assert asyncio.get_running_loop().time() <= 0.2 + Limits().verb_s + 0.1
+        assert asyncio.get_running_loop().time() <= 0.2 + Limits().inject_s + 0.1
         unproven = ["planned", "injecting", "unproven", "healing", "healed"]
         assert [*dict.fromkeys(stage.states())] == unproven
         (told,) = stage.nemesis.trouble
-        assert told == "fault 0 (kill n1): not injected: inject did not answer within 15 s"
+        assert told == "fault 0 (kill n1): not injected: inject did not answer within 30 s"
+
+    in_virtual_time(scenario)
+
+
+def test_a_heal_waits_for_a_slow_injection_to_end() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=2))
+        stage.world.late, stage.world.late_s = ["kill"], 20.0
+
+        await stage.run()
+        await asyncio.sleep(60)
+
+        assert stage.states() == WHOLE_LIFE
+        assert stage.world.running["n1"]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("patience_s", [8.0, math.inf], ids=["the provider's", "the nemesis'"])
+def test_an_injection_that_was_cut_off_is_healed_again_at_the_end(patience_s: float) -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=2), kill("n1", at_s=70, hold_s=2))
+        world = stage.world
+        world.late, world.late_s, world.patience_s = ["kill"], 80.0, patience_s
+
+        await stage.run()
+        assert stage.nemesis.active() == ("kill n1",)
+        assert stage.states(1) == ["planned", "skipped"]
+        await stage.until(lambda: not world.running["n1"])
+        await stage.heal_all()
+
+        assert stage.states()[-1] == "healed"
+        assert world.running["n1"]
+        (told,) = stage.nemesis.trouble
+        assert "not injected: inject" in told
 
     in_virtual_time(scenario)
 
@@ -701,7 +737,8 @@ def test_a_world_that_answers_shows_what_is_in_force() -> None:
 def test_the_limits_of_healing_fit_into_what_the_life_cycle_grants() -> None:
     limits = Limits()
 
-    assert 3 * limits.verb_s + limits.readmit_s + limits.healed_s < HEAL_LIMIT_S
+    ending_s = limits.inject_s + 2 * limits.verb_s
+    assert ending_s + limits.readmit_s + limits.healed_s < HEAL_LIMIT_S
 
 
 def test_a_history_that_takes_no_more_ends_the_nemesis_in_its_words() -> None:
