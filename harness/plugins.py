@@ -22,6 +22,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
+from harness.plugin_trial import fatal_signal
 
 # The entry point of the command ``firedrill``, which another distribution of its name lacks.
 COMMAND = "cli.entry:main"
@@ -46,6 +47,9 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
         what = f"expected one package that brings it (got {packages}): uninstall the others"
         raise BrokenPlugin(f"{group.removesuffix('s')} {name!r}: {what}")
     (point,) = found.values()
+    if _is_foreign(point) and (ended := fatal_signal(point)):
+        what = f"{ended} ends a process that loads it"
+        raise BrokenPlugin(f"{_known_as(group, name)}: {what}")
     with naming(group, name):
         return point.load()
 
@@ -216,10 +220,9 @@ def own_version() -> str:
 
 def foreign() -> Iterator[tuple[str, str, str]]:
     """Group, name and package of every installed plug-in that is not firedrill's own, sorted."""
-    own = _own().name
     for group in GROUPS:
         for point in sorted(_points(group), key=lambda point: point.name):
-            if point.dist is None or point.dist.name != own:
+            if _is_foreign(point):
                 yield group, point.name, _package(point)
 
 
@@ -227,14 +230,17 @@ def foreign_sources() -> Iterator[tuple[str, Path]]:
     """Name and path of every source file of the plug-ins that are not firedrill's own, sorted: of
     all packages of their distributions. Imports none of them.
     """
-    own = _own().name
     packages = set[str]()
     for group in GROUPS:
         for point in _points(group):
-            if point.dist is None or point.dist.name != own:
+            if _is_foreign(point):
                 packages.update(_packages(point))
     for package in sorted(packages):
         yield from _sources(package)
+
+
+def _is_foreign(point: EntryPoint) -> bool:
+    return point.dist is None or point.dist.name != _own().name
 
 
 def _packages(point: EntryPoint) -> Iterator[str]:
@@ -263,6 +269,7 @@ def _sources(package: str) -> Iterator[tuple[str, Path]]:
             yield f"{package}/{path.relative_to(root)}", path
 
 
+@cache
 def _own() -> Distribution:
     """The distribution that brings the command. It can't be looked up by name: in the public
     registry ``firedrill`` is another project.

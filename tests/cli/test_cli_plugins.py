@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import plugins
+from harness import plugin_trial, plugins
 from harness.errors import BrokenPlugin
 
 LIMIT_S = 120
@@ -433,6 +433,48 @@ def test_a_plugin_that_would_end_the_process_stops_no_drill_without_it(tmp_path:
     _, said = firedrill(site, runs, "doctor", "--json")
     assert told in said
     assert "mend or uninstall boom 1.0" in said
+
+
+# A program of C reads address 0.
+CRASHES = {
+    "import ctypes\nctypes.string_at(0)\n": "SIGSEGV (boom_fault.py:2)",
+    "import os\nos.kill(os.getpid(), 9)\n": "SIGKILL",
+    "import os\nos.kill(0, 15)\n": "SIGTERM",
+}
+
+
+@pytest.mark.parametrize(("source", "told"), CRASHES.items(), ids=CRASHES.values())
+def test_a_plugin_whose_load_ends_the_process_by_a_signal_is_named_with_its_package(
+    source: str, told: str, tmp_path: Path
+) -> None:
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    install(site)
+    install_fault(site, source)
+    told = f"fault 'boom' of package boom 1.0: {told} ends a process that loads it"
+
+    used = [word.replace("nemesis.mix=[]", "nemesis.mix=['boom']") for word in DRILL]
+    code, said = firedrill(site, runs, *used)
+    assert (code, list(runs.iterdir())) == (254, []), said
+    assert told in said
+    _, said = firedrill(site, runs, "doctor", "--json")
+    assert told in said
+    # The preload of a campaign meets every plug-in.
+    campaign = [*("sim", "--workload", "count", "--seeds", "1", "--set", "drive.duration_s=1"),
+                *("--set", "nemesis.mix=[]", "--set", "check.min_ok=1")]  # fmt: skip
+    code, said = firedrill(site, runs, *campaign)
+    assert code == 0, said
+
+
+def test_the_trial_of_a_plugin_that_does_not_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_fault(tmp_path, "import threading\nthreading.Event().wait()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugin_trial, "LIMIT_S", 0.2)
+    (about,) = distributions(path=[str(tmp_path)])
+    (point,) = about.entry_points
+
+    assert plugin_trial.fatal_signal(point) == ""
 
 
 def test_a_doctor_that_fails_is_named_among_the_findings(tmp_path: Path) -> None:
