@@ -9,6 +9,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from harness.plan.planfile import FORM
+
 RELEASE: Final = "3.1.0"
 RELEASE_NAME: Final = r"[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z_.-]{1,40})?"
 
@@ -27,6 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str,
         Meta(
             pattern=rf"^{RELEASE_NAME}\Z",
+            extra={FORM: "a release such as '3.1.0', or '3.1.0-mine' of adopted jars"},
             description=(
                 "A release that set-up has prepared: its number, or the name of adopted jars, "
                 "which begins with the number."

@@ -22,7 +22,7 @@ from msgspec import Meta
 from harness.clock import substream
 from harness.errors import PlanError
 from harness.plan import planfile
-from harness.plan.plan import MAX_SEED, NAME_PATTERN
+from harness.plan.plan import MAX_SEED, NAME_FORM, NAME_PATTERN
 
 AXES = {
     "system": "system.name",
@@ -78,7 +78,7 @@ class CampaignFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     does every time; ``time_budget_s``: no cell is begun after that.
     """
 
-    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "campaign"
+    name: Annotated[str, Meta(pattern=NAME_PATTERN, extra=NAME_FORM)] = "campaign"
     plan: str | None = None
     seeds: Annotated[int, Meta(ge=1, le=MAX_CELLS)] = 1
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0

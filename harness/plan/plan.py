@@ -41,6 +41,10 @@ SEARCH_LIMIT = 500_000  # configurations of one register: a few seconds
 MAX_SEARCH_LIMIT = 1_000_000_000  # some hours, and as much memory as a machine has
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}\Z"  # it becomes part of a directory's name
+NAME_FORM = {
+    planfile.FORM: "1 to 48 letters, digits, '_', '.' and '-', a letter or digit first, such as "
+    "'nightly-2'"
+}
 
 _LimitS = Annotated[float, Meta(gt=0, le=MAX_LIMIT_S)]
 _DurationS = Annotated[float, Meta(gt=0, le=MAX_DURATION_S)]
@@ -303,7 +307,11 @@ class Plan(_Table, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        Meta(pattern=NAME_PATTERN, description="Name of the run, a part of its identifier."),
+        Meta(
+            pattern=NAME_PATTERN,
+            extra=NAME_FORM,
+            description="Name of the run, a part of its identifier.",
+        ),
     ] = "drill"
     seed: Annotated[
         int,

@@ -16,6 +16,7 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ NESTED_MAX = 100  # brackets that stand open, before they are known to be some o
 TOO_DEEP = "nested too deeply"
 OF_64_BITS = "expected an integer of 64 bits"
 MAX_SHOWN = 60  # characters of a wrong value in a message
+FORM = "form"  # the key of ``Meta.extra`` that says a pattern in words
 
 # msgspec's errors carry the path and the expectation in their text alone.
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -243,9 +245,11 @@ def _explained(cls: type, table: object, path: str, message: str) -> PlanError:
         return PlanError(dotted(path, (*steps, key)), f"unknown key{hint}")
     if missing := _MISSING.search(what):
         return PlanError(dotted(path, (*steps, missing["key"])), "required, but not given")
-    found = _value_at(table, steps)
-    choices = _choices(_type_at(cls, steps))
+    found, kind = _value_at(table, steps), _declared_at(cls, steps)
+    choices = _choices(_bare(kind))
     expected = f"one of {', '.join(map(repr, choices))}" if choices else _expectation(what)
+    if isinstance(found, str) and (form := _form(kind)):
+        expected = form
     return PlanError(dotted(path, steps), f"expected {expected} (got {shown(found)})")
 
 
@@ -277,7 +281,12 @@ def _value_at(table: object, steps: tuple[Step, ...]) -> object:
 
 
 def _type_at(kind: Any, steps: tuple[Step, ...]) -> Any:  # noqa: ANN401 (type expressions)
-    """The declared type at ``steps`` below type ``kind``; ``None`` where there is none."""
+    """The type at ``steps`` below type ``kind``; ``None`` where there is none."""
+    return _bare(_declared_at(kind, steps))
+
+
+def _declared_at(kind: Any, steps: tuple[Step, ...]) -> Any:  # noqa: ANN401
+    """As ``_type_at``, with ``Annotated``."""
     for step in steps:
         kind = _bare(kind)
         if isinstance(step, int):
@@ -286,7 +295,17 @@ def _type_at(kind: Any, steps: tuple[Step, ...]) -> Any:  # noqa: ANN401 (type e
             kind = typing.get_type_hints(kind, include_extras=True).get(step)
         else:
             return None
-    return _bare(kind)
+    return kind
+
+
+def _form(kind: Any) -> str:  # noqa: ANN401
+    """What the texts of a type with a pattern look like, in words: the ``FORM`` of its ``Meta``."""
+    if typing.get_origin(kind) is typing.Annotated:
+        metas = (meta for meta in kind.__metadata__ if isinstance(meta, msgspec.Meta))
+        forms = (meta.extra[FORM] for meta in metas if meta.extra and FORM in meta.extra)
+        return next(forms, "") or _form(typing.get_args(kind)[0])
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else ()
+    return next(filter(None, map(_form, options)), "")
 
 
 def _bare(kind: Any) -> Any:  # noqa: ANN401

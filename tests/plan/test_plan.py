@@ -195,7 +195,13 @@ def test_an_override_of_the_mix_replaces_a_schedule_and_the_other_way_round() ->
         ),
         ("[nemesis]\nmix = 'kill'", "nemesis.mix", "expected an array (got 'kill')"),
         ("[nemesis]\nmix = ['kill', 2]", "nemesis.mix[1]", "expected a string (got 2)"),
-        ("name = 'a b'", "name", "expected a string matching regex"),
+        (
+            "name = 'a b'",
+            "name",
+            "expected 1 to 48 letters, digits, '_', '.' and '-', a letter or digit first, such as "
+            "'nightly-2' (got 'a b')",
+        ),
+        ("name = 3", "name", "expected a string (got 3)"),
         ("seed = -1", "seed", "expected an integer >= 0 (got -1)"),
         (
             "[[nemesis.schedule]]\nat_s = 1\nkind = 'kill'",
