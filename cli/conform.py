@@ -27,7 +27,7 @@ from harness.errors import FiredrillError, PlanError, UsageError
 from harness.exit_codes import Outcome
 from harness.history.files import write_atomically
 from harness.plan import planfile
-from harness.plan.overrides import PLUGINS, merged
+from harness.plan.overrides import PLUGINS, Overrides, merged
 from harness.plan.plan import Plan, load, node_names
 from harness.protocols.cluster import Cluster, System, felt, require_made
 from harness.protocols.fault_kinds import BUILT_IN
@@ -92,10 +92,15 @@ def conform_command(
     _refuse_another(path, system)
     usual = {"seed": USUAL_SEED, "name": f"conform-{system}"[:48]}
     given = usual | merged({"system.name": system, **flags}, sets)
-    with naming_source(path, given):
-        plan, why = with_provider(load(path, given, usual=DEFAULTS))
+
+    def plan_of(flags: Overrides) -> tuple[Plan, str]:
+        plan, why = with_provider(load(path, flags, usual=DEFAULTS, seed=USUAL_SEED))
         named("cluster.provider", "providers", plan.cluster.provider)
         build_system(plan)
+        return plan, why
+
+    with naming_source(path, given, plan_of):
+        plan, why = plan_of(given)
     say(f"provider {plan.cluster.provider}: {why}")
     with store.create(plan.name, time.time_ns(), secrets.token_bytes(2)) as run:
         results = _run(session, plan, store, run, chosen, quiet=as_json)

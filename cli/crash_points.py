@@ -31,7 +31,7 @@ from harness.campaigns.point_census import (
 from harness.campaigns.pool import in_turn
 from harness.errors import HarnessError, PlanError
 from harness.exit_codes import Outcome
-from harness.plan.overrides import merged
+from harness.plan.overrides import Overrides, merged
 from harness.plan.plan import MAX_SEED, Plan, load, node_names, resolved
 from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
@@ -109,13 +109,17 @@ def _base(path: Path, sets: Sequence[str], seed: int | None, hold_s: float) -> P
     from nemesis.aims import HEAL_S
 
     given = merged({"seed": seed}, sets) | FIXED
-    with naming_source(path, given):
-        plan = load(path, given, seed=0)
+
+    def plan_of(flags: Overrides) -> Plan:
+        plan = load(path, flags, seed=0)
         schedule = schedule_of(plan)
         if plan.drive.duration_s <= hold_s + HEAL_S:
             expected = f"expected more than {hold_s + HEAL_S:g} s: --hold, and to heal"
             raise PlanError("drive.duration_s", f"{expected} (got {plan.drive.duration_s:g})")
-    return resolved(plan, schedule)
+        return resolved(plan, schedule)
+
+    with naming_source(path, given, plan_of):
+        return plan_of(given)
 
 
 def _census(plan: Plan, hold_s: float, store: RunStore, limit_s: float) -> list[NodePoint]:

@@ -32,7 +32,7 @@ from harness.campaigns.variation import Repertoire, Variation
 from harness.errors import FiredrillError, Interrupted, UsageError
 from harness.exit_codes import Outcome
 from harness.history.files import disk_failure, locked
-from harness.plan.overrides import PLUGINS, applied
+from harness.plan.overrides import PLUGINS, Overrides, applied
 from harness.plan.plan import MAX_SEED, Plan, dumps, loads, resolved
 from harness.protocols.cluster import OF_SYSTEMS, Capability
 from harness.protocols.coverage import Features
@@ -110,9 +110,14 @@ def explore(
     given = flags_given(faults, bugs, sets)
     if runs is None and budget_s is None:
         budget_s = USUAL_BUDGET_S
-    with naming_source(plan, given):
-        source = Source(path=plan, given=given, workloads=workloads, seed=seed)
+
+    def source_of(flags: Overrides) -> Source:
+        source = Source(path=plan, given=flags, workloads=workloads, seed=seed)
         refuse_unrunnable([source.fresh(0)])
+        return source
+
+    with naming_source(plan, given, source_of):
+        source = source_of(given)
     corpus = read_corpus(corpus_path)
     began_s = time.monotonic()
     end_s = math.inf if budget_s is None else began_s + budget_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,13 @@ from rich.text import Text
 from cli.environment import SIMULATED, prepare
 from cli.listing import print_table
 from cli.reaping.guard import ReaperGuard
-from cli.run import naming_source, overrides, plan_flags, refuse_without_java
+from cli.run import (
+    naming_source,
+    overrides,
+    plan_flags,
+    refuse_without_java,
+    require_possible,
+)
 from cli.session import Session, runs_option
 from harness.errors import FiredrillError, HarnessError, MissingCapability
 from harness.exit_codes import EXIT_USAGE, Outcome
@@ -70,8 +77,9 @@ def plan_command(
         click.echo(_schema(own) if schema else _reference(own), nl=False)
         return 0
     given = overrides(flags)
-    with naming_source(plan, given):
-        chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
+    seed = secrets.randbelow(MAX_SEED)
+    with naming_source(plan, given, partial(require_possible, plan, seed=seed)):
+        chosen = load(plan, given, seed=seed)
         found = examined(chosen, store.root)
     if as_json:
         _print_json(found)

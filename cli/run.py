@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,8 @@ from cli.drill import Budget, Keep, RunOptions, one
 from cli.repeat import MAX_REPEAT, Bounds, series
 from cli.run_modes import compare, modes_of
 from cli.session import PlanFile, PluginName, Session, executor_option, runs_option
-from harness.errors import MissingCapability, PlanError, UsageError
-from harness.plan.overrides import merged
+from harness.errors import FiredrillError, MissingCapability, PlanError, UsageError
+from harness.plan.overrides import Overrides, merged
 from harness.plan.plan import MAX_SEED, Plan, load
 from results.store.store import RunStore
 
@@ -124,8 +125,9 @@ def run(
         keep=Keep(keep),
         one_of_many=modes is not None or repeat > 1 or until_failure,
     )
-    with naming_source(plan, given):
-        chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
+    seed = secrets.randbelow(MAX_SEED)
+    with naming_source(plan, given, partial(require_possible, plan, seed=seed)):
+        chosen = load(plan, given, seed=seed)
         refuse_without_java(chosen)
         refuse_impossible(chosen)
         if modes is not None:
@@ -163,26 +165,57 @@ def overrides(flags: dict[str, Any]) -> dict[str, object]:
     return merged(named, flags["sets"])
 
 
+def require_possible(path: Path | None, given: Overrides, *, seed: int) -> None:
+    """Raise ``UsageError`` for a plan that is refused on any machine."""
+    from cli.wiring import refuse_impossible, resolve  # heavy
+
+    plan = load(path, given, seed=seed)
+    refuse_impossible(plan)
+    resolve(plan)
+
+
 @contextmanager
-def naming_source(plan: Path | None, given: Mapping[str, object]) -> Iterator[None]:
-    """Within the block a ``PlanError`` says whether the file or a flag is to be corrected."""
+def naming_source(
+    plan: Path | None, given: Overrides, again: Callable[[Overrides], object]
+) -> Iterator[None]:
+    """Within the block a ``PlanError`` says whether the file is to be corrected, or which flags.
+    ``again`` does the block's work, up to where it raises those, with fewer of the flags.
+    """
     try:
         yield
     except PlanError as error:
         if not error.path:  # it names what it could not read
             raise
-        raise PlanError(error.path, error.problem, _source(error, plan, given)) from error
+        source = _source(error, plan, given, again)
+        raise PlanError(error.path, error.problem, source) from error
 
 
-def _source(error: PlanError, plan: Path | None, given: Mapping[str, object]) -> str:
+def _source(
+    error: PlanError, plan: Path | None, given: Overrides, again: Callable[[Overrides], object]
+) -> str:
     """Name the flags where the value is theirs, the file where it is, and both where what the file
     has contradicts a flag.
     """
-    if plan is None or any(_within(error.path, key) for key in given):
+    flags = {key: value for key, value in given.items() if value is not None}
+    if plan is None or any(_within(error.path, key) for key in flags):
         return "flags"
-    named = any("." in key and key in error.problem for key in given)
-    beside = named or any(_within(key, error.path) for key in given)
-    return f"{plan} and flags" if beside else str(plan)
+    if _refused_at(again, {}) == error.path:
+        return str(plan)
+    left = {key: {k: v for k, v in flags.items() if k != key} for key in flags}
+    causes = [key for key, others in left.items() if _refused_at(again, others) is None]
+    # Of several that each are enough none mends it alone.
+    return f"{plan} and flags ({', '.join(causes or flags)})" if flags else str(plan)
+
+
+def _refused_at(again: Callable[[Overrides], object], given: Overrides) -> str | None:
+    """The path of the key for which ``again`` refuses the plan; ``None`` where it does not."""
+    try:
+        again(given)
+    except PlanError as error:
+        return error.path
+    except FiredrillError:
+        return ""
+    return None
 
 
 def _within(path: str, key: str) -> bool:

@@ -31,8 +31,8 @@ from harness.campaigns.marker_counts import MustReach, load_must_reach, table
 from harness.campaigns.pool import in_turn
 from harness.errors import PlanError, UsageError
 from harness.exit_codes import Outcome, worst
-from harness.plan.overrides import said
-from harness.plan.plan import MAX_SEED
+from harness.plan.overrides import Overrides, said
+from harness.plan.plan import MAX_SEED, Plan
 from results.store.store import RunStore
 
 
@@ -143,10 +143,15 @@ def sim(
         raise PlanError("workload.name", f"expected --workload or --set, not both (got {name!r})")
     if swarm and plan is not None:
         raise UsageError("--swarm: expected no PLAN, which is the same for every seed")
-    with naming_source(plan, given):
-        make = seed_plans if swarm is False or plan is not None else swarm_plans
-        plans = make(plan, given, workloads, range(first, first + seeds))
-        refuse_unrunnable(plans)
+    make = seed_plans if swarm is False or plan is not None else swarm_plans
+
+    def plans_of(flags: Overrides) -> list[Plan]:
+        made = make(plan, flags, workloads, range(first, first + seeds))
+        refuse_unrunnable(made)
+        return made
+
+    with naming_source(plan, given, plans_of):
+        plans = plans_of(given)
     comparison = Comparison.of(
         plans if swarm is False and plan is None else (), baseline_path, record_path
     )

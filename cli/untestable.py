@@ -21,6 +21,7 @@ from harness.protocols.cluster import System, TellsMetastorage, TellsVoters
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.recovery import MIN_CALM_NS, MIN_COUNT_NS, NOTICED_NS, counting_ns
+from harness.protocols.replica_states import TellsStates
 
 OF_MAJORITY = ("refused_within_s", "serves_within_s")
 # Operations of an open loop begin at random: more than this above their mean, never (1 in 3
@@ -33,7 +34,7 @@ SHOWN = 7  # names of nodes in a message
 class Untestable:
     """A resolved ``plan``, held against its schedule. ``kinds`` are those of its faults. Of the
     system, where it tells them: how many ``partitions`` there are, how many ``voters`` each has,
-    and the nodes that vote in ``metastorage`` at first.
+    the nodes that vote in ``metastorage`` at first, and whether it ``tells_states``.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Untestable:
     partitions: int | None
     voters: int | None
     metastorage: tuple[str, ...] | None
+    tells_states: bool
 
     @classmethod
     def of(cls, plan: Plan, system: System, faults: Mapping[str, Fault]) -> Self:
@@ -56,6 +58,7 @@ class Untestable:
             partitions=system.partitions,
             voters=system.voters if isinstance(system, TellsVoters) else None,
             metastorage=system.metastorage if isinstance(system, TellsMetastorage) else None,
+            tells_states=isinstance(system, TellsStates),
         )
 
     def refuse(self) -> None:
@@ -176,12 +179,17 @@ class Untestable:
         down = [f for f in self.plan.nemesis.schedule if self.kinds[f.kind].takes_down]
         of_kind = [fault for fault in down if kind in ("", fault.kind)]
         losses = [each for each in self._losses(down) if each.voters >= self._needed]
+        of = f" of kind {kind}" if kind else ""
         if not of_kind or not losses:
-            of = f" of kind {kind}" if kind else ""
             taken = max((each.voters for each in self._losses(down)), default=0)
             has = f": at most {taken} of {self.voters} voters are down together" if taken else ""
             text = f"expected faults{of} that take a partition the majority of its voters{has}"
             yield PlanError(f"{path}.{key}", text)
+            return
+        if not self.tells_states and not any(self._is_certain(fault) for fault in of_kind):
+            text = f"expected faults{of} whose target is the majority of a partition that it names "
+            text += f"(`majority of partition 0`): system {self.plan.system.name!r} does not tell "
+            yield PlanError(f"{path}.{key}", f"{text}the states of its replicas")
             return
         losses = [each for each in losses if not each.of_metastorage]
         if not losses:
@@ -198,6 +206,11 @@ class Untestable:
             since = f", which is timed from {noticed_s:g} s after the loss on" if noticed_s else ""
             most = f"less than {longest_s - noticed_s:g}: the longest loss lasts {longest_s:g} s"
             yield PlanError(f"{path}.{key}", f"expected {most}{since} (got {within_s:g})")
+
+    def _is_certain(self, fault: PlannedFault) -> bool:
+        """Tell whether the target of ``fault`` alone says which partition loses its majority."""
+        one = self.kinds[fault.kind].strikes_one
+        return not one and targets.partition_lost(targets.parse(fault.target)) is not None
 
     @property
     def _needed(self) -> int:

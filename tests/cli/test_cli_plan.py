@@ -215,6 +215,27 @@ def test_a_limit_of_lost_majorities_is_planned_where_a_fault_takes_one(
 
 
 @pytest.mark.parametrize(
+    ("target", "refused"),
+    [
+        ("n4,n5", True),
+        ("majority", True),
+        ("majority of any partition", True),
+        ("majority of partition 1", False),
+        ("all but one of partition 1", False),
+    ],
+)
+def test_a_limit_of_lost_majorities_needs_the_partition_named_where_a_store_tells_no_states(
+    target: str, refused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--schedule", f"5:kill:{target}:9", "--set", "promise.refused_within_s=1")
+
+    execute(["plan", "--system", "ignite3", "--provider", "process", *given])
+
+    told = "system 'ignite3' does not tell the states of its replicas"
+    assert (told in capsys.readouterr().err) is refused
+
+
+@pytest.mark.parametrize(
     ("schedule", "sets", "words"),
     [
         (["5:kill:all of partition 0:9"], [], "aim at `majority of partition P`"),
@@ -398,9 +419,17 @@ longest_gap_s = 20
 @pytest.mark.parametrize(
     ("flags", "source", "words"),
     [
-        (["--duration", "22"], "{} and flags", "would end at 25 s, after drive.duration_s, 22 s"),
-        (["--duration", "20"], "{} and flags", "within drive.duration_s, 0 <= at_s < 20"),
-        (["--nodes", "3"], "{} and flags", "cluster.nodes: n1, n2, n3; got 'n5'"),
+        (
+            ["--duration", "22"],
+            "{} and flags (drive.duration_s)",
+            "would end at 25 s, after drive.duration_s, 22 s",
+        ),
+        (
+            ["--duration", "20"],
+            "{} and flags (drive.duration_s)",
+            "within drive.duration_s, 0 <= at_s < 20",
+        ),
+        (["--nodes", "3"], "{} and flags (cluster.nodes)", "cluster.nodes: n1, n2, n3; got 'n5'"),
         (["--set", "promise.longest_gap_s=60"], "flags", "no gap is as long as the drive"),
         (["--set", "promise={longest_gap_s=60}"], "flags", "no gap is as long as the drive"),
         (["--set", "drive.overtime_s=1", "--name", "y"], "{}", "expected a number"),
@@ -414,7 +443,7 @@ def test_an_error_names_the_source_of_the_value(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The flags, the file, or both where one contradicts the other."""
+    """The flags, the file, or both with the flags that contradict it."""
     text = FROM_FILE if source != "{}" else FROM_FILE.replace("hold_s = 5", "hold_s = 'x'")
     path = tmp_path / "drill.toml"
     path.write_text(text)
@@ -424,3 +453,31 @@ def test_an_error_names_the_source_of_the_value(
     said = capsys.readouterr().err
     assert said.startswith(f"firedrill: {source.format(path)}: "), said
     assert words in said
+
+
+HALF = FROM_FILE.replace('target = "n5"', 'target = "half"')
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "source"),
+    [
+        (HALF, ["--nodes", "1", "--name", "y"], "{} and flags (cluster.nodes)"),
+        (HALF.replace("nodes = 5", "nodes = 1"), ["--name", "y"], "{}"),
+        (
+            FROM_FILE,
+            ["--duration", "18", "--set", "promise.longest_gap_s=5"],
+            "{} and flags (drive.duration_s)",
+        ),
+    ],
+    ids=["a flag", "the file", "one of two flags"],
+)
+def test_an_error_that_names_no_key_of_a_flag_names_the_flag_that_causes_it(
+    text: str, flags: list[str], source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "drill.toml"
+    path.write_text(text)
+
+    assert execute(["plan", str(path), *flags]) == 254
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"firedrill: {source.format(path)}: nemesis.schedule[0]"), said
