@@ -425,6 +425,7 @@ def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> Syst
         System,
         lambda: build(plan.system.options, node_names(plan), plan.seed, **extras),
     )
+    plugins.require_name("systems", plan.system.name, system.name)
     return system
 
 
@@ -443,6 +444,7 @@ def build_workload(plan: Plan, system: System) -> Workload:
     workload: Workload = plugins.made(
         "workloads", plan.workload.name, Workload, lambda: build(plan.workload.options, setting)
     )
+    plugins.require_name("workloads", plan.workload.name, workload.name)
     return workload
 
 

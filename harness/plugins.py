@@ -12,7 +12,7 @@ import inspect
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
@@ -43,15 +43,21 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
     if not found:
         raise UnknownPlugin(group.removesuffix("s"), name, names(group))
     if len(found) > 1:
-        packages = " and ".join(sorted(_package(point) for point in found.values()))
-        what = f"expected one package that brings it (got {packages}): uninstall the others"
-        raise BrokenPlugin(f"{group.removesuffix('s')} {name!r}: {what}")
+        raise BrokenPlugin(f"{group.removesuffix('s')} {name!r}: {_several(found.values())}")
     (point,) = found.values()
     if _is_foreign(point) and (ended := fatal_signal(point)):
         what = f"{ended} ends a process that loads it"
         raise BrokenPlugin(f"{_known_as(group, name)}: {what}")
     with naming(group, name):
         return point.load()
+
+
+def _several(points: Iterable[EntryPoint]) -> str:
+    """That ``points`` of several packages have one name. The built-in one is never replaced."""
+    others = " and ".join(sorted(_package(point) for point in points if _is_foreign(point)))
+    if any(not _is_foreign(point) for point in points):
+        return f"it is built in, and {others} brings another: give that a name of its own"
+    return f"expected one package that brings it (got {others}): uninstall the others"
 
 
 def own(group: str, name: str) -> Any | None:  # noqa: ANN401 (each group has its own protocol)

@@ -164,9 +164,10 @@ def line_of(source: str, text: str) -> int:
             "(plugged/workload.py:13)",
         ),
         (
-            WORKLOAD.replace('name = "count"', "name = 7"),
+            WORKLOAD.replace('name = "count"', 'name = "bank"'),
             CHECKER,
-            "workload 'count' (plugged.workload.Count): name: expected a printable text (got 7)",
+            "workload 'count' of package plugged-counter 1.2: name: expected that of its entry "
+            "point, 'count' (got 'bank')",
         ),
     ],
     ids=[
@@ -179,7 +180,7 @@ def line_of(source: str, text: str) -> int:
             "no judge",
             "build raises",
         ),
-        *("no generator", "main raises", "no name"),
+        *("no generator", "main raises", "a built-in name"),
     ],
 )
 def test_a_mistake_in_a_plugin_is_told_before_anything_starts(
@@ -475,6 +476,25 @@ def test_the_trial_of_a_plugin_that_does_not_end_is_given_up(
     (point,) = about.entry_points
 
     assert plugin_trial.fatal_signal(point) == ""
+
+
+@pytest.mark.parametrize("name", ["kill", "partition"])
+def test_a_plugin_of_a_built_in_name_is_refused_by_name_and_replaces_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    install(site)
+    install_fault(site, "raise SystemExit(0)\n")
+    points = site / "boom-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"[firedrill.faults]\n{name} = boom_fault:build\n")
+    told = f"fault '{name}': it is built in, and boom 1.0 brings another: give that a name of its"
+
+    used = [word.replace("nemesis.mix=[]", f"nemesis.mix=['{name}']") for word in DRILL]
+    code, said = firedrill(site, runs, *used)
+    assert (code, list(runs.iterdir())) == (254, []), said
+    assert told in said
+    _, said = firedrill(site, runs, "doctor", "--json")
+    assert told in said
 
 
 def test_a_doctor_that_fails_is_named_among_the_findings(tmp_path: Path) -> None:
