@@ -35,7 +35,7 @@ def out(node: str, *, asked: bool = False) -> NodeDeparture:
 
 def test_a_node_is_out_once_it_was_silent_and_not_before() -> None:
     silent, early, renewed = (topologies("n1", "n2") for _ in range(3))
-    renewed.renewed(3.0, "n2~1")
+    renewed.renewed(3.0, 3.0, "n2~1")
 
     assert silent.departed(3.0, "n1", out("n2")) == ""
     assert early.departed(2.0, "n1", out("n2")) == (
@@ -71,7 +71,7 @@ def test_silence_counts_for_one_leader_that_is_there(what: str) -> None:
     texts = []
     for turn in range(60):
         if what == "renewed" and not turn % 10:
-            found.renewed(turn * 0.25, "n2~1")
+            found.renewed(turn * 0.25, turn * 0.25, "n2~1")
         leader = "n3" if what == "not joined itself" else "n1"
         texts += found.turn(leader, -1.0 if what == "led by another" and not turn % 10 else 0.25)
 
@@ -103,8 +103,8 @@ def test_a_leaders_time_is_what_passes_between_its_commits() -> None:
 )
 def test_timers_begin_later_by_as_long_as_all_were_down(shift_s: float, text: str) -> None:
     found = topologies("n1", "n2", runs=False)
-    found.renewed(5.0, "n1~1")
-    found.renewed(4.0, "n2~1")
+    found.renewed(5.0, 5.0, "n1~1")
+    found.renewed(4.0, 4.0, "n2~1")
     fact = TimersResumed(("n1~1", "n2~1"), (("the down timer", shift_s),))
 
     told = found.resumed(15.0, "n1", fact)
@@ -113,6 +113,17 @@ def test_timers_begin_later_by_as_long_as_all_were_down(shift_s: float, text: st
     assert told.startswith(text) if text else told == ""
     assert found.resumed(15.0, "n1", TimersResumed(("n9~1",), fact.shifts)) is None
     assert found.resumed(15.0, "n1", TimersResumed(fact.earlier, ())) is None
+
+
+def test_a_renewal_counts_from_when_it_was_written_though_a_majority_gets_it_at_the_next_start() -> (
+    None
+):
+    found = topologies("n1", "n2", runs=False)
+    found.renewed(5.0, 14.5, "n1~1")
+
+    fact = TimersResumed(("n1~1", "n2~1"), (("the down timer", 10.0),))
+
+    assert found.resumed(15.0, "n1", fact) == ""
 
 
 def test_a_cluster_of_which_a_start_runs_on_was_not_down() -> None:

@@ -307,7 +307,7 @@ class Judge:
                 if isinstance(did, LeaseRenewal):
                     on_majority_s = self._on_majority_s(fact.group, since_s)
                     self._leases.renewed(on_majority_s, did)
-                    self._topologies.renewed(on_majority_s, did.holder)
+                    self._topologies.renewed(since_s[0], on_majority_s, did.holder)
                 elif isinstance(did, _OF_TOPOLOGY):
                     on_majority_s = self._on_majority_s(fact.group, since_s)
                     times_s, writer = (since_s[0], on_majority_s), self._leaders.get(term_of(mark))

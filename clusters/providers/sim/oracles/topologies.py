@@ -64,11 +64,14 @@ class Topologies:
         self._talking = talking
         self._leases, self._drift = leases, drift
         self._there: dict[str, _Presence] = {}  # by node
-        self._sign_s: dict[str, float] = {}  # by holder: its last renewal that is committed
+        # By holder: since when a disk has its last renewal that is committed.
+        self._sign_s: dict[str, float] = {}
 
-    def renewed(self, on_majority_s: float, holder: str) -> None:
-        """A renewal is committed, which a majority has since ``on_majority_s``."""
-        self._sign_s[holder] = on_majority_s
+    def renewed(self, logged_s: float, on_majority_s: float, holder: str) -> None:
+        """A renewal is committed, which a disk has since ``logged_s`` and a majority since
+        ``on_majority_s``: which may be the next start of a cluster that went down in between.
+        """
+        self._sign_s[holder] = logged_s
         presence = self._there.get(self._leases.node_of(holder))
         if presence is not None:
             presence.sign_s, presence.silent_s, presence.told = on_majority_s, 0.0, False
