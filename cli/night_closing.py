@@ -59,7 +59,7 @@ _FAILED = frozenset(outcome.value for outcome in FAILED)
 
 
 @attrs.define(kw_only=True)
-class Closing:
+class NightClosing:
     """What follows the campaign of a ``night``: each step that fails leaves a sentence in
     ``trouble``, and the others go on.
     """

@@ -17,7 +17,7 @@ import msgspec
 from cli.campaign import CAMPAIGNS, conduct, past_by_axes
 from cli.campaign_options import CampaignOptions, campaign_options
 from cli.cells import code_digest
-from cli.night_closing import Closing, read_table
+from cli.night_closing import NightClosing, read_table
 from cli.session import Session, runs_option, say
 from harness.campaigns.campaign_summary import totals
 from harness.campaigns.ledger import RESULTS_FILE, past_results
@@ -113,7 +113,7 @@ def nightly(
         past=_past(before),
     )
     said = [*tags, *_ci_tags(), f"campaign={asked.name}", f"night={night}"]
-    closing = Closing(
+    closing = NightClosing(
         store=store,
         asked=asked,
         file=file,

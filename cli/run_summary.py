@@ -41,7 +41,7 @@ _ROW_NAMES = {
 
 
 @attrs.frozen(kw_only=True)
-class Listed:
+class RunRow:
     """A run as a list shows it: its ``entry``, and ``held``, the reason why it can't be removed
     now, which no index knows.
     """
@@ -65,8 +65,8 @@ class Listed:
         return row | {"state": self.state, "held": self.held}
 
 
-def listed(run: RunDirectory, *, sized: bool = True) -> Listed:
+def listed(run: RunDirectory, *, sized: bool = True) -> RunRow:
     """Return the run for a list; unreadable parts are absent, not raised. As for ``entry_of``, its
     size costs a walk through the directory.
     """
-    return Listed(entry=entry_of(run, sized=sized), held=held_by(run))
+    return RunRow(entry=entry_of(run, sized=sized), held=held_by(run))

@@ -12,7 +12,7 @@ import msgspec
 from cli.quantities import seconds, size_bytes
 from cli.run_pages import refresh_index
 from cli.run_state import held_by
-from cli.run_summary import Listed
+from cli.run_summary import RunRow
 from cli.session import RunName, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
@@ -69,7 +69,7 @@ def runs(
     )
     with opened(store, rebuild=rebuild) as index:
         found = index.entries(query)
-    rows = [Listed(entry=each, held=held_by(RunDirectory(store.root / each.run))) for each in found]
+    rows = [RunRow(entry=each, held=held_by(RunDirectory(store.root / each.run))) for each in found]
     if as_json:
         told = msgspec.json.encode([row.as_row() for row in rows])
         click.echo(inert_json(msgspec.json.format(told, indent=2)))
@@ -300,7 +300,7 @@ def _known(store: RunStore) -> list[RunRecord]:
     ]
 
 
-def _show(rows: list[Listed], store: RunStore, *, some: bool) -> None:
+def _show(rows: list[RunRow], store: RunStore, *, some: bool) -> None:
     if not rows:
         click.echo(f"no {'such ' if some else ''}runs in {store.root}")
         return
@@ -317,7 +317,7 @@ def _show(rows: list[Listed], store: RunStore, *, some: bool) -> None:
     click.echo(f"{len(rows)} runs, {total / MIB:,.0f} MiB")
 
 
-def _cells(row: Listed) -> tuple[str, ...]:
+def _cells(row: RunRow) -> tuple[str, ...]:
     entry = row.entry
     return (
         inert(entry.run),

@@ -21,14 +21,14 @@ def disk_full() -> HardwareFault:
     """No space is left (ENOSPC), until the heal makes room and restarts the programs that stopped
     for it.
     """
-    return HardwareFault(kind=DISK_FULL, verbs=Refusing(DiskTrouble(full=True)))
+    return HardwareFault(kind=DISK_FULL, verbs=DiskRefusal(DiskTrouble(full=True)))
 
 
 def disk_error() -> HardwareFault:
     """Reads, writes and syncs fail (EIO), until the heal; it restarts the programs that stopped for
     it.
     """
-    return HardwareFault(kind=DISK_ERROR, verbs=Refusing(DiskTrouble(failing=True)))
+    return HardwareFault(kind=DISK_ERROR, verbs=DiskRefusal(DiskTrouble(failing=True)))
 
 
 def bit_flip() -> HardwareFault:
@@ -67,7 +67,7 @@ class Slow:
 
 
 @attrs.frozen
-class Refusing:
+class DiskRefusal:
     """``nemesis.hardware_faults.Verbs`` for a disk that refuses, as ``trouble`` says."""
 
     trouble: DiskTrouble

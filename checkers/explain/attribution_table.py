@@ -41,7 +41,7 @@ _RANK = tuple(RoleKind)
 
 
 @attrs.frozen(kw_only=True)
-class Attributed:
+class Attribution:
     """One write with the fault that explains it, and ``reset``, whether a reset does; ``of``: how
     many findings it stands for.
     """
@@ -56,7 +56,7 @@ class Attributed:
     of: int = 1
 
 
-def table(mode: str, found: Iterable[Attributed]) -> list[dict[str, Any]]:
+def table(mode: str, found: Iterable[Attribution]) -> list[dict[str, Any]]:
     """Return the rows, each with its count and the least distance to a boundary of its fault."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in found:
@@ -112,7 +112,7 @@ class DecidingRoles:
         return min(held, key=_RANK.index).value if held else NO_ROLE
 
 
-def by_examples(anomalies: Mapping[str, Anomaly]) -> tuple[Attributed, ...]:
+def by_examples(anomalies: Mapping[str, Anomaly]) -> tuple[Attribution, ...]:
     """Return what the examples of ``anomalies`` explain, but for losses."""
     return tuple(
         _of_example(BY_EXAMPLES[name], e.explained_by, max(anomaly.count, 1))
@@ -122,10 +122,10 @@ def by_examples(anomalies: Mapping[str, Anomaly]) -> tuple[Attributed, ...]:
     )
 
 
-def _of_example(write: str, why: Explanation | None, of: int) -> Attributed:
+def _of_example(write: str, why: Explanation | None, of: int) -> Attribution:
     if why is None:
-        return Attributed(write=write, role=NO_ROLE, of=of)
-    return Attributed(
+        return Attribution(write=write, role=NO_ROLE, of=of)
+    return Attribution(
         write=write,
         fault=why.fault,
         kind=why.kind,

@@ -16,7 +16,7 @@ from harness.clock import NS_PER_S
 from harness.protocols.checker import Setting, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
-from harness.protocols.recovery import Acknowledged, Arrivals
+from harness.protocols.recovery import Acknowledgements, Arrivals
 
 Interval = tuple[int, int]
 """From when to when, in nanoseconds on the run's axis."""
@@ -173,9 +173,9 @@ class ClientOutcomes:
         return Tries.of(self.begun, self.ended, self.ended[self.ok])
 
     @cached_property
-    def acknowledged(self) -> Acknowledged:
+    def acknowledged(self) -> Acknowledgements:
         """Those that were acknowledged."""
-        return Acknowledged.of(self.ended[self.ok], self.intended[self.ok], self.arrivals)
+        return Acknowledgements.of(self.ended[self.ok], self.intended[self.ok], self.arrivals)
 
     @property
     def ok(self) -> Any:  # noqa: ANN401 (a mask)

@@ -28,10 +28,10 @@ WORK_A_ROW, WORK_SPARE = 100, 1_000_000
 AT_ONCE = 20  # steps of numpy that take as long as one of Python
 CALLS = 300  # steps of Python that the calls of numpy take in one trial
 Elements = tuple[int, ...]
-Op = TypeVar("Op", bound="Placed")
+Op = TypeVar("Op", bound="PlacedOperation")
 
 
-class Placed(Protocol):
+class PlacedOperation(Protocol):
     """An operation that may be of the generations from ``first`` to ``last``."""
 
     @property
@@ -44,7 +44,7 @@ class Placed(Protocol):
     def last(self) -> int: ...
 
 
-class Read(Placed, Protocol):
+class Read(PlacedOperation, Protocol):
     """A read of a list; ``current`` reads see what was acknowledged before them."""
 
     @property
@@ -53,7 +53,7 @@ class Read(Placed, Protocol):
     def current(self) -> bool: ...
 
 
-class Append(Placed, Protocol):
+class Append(PlacedOperation, Protocol):
     """An append of one element; its end is unbounded where it was not acknowledged."""
 
     @property
@@ -126,7 +126,7 @@ class _Few:
     number: Mapping[int, int]
 
     @classmethod
-    def of(cls, operations: Sequence[Placed]) -> _Few:
+    def of(cls, operations: Sequence[PlacedOperation]) -> _Few:
         bounds = sorted({at for op in operations for at in (op.first, op.last)})
         begun = Counter(op.first for op in operations)
         ended = Counter(op.last for op in operations)
@@ -332,7 +332,7 @@ def _edges(reads: Sequence[Read], appends: Sequence[Append]) -> tuple[Ints, Ints
     return one, other, more
 
 
-def _times(operations: Sequence[Placed], name: str) -> Ints:
+def _times(operations: Sequence[PlacedOperation], name: str) -> Ints:
     return np.asarray([getattr(op, name) for op in operations], dtype=np.int64)
 
 

@@ -95,7 +95,7 @@ class Cut:
 
 
 @attrs.frozen(kw_only=True)
-class Placing:
+class PlacedReads:
     """The committed reads of a key with their generations: in order, the ``current`` ones by
     generation, the ``longest`` of each generation (the earliest of equals).
     """
@@ -106,7 +106,7 @@ class Placing:
     longest: Mapping[int, ListRead]
 
     @classmethod
-    def of(cls, reads: Iterable[ListRead], places: Iterable[int]) -> Placing:
+    def of(cls, reads: Iterable[ListRead], places: Iterable[int]) -> PlacedReads:
         """That of ``reads``, each at one of ``places``."""
         pairs = zip(reads, places, strict=True)
         placed = tuple((read, at) for read, at in pairs if read.committed)
@@ -146,7 +146,7 @@ class KeyGenerations:
         """By generation the appends that belong to its list."""
         try:
             self.places = self._assign()
-            self._placing = Placing.of(self.reads, self.places)
+            self._placing = PlacedReads.of(self.reads, self.places)
             findings, cuts = list(self._told()), list(self._cuts())
             self.members = self._members()
         except TooMuchWork:
@@ -211,7 +211,7 @@ class KeyGenerations:
     def _misfits(self, places: Sequence[int]) -> int:
         """Count the contradictions that the reads show where they are of ``places``."""
         self._work.spend(len(self.reads))
-        placing = Placing.of(self.reads, places)
+        placing = PlacedReads.of(self.reads, places)
         found = len(list(self._findings(placing)))
         current = [(read, at) for read, at in placing.all if read.current]
         self._work.spend(len(current) ** 2)
@@ -242,7 +242,7 @@ class KeyGenerations:
             found = [{"anomaly": MIXED_GENERATIONS, "place": max(1, read.last), **row}]
         yield from found
 
-    def _findings(self, placing: Placing) -> Iterator[Row]:
+    def _findings(self, placing: PlacedReads) -> Iterator[Row]:
         for place, read in sorted(placing.longest.items()):
             if not place:
                 continue
@@ -261,7 +261,7 @@ class KeyGenerations:
                     yield _found(RETURNED_WRITE, place, append, witness)
         yield from self._restored(placing)
 
-    def _absent(self, append: ListAppend, place: int, placing: Placing) -> ListRead | None:
+    def _absent(self, append: ListAppend, place: int, placing: PlacedReads) -> ListRead | None:
         """Return a read that shows that the generation ``place`` can't have got ``append`` from the
         ones whose log it continues; ``None`` where it can.
         """
@@ -282,7 +282,7 @@ class KeyGenerations:
                     return read
         return None
 
-    def _restored(self, placing: Placing) -> Iterator[Row]:
+    def _restored(self, placing: PlacedReads) -> Iterator[Row]:
         """A generation that takes up another one has all of it, and hides nothing that was
         acknowledged since.
         """
@@ -296,7 +296,7 @@ class KeyGenerations:
                 if every and len(every) == len(span):
                     yield from (row for row in every[:1] if row is not None)
 
-    def _against(self, append: ListAppend, at: int, place: int, placing: Placing) -> Row | None:
+    def _against(self, append: ListAppend, at: int, place: int, placing: PlacedReads) -> Row | None:
         """Return what the restored generation ``place`` breaks if ``append`` was of generation
         ``at``; ``None`` where nothing.
         """
@@ -442,7 +442,7 @@ class _Shown:
 _BY_NONE = _Shown()
 
 
-def _shown_by(placing: Placing, work: Work) -> Mapping[int, _Shown]:
+def _shown_by(placing: PlacedReads, work: Work) -> Mapping[int, _Shown]:
     found: dict[int, _Shown] = {}
     for at in placing.current_places:
         for read in placing.current[at]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from checkers.explain.attribution import ACKNOWLEDGED, OF_FAULTS, attribute, explain
 from checkers.explain.attribution_table import LOST as LOST_UNSEEN
-from checkers.explain.attribution_table import REVERTED, Attributed, DecidingRoles, table
+from checkers.explain.attribution_table import REVERTED, Attribution, DecidingRoles, table
 from checkers.explain.nearest_fault import KnownFaults
 from checkers.explain.reset_attribution import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
@@ -122,14 +122,14 @@ def _by_snapshots(lookup: Lookup, setting: Setting) -> Iterator[str]:
 
 def _attributed(
     each: Iterable[tuple[dict[str, Any], Cause | None, Permission | None]], known: KnownFaults
-) -> Iterator[Attributed]:
+) -> Iterator[Attribution]:
     # Once a fault: it may have thousands of roles, and explain as many losses.
     roles = {None: DecidingRoles.of(())}
     for row, cause, _ in each:
         fault = row["fault"]
         if fault not in roles:
             roles[fault] = DecidingRoles.of(known.by_number[fault].roles)
-        yield Attributed(
+        yield Attribution(
             write=LOST_UNSEEN if row["seen"] is None else REVERTED,
             fault=fault,
             kind=row["fault_kind"],

@@ -14,7 +14,7 @@ import attrs
 
 from clusters.ignite3 import node_log
 from clusters.ignite3.logline import LogEvent
-from clusters.ignite3.node_log import Log, Reading
+from clusters.ignite3.node_log import ClockReading, Log
 from clusters.ignite3.role_holders import Holders
 from harness.clock import RunClock
 from harness.errors import FiredrillError
@@ -98,7 +98,7 @@ class Journal:
     def _take(self, log: Log, piece: LogPiece, asked_ns: int, answered_ns: int) -> None:
         """Has no await: after a cancelled read the same piece is asked for again."""
         log.look(
-            Reading(
+            ClockReading(
                 wall_ns=piece.wall_ns,
                 # The node read its clock on the way: the middle is off by half of the trip at most.
                 loop_ns=(asked_ns + answered_ns) // 2,
@@ -149,7 +149,9 @@ class Journal:
         return self._logs.setdefault(node, Log(node))
 
 
-def _event(node: str, boot: str, heard: LogEvent, reading: Reading, shift_ns: int) -> StoreEvent:
+def _event(
+    node: str, boot: str, heard: LogEvent, reading: ClockReading, shift_ns: int
+) -> StoreEvent:
     return StoreEvent(
         kind=heard.kind,
         node=node,

@@ -15,7 +15,7 @@ CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift a
 
 
 @attrs.frozen(kw_only=True)
-class Reading:
+class ClockReading:
     """One look at a node's wall clock: ``wall_ns`` there was ``loop_ns`` here, give or take
     ``half_trip_ns``.
     """
@@ -39,9 +39,9 @@ class Log:
     offset: int = 0
     boots: int = 0
     newest_ns: int = 0
-    first: Reading | None = None
-    last: Reading | None = None
-    best: Reading | None = None
+    first: ClockReading | None = None
+    last: ClockReading | None = None
+    best: ClockReading | None = None
 
     def take(self, content: bytes, *, after_ns: int = 0) -> Iterator[tuple[str, LogEvent]]:
         """The events in the whole lines of ``content``, which begins at ``offset``, each with its
@@ -59,13 +59,13 @@ class Log:
                 self.newest_ns = max(self.newest_ns, found.wall_ns)
                 yield str(self.boots), found
 
-    def look(self, reading: Reading) -> None:
+    def look(self, reading: ClockReading) -> None:
         """Keep the first and the last reading of the clock, and the quickest."""
         self.first, self.last = self.first or reading, reading
         if self.best is None or reading.half_trip_ns < self.best.half_trip_ns:
             self.best = reading
 
-    def nearest(self, wall_ns: int) -> Reading | None:
+    def nearest(self, wall_ns: int) -> ClockReading | None:
         """The reading of the clock by which to map ``wall_ns``."""
         known = [reading for reading in (self.first, self.last, self.best) if reading]
         return min(known, key=lambda reading: reading.uncertainty_ns(wall_ns), default=None)

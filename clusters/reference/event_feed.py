@@ -31,7 +31,7 @@ class Answer:
 
 
 @attrs.frozen
-class Reading:
+class ClockReading:
     """One reading of a node's wall clock: ``wall_ns`` there was ``wall_ns - offset_ns`` on the
     run's axis, with an error of at most ``half_trip_ns``.
     """
@@ -63,11 +63,11 @@ class Reading:
         )
 
 
-def reading_of(answer: Answer) -> Reading:
+def reading_of(answer: Answer) -> ClockReading:
     """The reading of an answer: the node read its wall clock somewhere between question and answer,
     so half of that span bounds the error of the mapping.
     """
-    return Reading(
+    return ClockReading(
         wall_ns=answer.batch.wall_ns,
         offset_ns=answer.batch.wall_ns - (answer.asked_ns + answer.answered_ns) // 2,
         half_trip_ns=(answer.answered_ns - answer.asked_ns + 1) // 2,
@@ -82,7 +82,7 @@ class EventFeed:
         self._flat = flat
         self._boots: dict[str, str] = {}  # of each node, the start that answered last
         self._told: dict[tuple[str, str], int] = {}  # (node, boot) -> the last event told
-        self._readings: dict[str, dict[tuple[str, str], Reading]] = {}
+        self._readings: dict[str, dict[tuple[str, str], ClockReading]] = {}
 
     def question(self, node: str) -> AskEvents:
         """The question for the events of ``node`` after the last that it reported."""

@@ -42,7 +42,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
         return cls(mean=round(statistics.fmean(shares), 6), deviation=round(deviation, 6))
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class ServedShares(msgspec.Struct, frozen=True, kw_only=True):
     """The shares of a workload's operations in calm over ``seeds``: ``ok``, those that ended in a
     conflict with another, and all others, unknown outcomes among them.
     """
@@ -59,7 +59,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     setting: str
-    workloads: dict[str, Served]
+    workloads: dict[str, ServedShares]
 
 
 class Worse(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Worse(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def served(results: Iterable[CellResult]) -> dict[str, Served]:
+def served(results: Iterable[CellResult]) -> dict[str, ServedShares]:
     """Return what each workload was served over those of ``results`` that were judged."""
     counts: dict[str, list[CalmCounts]] = {}
     for result in results:
@@ -88,7 +88,7 @@ def served(results: Iterable[CellResult]) -> dict[str, Served]:
         if result.judged and calm.operations >= OPERATIONS_MIN:
             counts.setdefault(result.workload, []).append(calm)
     return {
-        workload: Served(
+        workload: ServedShares(
             seeds=len(seeds),
             ok=Share.of([calm.ok / calm.operations for calm in seeds]),
             conflicts=Share.of([calm.conflicts / calm.operations for calm in seeds]),
@@ -98,7 +98,7 @@ def served(results: Iterable[CellResult]) -> dict[str, Served]:
     }
 
 
-def worse(now: Mapping[str, Served], then: Mapping[str, Served]) -> list[Worse]:
+def worse(now: Mapping[str, ServedShares], then: Mapping[str, ServedShares]) -> list[Worse]:
     """Return the shares that are worse now: fewer that succeeded, more that failed and met no
     conflict. Workloads with fewer than ``SEEDS_MIN`` seeds on a side are passed over.
     """
@@ -129,7 +129,7 @@ def _tolerance(one: tuple[Share, int], other: tuple[Share, int]) -> float:
     return max(CHANGE_LEAST, ERRORS_MOST * error)
 
 
-def described(now: Mapping[str, Served]) -> list[str]:
+def described(now: Mapping[str, ServedShares]) -> list[str]:
     """Return a line of figures for each workload."""
     return [
         f"in calm, {workload}: ok {s.ok.mean:.1%}, conflicts {s.conflicts.mean:.1%}, "

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from harness.clock import RunClock
-from harness.driving.in_flight import CLIENT_BUG, Ending, Flight, Ops, attempt, failed
+from harness.driving.in_flight import CLIENT_BUG, AttemptOutcome, Flight, Ops, attempt, failed
 from harness.driving.process_slots import Slot
 from harness.errors import FiredrillError, HarnessError
 from harness.history.records import Invoke, MicroOp, OpType, Phase, StoreEvent, Value
@@ -191,7 +191,7 @@ class Bench:
         """Classify ``error`` as the driver does, and remember its code."""
         return self._noted(phase, failed(phase, error, self.system.errors))
 
-    def _noted(self, phase: Phase, ending: Ending) -> AttemptResult:
+    def _noted(self, phase: Phase, ending: AttemptOutcome) -> AttemptResult:
         error = ending.error or ""
         if ending.is_client_bug:  # its place in the adapter's code is for histories
             error = error.removeprefix(CLIENT_BUG).partition(" at ")[0]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from harness.clock import Alarm, RunClock
-from harness.driving.in_flight import INTERRUPTED, Deadlines, Ending, Flight, attempt
+from harness.driving.in_flight import INTERRUPTED, AttemptOutcome, Deadlines, Flight, attempt
 from harness.driving.process_slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.errors import BrokenPlugin, HarnessBug, UsageError
 from harness.generators import Context, Generator, Operation, Wait
@@ -100,7 +100,7 @@ class Driver:
             # A copy, since ``_abandon`` removes the flight.
             for flight in list(self._flights.values()):
                 if not flight.over:
-                    self._finish(flight, Ending(type=OpType.INFO, error=INTERRUPTED))
+                    self._finish(flight, AttemptOutcome(type=OpType.INFO, error=INTERRUPTED))
                 self._abandon(flight)
             self._deadlines.clear()
             self._show_completed()
@@ -257,7 +257,7 @@ class Driver:
         except Exception as error:
             self._fail(error)
 
-    def _finish(self, flight: Flight, ending: Ending) -> None:
+    def _finish(self, flight: Flight, ending: AttemptOutcome) -> None:
         """Record the completion."""
         flight.over, flight.uncertain = True, ending.type is OpType.INFO
         del self._busy[flight.invoke.process]
@@ -308,7 +308,7 @@ class Driver:
             flight.timer.cancel()
         return True
 
-    def _settle(self, flight: Flight, ending: Ending, connected: bool) -> None:
+    def _settle(self, flight: Flight, ending: AttemptOutcome, connected: bool) -> None:
         """Release the slot: as it is, with a new process, or after a pause to reconnect."""
         self._land(flight)
         slot = flight.slot
@@ -340,7 +340,7 @@ class Driver:
             if not flight.over:
                 # Nothing will happen later, either: ``enter`` leads an operation that is over no
                 # further.
-                self._finish(flight, Ending(type=unanswered(flight.phase), error=DEADLINE))
+                self._finish(flight, AttemptOutcome(type=unanswered(flight.phase), error=DEADLINE))
             self._abandon(flight)
         except Exception as error:
             self._fail(error)
@@ -404,7 +404,7 @@ class Driver:
     def _note(self, slot: Slot, text: str) -> None:
         self._record(Note(at_ns=self._clock.now_ns(), process=slot.process, text=text))
 
-    def _note_late(self, flight: Flight, ending: Ending) -> None:
+    def _note_late(self, flight: Flight, ending: AttemptOutcome) -> None:
         detail = ending.error or f"commit_ts={ending.commit_ts}"
         invoke = flight.invoke
         text = f"late {ending.type} ({detail}) of invoke {invoke.index}, process {invoke.process}"

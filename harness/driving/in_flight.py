@@ -29,7 +29,7 @@ Execute = Callable[[Tx, Ops], Awaitable[Ops]]
 
 
 # Not tracked by the collector: of texts and tuples of them no reference cycle can be made.
-class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. ``error`` and ``text`` are the store's code and message."""
 
     type: OpType
@@ -77,7 +77,9 @@ class Flight:
             return None
 
 
-async def attempt(flight: Flight, system: System, cluster: Cluster, execute: Execute) -> Ending:
+async def attempt(
+    flight: Flight, system: System, cluster: Cluster, execute: Execute
+) -> AttemptOutcome:
     """Take ``flight`` through connect, begin, step and commit, once.
 
     Never raises an exception of the client: an error of the store is classified, anything else is a
@@ -92,7 +94,7 @@ async def attempt(flight: Flight, system: System, cluster: Cluster, execute: Exe
         observed = _observed(flight.invoke.ops, await execute(tx, flight.invoke.ops))
         flight.enter("commit")
         committed = await tx.commit()
-        return Ending(type=OpType.OK, ops=observed, commit_ts=committed.commit_ts)
+        return AttemptOutcome(type=OpType.OK, ops=observed, commit_ts=committed.commit_ts)
     except asyncio.CancelledError as error:
         if flight.over:
             raise
@@ -138,15 +140,15 @@ async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:
     return client
 
 
-def failed(phase: Phase, error: BaseException, table: dict[str, ErrorMeaning]) -> Ending:
+def failed(phase: Phase, error: BaseException, table: dict[str, ErrorMeaning]) -> AttemptOutcome:
     """How an attempt ended that raised ``error`` in ``phase``."""
     if isinstance(error, StoreError):
         type_ = classify(phase, error.code, table)
-        return Ending(type=type_, error=error.code, text=error.message[:MAX_TEXT])
+        return AttemptOutcome(type=type_, error=error.code, text=error.message[:MAX_TEXT])
     code = f"{CLIENT_BUG}{type(error).__name__}"
     if place := where(error):
         code += f" at {place}"
-    return Ending(type=OpType.INFO, error=code, text=str(error)[:MAX_TEXT])
+    return AttemptOutcome(type=OpType.INFO, error=code, text=str(error)[:MAX_TEXT])
 
 
 class Deadlines:

@@ -22,7 +22,7 @@ from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, wri
 from harness.history.parquet import ParquetSink, rows_of
 from harness.history.scan import Scan, Stream, TornChunk, scan
 from harness.history.tables import Contradiction, PartitionOf, Tabulator
-from harness.run.directory import Manifest, Recorded, RunDirectory
+from harness.run.directory import Manifest, RecordCounts, RunDirectory
 from harness.text import seconds
 
 # A task a core on the machine of most people; a run of a million operations has 10 MB a file.
@@ -150,7 +150,7 @@ class _Tables:
 
     checksums: dict[str, str]
     phases: tuple[tuple[str, int], ...]
-    recorded: Recorded
+    recorded: RecordCounts
 
 
 def _written(
@@ -185,12 +185,12 @@ def _written(
         checksums = sink.publish()
     finally:
         sink.abandon()
-    recorded = Recorded(transactions=tabulator.transactions, micro_ops=tabulator.micro_ops)
+    recorded = RecordCounts(transactions=tabulator.transactions, micro_ops=tabulator.micro_ops)
     _require_all(run, splits, recorded)
     return scanned, _Tables(checksums=checksums, phases=tuple(tabulator.phases), recorded=recorded)
 
 
-def _require_all(run: RunDirectory, splits: int, recorded: Recorded) -> None:
+def _require_all(run: RunDirectory, splits: int, recorded: RecordCounts) -> None:
     """Every record is in the tables. Raises ``HarnessBug``, before the chunks are removed."""
     transactions, micro_ops = rows_of(run, splits)
     if (transactions, micro_ops) != (recorded.transactions, recorded.micro_ops):

@@ -13,7 +13,7 @@ import msgspec
 from harness import plugins
 from harness.errors import FiredrillError
 from harness.plan.plan import options_type
-from harness.plan.plan_schema import Installed, NoStruct, Plugin
+from harness.plan.plan_schema import InstalledPlugins, NoStruct, Plugin
 from harness.protocols.faults import HasOptions
 from harness.protocols.workload import WorkloadSetting
 
@@ -40,9 +40,9 @@ def every(group: str, *, own: bool = False) -> tuple[Plugin, ...]:
     )
 
 
-def installed(*, own: bool = False) -> Installed:
+def installed(*, own: bool = False) -> InstalledPlugins:
     """Everything that a plan may name, or what of it is firedrill's ``own``."""
-    return Installed(
+    return InstalledPlugins(
         systems=every("systems", own=own),
         workloads=every("workloads", own=own),
         providers=every("providers", own=own),

@@ -43,7 +43,7 @@ class Plugin:
 
 
 @attrs.frozen(kw_only=True)
-class Installed:
+class InstalledPlugins:
     """The plug-ins that a schema is made for."""
 
     systems: tuple[Plugin, ...]
@@ -64,7 +64,7 @@ def _of_ecma(body: Any) -> Any:  # noqa: ANN401 (what JSON holds)
     return [_of_ecma(each) for each in body] if isinstance(body, list) else body
 
 
-def schema(installed: Installed) -> Schema:
+def schema(installed: InstalledPlugins) -> Schema:
     """The schema of a plan file in which ``installed`` may be named."""
     every = (installed.systems, installed.workloads, installed.providers, installed.faults)
     types = dict.fromkeys(

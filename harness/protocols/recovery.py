@@ -180,7 +180,7 @@ def deviation(expected: float, count_before: int, scatter: float = 1.0) -> float
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Acknowledged:
+class Acknowledgements:
     """When the transactions of a drive were acknowledged, ascending, and were meant to begin; an
     open loop has the ``arrivals`` of all its transactions, a closed one ``None``.
     """
@@ -190,7 +190,7 @@ class Acknowledged:
     arrivals: Arrivals | None
 
     @classmethod
-    def of(cls, ended: Ints, intended: Ints, arrivals: Arrivals | None) -> Acknowledged:
+    def of(cls, ended: Ints, intended: Ints, arrivals: Arrivals | None) -> Acknowledgements:
         """Those that ended and were meant to begin so, in any order."""
         order = np.argsort(ended, kind="stable")
         return cls(ended=ended[order], intended=intended[order], arrivals=arrivals)

@@ -58,7 +58,7 @@ class LogSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sha256: str
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecordCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many transactions, and how many micro-operations in them, the records of a run came to,
     counted before its tables were made: a table that lost some has fewer.
     """
@@ -117,7 +117,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log_remarks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     logs_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     explaining: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    recorded: Recorded | msgspec.UnsetType = msgspec.UNSET
+    recorded: RecordCounts | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from harness.protocols.finding import Dependency
 from results.drawing.svg import arrow_head, clipped, path, picture, tag, text
-from results.report.steps import Telling
+from results.report.steps import MicroOpFormat
 
 WIDTH = 1000.0
 ROW_MAX = 4  # boxes side by side before they go around
@@ -58,7 +58,9 @@ def closed(edges: Sequence[Dependency]) -> bool:
     return len(edges) > 1 and all(e.target == f.source for e, f in zip(edges, after, strict=True))
 
 
-def draw(edges: Sequence[Dependency], operations: Mapping[int, Row], telling: Telling) -> Markup:
+def draw(
+    edges: Sequence[Dependency], operations: Mapping[int, Row], telling: MicroOpFormat
+) -> Markup:
     """Draw the cycle as an SVG; ``operations`` are the transactions as ``RunData`` gives them."""
     rest = len(edges) - HEAD - TAIL if len(edges) > SHOWN_MAX else 0
     places: list[int | None] = [edge.source for edge in edges]
@@ -104,7 +106,10 @@ def _layout(count: int, lines: int) -> tuple[list[Box], float]:
 
 
 def _lines(
-    txn: int | None, edges: Sequence[Dependency], operations: Mapping[int, Row], telling: Telling
+    txn: int | None,
+    edges: Sequence[Dependency],
+    operations: Mapping[int, Row],
+    telling: MicroOpFormat,
 ) -> list[str]:
     """Format the micro-operations of ``txn`` on the keys of its two edges."""
     if txn is None or txn not in operations:
@@ -152,7 +157,7 @@ def _edge(
     edge: Dependency,
     place: int,
     boxes: Sequence[Box],
-    telling: Telling,
+    telling: MicroOpFormat,
     operations: Mapping[int, Row],
     *,
     last: bool,
@@ -226,7 +231,9 @@ def _under(lines: Sequence[str], x: float, y: float, room: float) -> list[Markup
     ]
 
 
-def _words(edge: Dependency, telling: Telling, operations: Mapping[int, Row]) -> tuple[str, ...]:
+def _words(
+    edge: Dependency, telling: MicroOpFormat, operations: Mapping[int, Row]
+) -> tuple[str, ...]:
     """Name the kind of an edge, its key and its element."""
     if edge.key is None:
         if edge.kind == "process" and edge.source in operations:

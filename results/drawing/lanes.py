@@ -16,7 +16,7 @@ from harness.history.records import OpType
 from harness.importers.jepsen.imported_tables import UNKNOWN_NODE
 from results.drawing.axis import Axis, Scale, Segment, axis_of, in_lanes, without
 from results.drawing.svg import clipped, hatching, path, picture, tag, text, width_px
-from results.report.steps import Telling
+from results.report.steps import MicroOpFormat
 
 WIDTH, LEFT, RIGHT = 1000.0, 112.0, 990.0
 FAULT_PX, EVENTS_PX, ROW_PX, AXIS_PX = 18.0, 20.0, 34.0, 20.0
@@ -71,7 +71,7 @@ class Stage:
     operations: Sequence[Row]
     faults: Sequence[Window]
     ticks: Sequence[Tick]
-    telling: Telling
+    telling: MicroOpFormat
     scale: Scale
     explained_by: int | None = None
 
@@ -164,7 +164,7 @@ def _bar(row: Row, stage: Stage, axis: Axis) -> Bar:
     )  # fmt: skip
 
 
-def _said(row: Row, telling: Telling) -> str:
+def _said(row: Row, telling: MicroOpFormat) -> str:
     ops = row["ops"]
     hot = [step for step in ops if step["key"] in telling.keys] or list(ops)
     said = ", ".join(telling.brief(step, TEXT_ELEMENTS) for step in hot[:TEXT_STEPS])

@@ -36,7 +36,7 @@ from harness.protocols.latency import percentiles
 from harness.protocols.promise import Declaration
 from harness.protocols.recovery import (
     BEFORE_NS,
-    Acknowledged,
+    Acknowledgements,
     Arrivals,
     Calms,
     Rate,
@@ -148,7 +148,7 @@ class _Completions:
     order of their completion.
     """
 
-    ok: Acknowledged
+    ok: Acknowledgements
     latency_ns: Ints
     errors_ns: Ints
     conflicts_ns: Ints
@@ -162,7 +162,7 @@ class _Completions:
         gave_way = conflicts(declaration, table).to_numpy()
         intended = table["intended_ns"].to_numpy()
         arrivals = Arrivals.of(intended, asked_per_s, over_ns)
-        found = Acknowledged.of(done[ok], intended[ok], arrivals)
+        found = Acknowledgements.of(done[ok], intended[ok], arrivals)
         return cls(
             ok=found,
             latency_ns=found.ended - found.intended,

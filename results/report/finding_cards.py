@@ -25,7 +25,7 @@ from results.report.key_history import KeyHistory
 from results.report.limit_rows import with_unit
 from results.report.missed import MissedWrite
 from results.report.run_data import RunData
-from results.report.steps import Step, Telling, parting
+from results.report.steps import MicroOpFormat, Step, parting
 from results.report.tabulate import DASH, cell, words
 
 T = TypeVar("T")
@@ -258,7 +258,7 @@ class _Board:
         return self
 
     def cycle(
-        self, finding: Finding, rows: Mapping[int, Mapping[str, Any]], telling: Telling
+        self, finding: Finding, rows: Mapping[int, Mapping[str, Any]], telling: MicroOpFormat
     ) -> Markup | None:
         """Return the cycle of a finding, if it has one."""
         edges = finding.cycle
@@ -270,7 +270,7 @@ class _Board:
         finding: Finding,
         rows: Sequence[Mapping[str, Any]],
         events: pa.Table,
-        telling: Telling,
+        telling: MicroOpFormat,
     ) -> Markup | None:
         """Return the timeline of ``rows``."""
         if not (rows and self.room):
@@ -309,7 +309,9 @@ def _example(
     found = [operations[txn] for txn in dict.fromkeys(_some(given.txns)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     keys = frozenset(finding.keys)
-    telling = Telling(keys=keys, parts=_places(finding, keys, found), names=run_data.key_names)
+    telling = MicroOpFormat(
+        keys=keys, parts=_places(finding, keys, found), names=run_data.key_names
+    )
     causes_ns = event_context.moments_of_resets(finding.explained_by)
     near = event_context.events(run_data, found, finding.at_ns, causes_ns)
     shown = event_context.rarest(near, EVENTS_MAX, causes_ns)
@@ -409,7 +411,7 @@ def _facts(given: _Shown, *, edges: bool) -> Iterator[tuple[str, str]]:
         )
 
 
-def _operation(row: Mapping[str, Any], telling: Telling, scale: Scale) -> Operation:
+def _operation(row: Mapping[str, Any], telling: MicroOpFormat, scale: Scale) -> Operation:
     begin, end = ("invoke_ns", "complete_ns") if scale.timed else ("invoke_index", "complete_index")
     return Operation(
         txn=str(row["txn"]),

@@ -9,7 +9,7 @@ import attrs
 
 from results.drawing.axis import Scale
 from results.report.run_data import RunData
-from results.report.steps import Telling
+from results.report.steps import MicroOpFormat
 
 KEYS_MAX = 2  # of one anomaly
 AROUND = 10  # operations before and after each of the proof
@@ -45,7 +45,7 @@ class KeyHistory:
 
 
 def histories(
-    run_data: RunData, keys: Collection[int], proof: Collection[int], telling: Telling
+    run_data: RunData, keys: Collection[int], proof: Collection[int], telling: MicroOpFormat
 ) -> Iterator[KeyHistory]:
     """Yield the history of each of the first ``KEYS_MAX`` keys around the transactions ``proof``.
     Reads the split of each key.
@@ -73,7 +73,7 @@ def _rows(
     on_key: list[dict[str, Any]],
     places: list[int],
     proof: Collection[int],
-    telling: Telling,
+    telling: MicroOpFormat,
     scale: Scale,
 ) -> Iterator[KeyRow]:
     before = -1
@@ -83,7 +83,11 @@ def _rows(
 
 
 def _row(
-    row: Mapping[str, Any], skipped: int, proof: Collection[int], telling: Telling, scale: Scale
+    row: Mapping[str, Any],
+    skipped: int,
+    proof: Collection[int],
+    telling: MicroOpFormat,
+    scale: Scale,
 ) -> KeyRow:
     begin, end = ("invoke_ns", "complete_ns") if scale.timed else ("invoke_index", "complete_index")
     return KeyRow(

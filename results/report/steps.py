@@ -27,7 +27,7 @@ class Step:
 
 
 @attrs.frozen(kw_only=True)
-class Telling:
+class MicroOpFormat:
     """The format of an example's micro-operations.
 
     ``keys`` are the anomaly's, ``parts`` the positions where lists of them contradict each other,

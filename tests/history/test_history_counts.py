@@ -20,7 +20,7 @@ from harness.history.manifest import RUNNING, SEALED, read_manifest, write_manif
 from harness.history.parquet import ParquetSink
 from harness.history.seal import recover, seal
 from harness.importers.jepsen.imported_history import import_run
-from harness.run.directory import Recorded, RunDirectory
+from harness.run.directory import RecordCounts, RunDirectory
 
 
 def unsealed(root: Path) -> RunDirectory:
@@ -38,7 +38,7 @@ def test_a_sealed_run_tells_how_much_was_recorded(tmp_path: Path) -> None:
     run = unsealed(tmp_path)
     manifest = seal(run, partition_of=None, splits=2)
 
-    assert manifest.recorded == Recorded(transactions=4, micro_ops=6)
+    assert manifest.recorded == RecordCounts(transactions=4, micro_ops=6)
     assert rows(run) == (4, 6)
 
 
@@ -54,7 +54,7 @@ def test_a_prefix_tells_how_much_of_it_was_recorded(tmp_path: Path) -> None:
         ],
     )
 
-    assert recover(run).recorded == Recorded(transactions=2, micro_ops=4)
+    assert recover(run).recorded == RecordCounts(transactions=2, micro_ops=4)
     assert rows(run) == (2, 4)
 
 
@@ -126,7 +126,7 @@ def test_a_history_of_jepsen_is_counted_as_it_is_read(tmp_path: Path) -> None:
     )
     import_run(file, run)
 
-    assert read_manifest(run).recorded == Recorded(transactions=2, micro_ops=3)
+    assert read_manifest(run).recorded == RecordCounts(transactions=2, micro_ops=3)
     held = [p for p in run.history.glob("micro_ops-*") if pq.read_metadata(p).num_rows]
     cut(run, held[0].stem, 1)
     with pytest.raises(MalformedHistory, match="2 transactions of 3 micro-operations, as were"):

@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.plan.installed_plugins import first_sentence, installed
 from harness.plan.key_reference import keys, page, unit
 from harness.plan.plan import converted_options, load, options, options_type
-from harness.plan.plan_schema import Installed, NoStruct, Plugin, schema
+from harness.plan.plan_schema import InstalledPlugins, NoStruct, Plugin, schema
 from harness.protocols.targets import MEANINGS, Form, described
 
 ROOT = Path(__file__).parents[2]
@@ -27,17 +27,17 @@ AGAIN = "run 'make plan-reference' and commit what it writes"
 
 
 @pytest.fixture(scope="module")
-def own() -> Installed:
+def own() -> InstalledPlugins:
     return installed(own=True)
 
 
 @pytest.fixture(scope="module")
-def made(own: Installed) -> dict[str, Any]:
+def made(own: InstalledPlugins) -> dict[str, Any]:
     return schema(own)
 
 
 def test_the_page_and_the_schema_in_docs_are_those_of_the_code(
-    own: Installed, made: dict[str, Any]
+    own: InstalledPlugins, made: dict[str, Any]
 ) -> None:
     written = page(made, own.faults, described())
     kept = json.loads((ROOT / "docs" / "plan.schema.json").read_text())
@@ -46,7 +46,9 @@ def test_the_page_and_the_schema_in_docs_are_those_of_the_code(
     assert kept == json.loads(json.dumps(made)), AGAIN
 
 
-def test_every_key_and_every_plug_in_says_what_it_is(own: Installed, made: dict[str, Any]) -> None:
+def test_every_key_and_every_plug_in_says_what_it_is(
+    own: InstalledPlugins, made: dict[str, Any]
+) -> None:
     silent = [
         path
         for title, table in tables(made)
@@ -102,7 +104,7 @@ def test_a_plug_in_of_another_package_is_in_the_schema_with_its_own_keys() -> No
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         counters: Annotated[int, Meta(ge=1, description="How many.")] = 8
 
-    none = Installed(
+    none = InstalledPlugins(
         systems=(),
         workloads=(Plugin(name="tally", options=Options), Plugin(name="silent")),
         providers=(),
@@ -165,7 +167,7 @@ def tables(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, branch if "type" in branch else {}
 
 
-def vars_of(own: Installed) -> tuple[tuple[Plugin, ...], ...]:
+def vars_of(own: InstalledPlugins) -> tuple[tuple[Plugin, ...], ...]:
     return own.systems, own.workloads, own.providers, own.faults
 
 

@@ -21,7 +21,7 @@ from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text, width_px
 from results.report import plot_data
 from results.report.finding_cards import _places
-from results.report.steps import Telling, parting
+from results.report.steps import MicroOpFormat, parting
 
 HOSTILE = '"><script>alert(1)</script>\x1b\u202e&'
 MS = 1_000_000
@@ -84,7 +84,7 @@ def boxes(drawing: Markup) -> list[tuple[float, float, float, float]]:
 def test_a_cycle_shows_every_transaction_inside_the_picture_and_none_on_another(count) -> None:
     operations = {n: op(n, ("append", n, 100 + n)) for n in range(count)}
 
-    drawing = cycle.draw(ring(count), operations, Telling())
+    drawing = cycle.draw(ring(count), operations, MicroOpFormat())
 
     found = boxes(drawing)
     assert len(found) == count
@@ -103,7 +103,7 @@ def test_a_cycle_shows_every_transaction_inside_the_picture_and_none_on_another(
 
 
 def test_a_long_cycle_is_cut_and_says_how_much_is_left_out() -> None:
-    drawing = cycle.draw(ring(20), {}, Telling())
+    drawing = cycle.draw(ring(20), {}, MicroOpFormat())
 
     assert len(boxes(drawing)) == 12
     assert "9 more" in words(drawing)
@@ -117,7 +117,7 @@ def test_edges_are_told_with_key_and_value_and_keys_by_their_names() -> None:
     )
     operations = {n: op(n, ("r", 7, [31])) for n in (1, 2, 3)}
 
-    said = words(cycle.draw(edges, operations, Telling(names={8: ":x"})))
+    said = words(cycle.draw(edges, operations, MicroOpFormat(names={8: ":x"})))
 
     for told in ("wr", "key 7", "31 seen", "2 ran it first", "key :x, 5 not seen"):
         assert told in said
@@ -130,7 +130,7 @@ def test_what_is_no_closed_cycle_is_not_drawn(pairs: list[tuple[int, int]]) -> N
 
 
 def stage(*rows: dict[str, Any], **more: Any) -> Stage:
-    values = {"faults": (), "ticks": (), "telling": Telling(), "scale": SECONDS} | more
+    values = {"faults": (), "ticks": (), "telling": MicroOpFormat(), "scale": SECONDS} | more
     return Stage(operations=rows, **values)
 
 
@@ -267,7 +267,7 @@ def test_a_history_without_times_is_drawn_by_index() -> None:
 def test_equal_anomalies_draw_equal_bytes_and_hostile_text_stays_text() -> None:
     rows = [op(n, ("append", 7, n), node=HOSTILE) for n in range(4)]
     fault = Window(number=0, label=HOSTILE, start=0, end=50 * MS)
-    told = Telling(names={7: HOSTILE})
+    told = MicroOpFormat(names={7: HOSTILE})
 
     first = lanes.draw(stage(*rows, faults=(fault,), telling=told))
 
@@ -314,9 +314,9 @@ def test_times_are_told_in_the_unit_of_their_span(length_ns, told, unit) -> None
 def test_lists_in_drawings_are_short_and_in_tables_say_what_is_left_out() -> None:
     row = op(1, ("r", 7, list(range(40))), ("cas", 8, [1, 2]))
 
-    assert Telling().brief(row["ops"][0], 3) == "r 7 [… 37 38 39]"
-    assert Telling().step(row["ops"][0]).startswith("r 7 [… 26 before, 26 27")
-    assert Telling().step(row["ops"][1]) == "cas 8 1 → 2"
+    assert MicroOpFormat().brief(row["ops"][0], 3) == "r 7 [… 37 38 39]"
+    assert MicroOpFormat().step(row["ops"][0]).startswith("r 7 [… 26 before, 26 27")
+    assert MicroOpFormat().step(row["ops"][1]) == "cas 8 1 → 2"
     assert parting([row]) == {}
 
 

@@ -90,7 +90,7 @@ def end_marked(ours: str) -> list[Identity]:
     return done
 
 
-def _whose(identity: Identity, owned: Owned) -> str:
+def _whose(identity: Identity, owned: OwnedProcesses) -> str:
     """The node that the process was started for; of a process that a program started, only the run
     is known.
     """
@@ -98,7 +98,7 @@ def _whose(identity: Identity, owned: Owned) -> str:
     return nodes[0] if nodes else "a program of the run"
 
 
-def _refuse_unmarked(owned: Owned) -> None:
+def _refuse_unmarked(owned: OwnedProcesses) -> None:
     for node, identity in sorted(owned.processes.items()):
         if procfs.find(identity):
             raise HarnessError(
@@ -111,7 +111,7 @@ FILE = "processes.json"
 MAX_BYTES = 1 << 20  # some hundred bytes a node
 
 
-class Owned(msgspec.Struct, frozen=True, kw_only=True):
+class OwnedProcesses(msgspec.Struct, frozen=True, kw_only=True):
     """``processes.json``: the processes that were started for the run, by node. ``boot`` is the
     machine's.
 
@@ -137,7 +137,7 @@ class Ledger:
         self._path = state_dir / FILE
         self._mark = ""
         here = look(os.getpid())
-        self._owned = Owned(
+        self._owned = OwnedProcesses(
             run_id=run_id, boot=machine_boot(), owner=here.identity if here else None
         )
         self._writing = asyncio.Lock()
@@ -175,14 +175,14 @@ class Ledger:
             await asyncio.to_thread(forget, self._path.parent)
 
 
-def read(state_dir: Path) -> Owned | None:
+def read(state_dir: Path) -> OwnedProcesses | None:
     """The last list of a run; ``None`` where it owned nothing.
 
     Raises ``MalformedHistory`` for a file that is no such list.
     """
     path = state_dir / FILE
     try:
-        return msgspec.json.decode(read_small(path, MAX_BYTES), type=Owned)
+        return msgspec.json.decode(read_small(path, MAX_BYTES), type=OwnedProcesses)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -200,6 +200,6 @@ def forget(state_dir: Path) -> None:
         sync_directory(state_dir)
 
 
-def _write(path: Path, owned: Owned) -> None:
+def _write(path: Path, owned: OwnedProcesses) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.encode(owned))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from clusters.providers.remote.packet_rules import CHAIN
-from clusters.providers.remote.ssh_session import Attached, Session
+from clusters.providers.remote.ssh_session import AttachedCommand, Session
 from harness.errors import HarnessError
 
 RENEW_S = 2.0
@@ -181,7 +181,7 @@ class Lease:
         """``reachable``: whether a command can reach the machine now; no other is dialled."""
         self._session, self._reachable = session, reachable
         self._opening = threading.Lock()
-        self._watchdog: Attached | None = None
+        self._watchdog: AttachedCommand | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._lapses: list[str] = []
@@ -233,7 +233,7 @@ class Lease:
         if watchdog is not None:
             watchdog.send(b"q")
 
-    def _open(self) -> Attached:
+    def _open(self) -> AttachedCommand:
         """Start a watchdog; it takes the place of any other. Raises ``HarnessError``."""
         numbers = map(str, (LEASE_S, END_S, TURN_S, TURN_MAX_S))
         argv = ("python3", "-I", "-S", "-c", _WATCH, *numbers, CHAIN)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from clusters.providers.remote.node_threads import Lane, together
-from clusters.providers.remote.ssh_session import Running, Session
+from clusters.providers.remote.ssh_session import RunningCommand, Session
 from harness.errors import HarnessError
 from harness.protocols.cluster import Link, LinkShape
 
@@ -95,7 +95,7 @@ class Listener:
         """Start listening on ``address``; returns when it does. ``script`` prints its port first,
         and the datagrams that it heard when its input ends.
         """
-        self._running: Running = session.open(
+        self._running: RunningCommand = session.open(
             ["python3", "-I", "-c", script, address],
             limit_s=LISTEN_LIMIT_S,
             name="listening for probes",

@@ -67,7 +67,7 @@ class Endpoint:
     source: str = ""
 
 
-class Running:
+class RunningCommand:
     """A command in progress on a machine; every method blocks up to ``limit_s`` of its start."""
 
     def __init__(self, node: str, name: str, channel: paramiko.Channel, limit_s: float) -> None:
@@ -151,7 +151,7 @@ class Running:
         return b"".join(parts)
 
 
-class Attached:
+class AttachedCommand:
     """A command without a limit of its own, for as long as it reads its input. Nothing here waits
     but ``line``.
     """
@@ -283,7 +283,7 @@ class Session:
             transport.set_keepalive(KEEPALIVE_S)
         return client
 
-    def open(self, argv: Sequence[str], *, limit_s: float, name: str = "") -> Running:
+    def open(self, argv: Sequence[str], *, limit_s: float, name: str = "") -> RunningCommand:
         """Start ``argv``; it ends by itself after ``limit_s``. ``name`` stands for it in errors."""
         # On the machine as well: a lost session would leave the command running.
         command = shlex.join(["timeout", f"--kill-after={KILL_AFTER_S}", f"{limit_s:g}", *argv])
@@ -293,9 +293,9 @@ class Session:
             channel.exec_command(command)
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise self._unreachable(error) from error
-        return Running(self.node, name or argv[0], channel, limit_s + GRACE_S)
+        return RunningCommand(self.node, name or argv[0], channel, limit_s + GRACE_S)
 
-    def attach(self, argv: Sequence[str], limit_s: float) -> Attached:
+    def attach(self, argv: Sequence[str], limit_s: float) -> AttachedCommand:
         """Start ``argv`` within ``limit_s``; it ends by itself, or when its input tells it to.
         Raises ``Unreachable``.
         """
@@ -305,7 +305,7 @@ class Session:
             channel.exec_command(shlex.join(argv))
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise self._unreachable(error) from error
-        return Attached(self.node, channel)
+        return AttachedCommand(self.node, channel)
 
     def _channel(self, ends: float) -> paramiko.Channel:
         """A new channel. A session that gives none is dead: dialled anew once, as nothing was sent

@@ -43,7 +43,7 @@ from harness.run.directory import (
     BankRules,
     Manifest,
     Origin,
-    Recorded,
+    RecordCounts,
     RunDirectory,
 )
 
@@ -160,7 +160,7 @@ def read_jepsen(
             ),
             workload,
             splits,
-            Recorded(transactions=len(pairing.transactions.process), micro_ops=steps),
+            RecordCounts(transactions=len(pairing.transactions.process), micro_ops=steps),
         ),
         keys=keys,
         operations=pairing.operations,
@@ -257,7 +257,7 @@ def _workload(pairing: Pairing, asked: str | None, file: str) -> str:
     return chosen
 
 
-def _manifest(origin: Origin, workload: str, splits: int, recorded: Recorded) -> Manifest:
+def _manifest(origin: Origin, workload: str, splits: int, recorded: RecordCounts) -> Manifest:
     checkers = CHECKERS.get(workload, (workload, *_ALWAYS))
     return Manifest(
         schema_version=SCHEMA_VERSION,

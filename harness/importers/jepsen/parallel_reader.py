@@ -32,7 +32,7 @@ from harness.importers.jepsen.pairing import (
     Transactions,
     numbers,
 )
-from harness.importers.jepsen.reader import Reading
+from harness.importers.jepsen.reader import HistoryFile
 from harness.supervisor import die_with_parent
 
 LEAST_BYTES = 8 << 20
@@ -58,7 +58,7 @@ class LaterPart:
     _memory: BinaryIO
     _status: int | None = None
 
-    def taken_by(self, reading: Reading, pairing: Pairing) -> bool:
+    def taken_by(self, reading: HistoryFile, pairing: Pairing) -> bool:
         """Have ``pairing``, which has all before the part, take it, and ``reading`` go on behind
         it. Both stay as they are where this returns ``False``.
         """
@@ -86,7 +86,7 @@ class LaterPart:
 
 
 @contextlib.contextmanager
-def later_parts(reading: Reading, file: str) -> Iterator[Sequence[LaterPart]]:
+def later_parts(reading: HistoryFile, file: str) -> Iterator[Sequence[LaterPart]]:
     """What of ``file`` is read side by side with its first part, on as many cores as there are:
     parts that follow each other, the first of them where ``reading`` is to stop. None of a file
     that is small, or has no lines of its own.
@@ -102,7 +102,7 @@ def later_parts(reading: Reading, file: str) -> Iterator[Sequence[LaterPart]]:
             part.drop()
 
 
-def _begun(reading: Reading, begin: int, end: int, file: str) -> LaterPart:
+def _begun(reading: HistoryFile, begin: int, end: int, file: str) -> LaterPart:
     memory = os.fdopen(os.memfd_create("firedrill-part"), "w+b")
     caller = os.getpid()
     worker = os.fork()
@@ -119,7 +119,7 @@ def _begun(reading: Reading, begin: int, end: int, file: str) -> LaterPart:
         os._exit(code)
 
 
-def _read(reading: Reading, begin: int, end: int, file: str, memory: BinaryIO) -> bool:
+def _read(reading: HistoryFile, begin: int, end: int, file: str, memory: BinaryIO) -> bool:
     """Read a part into ``memory``; returns whether it is whole by itself."""
     names = Names()
     pairing = Pairing(file, names, begins_history=False)
@@ -132,7 +132,7 @@ def _read(reading: Reading, begin: int, end: int, file: str, memory: BinaryIO) -
     return False
 
 
-def _lay(part: Part, reading: Reading, memory: BinaryIO) -> None:
+def _lay(part: Part, reading: HistoryFile, memory: BinaryIO) -> None:
     head = _Head(told=part.told, lines=reading.lines, filler=reading.filler)
     columns = attrs.asdict(part.transactions, recurse=False)
     transactions = pa.table({name: np.frombuffer(c, c.typecode) for name, c in columns.items()})

@@ -54,7 +54,7 @@ _BEGINNING = re.compile(rb"(.?)\s*(.?)\s*(.?)", re.DOTALL)
 _NOT_TEXT = b"0123456789, \t\r\n"
 
 
-class Reading:
+class HistoryFile:
     """A file that is being read, operation by operation, in its order."""
 
     def __init__(self, path: Path, text: _Text, reader: _Reader) -> None:
@@ -106,7 +106,7 @@ class Reading:
         return self._text.cuts(most, least_bytes) if first in (b"{", b"#") else ()
 
     @contextlib.contextmanager
-    def of_part(self, begin: int, end: int, names: Names) -> Iterator[Reading]:
+    def of_part(self, begin: int, end: int, names: Names) -> Iterator[HistoryFile]:
         """A reading of the same file from ``begin`` to ``end``, two of its cuts, apart from this
         one, its lines counted from 1.
         """
@@ -118,16 +118,18 @@ class Reading:
         with self._text.reopened() as raw:
             text = _Text(raw, self._path, begin=begin)
             text.end_at(end)
-            yield Reading(self._path, text, reader)
+            yield HistoryFile(self._path, text, reader)
 
 
 @contextlib.contextmanager
-def opened(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Reading]:
+def opened(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[HistoryFile]:
     """The file, to be read from its beginning within the processor time of ``clock`` that its size
     allows. Raises ``MalformedHistory``.
     """
     with _opened(path) as text:
-        yield Reading(path, text, _reader(text, path, lambda form: normalize(form, names), clock))
+        yield HistoryFile(
+            path, text, _reader(text, path, lambda form: normalize(form, names), clock)
+        )
 
 
 def forms(path: Path, clock: Clock = lambda: 0.0) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
