@@ -45,13 +45,30 @@ def scratch_directory(purpose: str, parent: Path | None = None) -> Iterator[Scra
 
 
 def lasting_scratch(purpose: str, parent: Path | None = None) -> Scratch:
-    """Make such a directory that outlives any block: a supervisor removes it, or the sweep of
-    the next command once no process that has its lock lives. Raises ``HarnessError``.
+    """Make such a directory that outlives any block: the sweep of the next command removes it,
+    once no process that has its lock lives. Raises ``HarnessError``.
     """
     try:
         return _made(purpose, parent)
     except OSError as error:
-        raise HarnessError(f"no temporary directory can be made: {error.strerror}") from error
+        raise no_scratch(error) from error
+
+
+def no_scratch(error: OSError) -> HarnessError:
+    """Describe that no temporary directory can be made."""
+    return HarnessError(f"no temporary directory can be made: {error.strerror}")
+
+
+def supervised_scratch(purpose: str) -> Path:
+    """The path of such a directory among the machine's temporary files, for a supervisor to make:
+    one that this process made would stay where it is killed before it has started the supervisor.
+    Raises ``HarnessError``.
+    """
+    try:
+        # Not mkdtemp: the supervisor makes it, and refuses a name that is taken meanwhile.
+        return Path(tempfile.mktemp(SUFFIX, f"{PREFIX}{purpose}-"))  # noqa: S306
+    except OSError as error:
+        raise no_scratch(error) from error
 
 
 def sweep(parent: Path | None = None) -> None:

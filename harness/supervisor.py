@@ -1,8 +1,10 @@
-"""Supervises one command, as a program of its own: ``supervisor.py CALLER SCRATCH COMMAND...``.
+"""Supervises one command, as a program of its own:
+``supervisor.py CALLER READY SCRATCH LOG COMMAND...``.
 
-The supervisor kills the command and every descendant of it as soon as the command ends, the process
-CALLER ends (kill -9 included), or CALLER closes the supervisor's standard input. It then removes
-the directory SCRATCH, so that a killed caller leaves no files either.
+The supervisor makes the directory SCRATCH, locks it, and says so on the pipe READY. It kills the
+command and every descendant of it as soon as the command ends, the process CALLER ends (kill -9
+included), or CALLER closes the supervisor's standard input. It then removes SCRATCH: a killed
+caller leaves no files either, since it never has a directory that is not guarded yet.
 
 Descendants are found by adoption (``PR_SET_CHILD_SUBREAPER``): the children of a dying process
 become the supervisor's children, in any session or group. The supervisor runs by path, in an
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 import resource
 import select
@@ -27,19 +31,26 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 LIMIT_MAX_BYTES = 1 << 62  # more does not fit what the kernel is told
 # The deadline for killed processes to disappear: the kernel takes its time to free gigabytes.
 KILL_LIMIT_S = 10.0
 KILL_PAUSE_S = 0.01
 END_LIMIT_S = KILL_LIMIT_S + 2.0  # the supervisor's own, and removing the scratch directory
+# The deadline for the supervisor to stand: an interpreter, some 15 ms, on a machine that starves.
+START_LIMIT_S = 60.0
+SCRATCH_ATTEMPTS_MAX = 10
 EXIT_NOT_STARTED = 127
 # The offset of the exit code of a command that a signal ended, as in shells.
 EXIT_OF_SIGNAL = 128
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_READY = b"ready"
+
+
+class NoScratch(OSError):
+    """The supervisor could not make its command's directory."""
 
 
 class Supervised:
@@ -51,23 +62,39 @@ class Supervised:
         scratch: Path,
         *,
         environment: dict[str, str] | None = None,
-        cwd: Path | None = None,
-        stderr: IO[bytes] | None = None,
+        log: str = "",
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start ``command``, whose files are in ``scratch``. Its standard input stays open as long
-        as it may live. Raises ``OSError``.
+        """Start ``command``, with the new directory ``scratch`` for its temporary files. Its
+        standard input stays open as long as it may live. With ``log`` it runs in ``scratch``, and
+        the file of that name there takes its standard error. Raises ``OSError``, ``NoScratch``
+        where ``scratch`` can't be made.
         """
-        program = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(scratch)]
-        self._process = subprocess.Popen(
-            [*program, *command],
-            stdin=subprocess.PIPE,
-            stderr=stderr,
-            env=environment,
-            cwd=cwd,
-            pass_fds=tuple(pass_fds),
-            start_new_session=True,  # what ends the caller's group must not end its supervisor
-        )
+        self.scratch, self._made = scratch, False
+        reader, writer = os.pipe()
+        caller = (str(os.getpid()), str(writer), str(scratch), log)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, *caller, *command],
+                stdin=subprocess.PIPE,
+                env=environment,
+                pass_fds=(*pass_fds, writer),
+                start_new_session=True,  # what ends the caller's group must not end its supervisor
+            )
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        try:
+            _await_ready(reader)
+            self._made = True
+        # An interruption must not leave the command behind either.
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            os.close(reader)
 
     def poll(self) -> int | None:
         """Return the command's exit code, 128 plus the signal that ended it, or ``None`` while it
@@ -86,11 +113,26 @@ class Supervised:
                 self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_LIMIT_S)
+            if self._made:  # by a supervisor that may have been killed itself
+                shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _await_ready(reader: int) -> None:
+    """Wait until the supervisor has made its directory. Raises ``OSError``."""
+    waiting = select.poll()
+    waiting.register(reader, select.POLLIN)
+    if not waiting.poll(START_LIMIT_S * 1000):
+        raise TimeoutError(errno.ETIMEDOUT, f"no supervisor within {START_LIMIT_S:g} s")
+    told = os.read(reader, 64)  # written at once, or not at all
+    if told.isdigit():
+        raise NoScratch(int(told), os.strerror(int(told)))
+    if told != _READY:
+        raise OSError(errno.ECHILD, "its supervisor ended at once")
 
 
 def main(argv: list[str]) -> int:
     """Supervise; the exit code is that of ``Supervised.poll``."""
-    caller, scratch, command = int(argv[0]), argv[1], argv[2:]
+    caller, ready, scratch, log, command = int(argv[0]), int(argv[1]), *argv[2:4], argv[4:]
     for number in _SIGNALS:
         # What ends the caller must not end the process that cleans up after it.
         signal.signal(number, signal.SIG_IGN)
@@ -99,11 +141,54 @@ def main(argv: list[str]) -> int:
     with contextlib.suppress(ProcessLookupError):  # a caller that is gone already
         watched = os.pidfd_open(caller)
         # Else the caller ended in between, and its number may be another process's by now.
-        if os.getppid() == caller:
+        if os.getppid() == caller and _made(scratch, log, ready):
             code = _run(command, watched)
-    _kill_descendants()
-    shutil.rmtree(scratch, ignore_errors=True)
+            _kill_descendants()
+            shutil.rmtree(scratch, ignore_errors=True)
     return code
+
+
+def _made(scratch: str, log: str, ready: int) -> bool:
+    """Make the directory and what goes there; tell on ``ready`` whether that was possible."""
+    try:
+        _make_locked(scratch)
+        os.environ["TMPDIR"] = scratch
+        if log:
+            errors = os.open(f"{scratch}/{log}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.dup2(errors, 2)
+            os.close(errors)
+            os.chdir(scratch)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):  # else it is another's
+            shutil.rmtree(scratch, ignore_errors=True)
+        _tell(ready, str(error.errno).encode())
+        return False
+    _tell(ready, _READY)
+    return True
+
+
+def _tell(ready: int, word: bytes) -> None:
+    # A caller that is gone is noticed by its handle.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(ready, word)
+    os.close(ready)  # the command must not have it
+
+
+def _make_locked(scratch: str) -> None:
+    """Make the directory, and lock it for this process and the command: while either lives, it is
+    no sweep's to remove (``harness.scratch``). Raises ``OSError``.
+    """
+    for _ in range(SCRATCH_ATTEMPTS_MAX):
+        os.mkdir(scratch, 0o700)
+        # A sweep may come between the two: it holds what it finds unheld, and removes it.
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.samestat(os.lstat(scratch), os.fstat(lock)):
+                os.set_inheritable(lock, True)
+                return
+            os.close(lock)
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 def die_with_parent(parent: int) -> bool:

@@ -22,7 +22,7 @@ import attrs
 
 from checkers.engine.java import without_foreign
 from harness.errors import HarnessError
-from harness.scratch import lasting_scratch
+from harness.scratch import supervised_scratch
 from harness.supervisor import Supervised
 
 MEMORY = "2g"
@@ -186,19 +186,13 @@ def _replace_environment(values: Mapping[str, str]) -> None:
 
 
 def _start(java: Path, alone: bool) -> _Starting:
-    scratch = lasting_scratch("jvm")
-    directory = scratch.path
-    with (directory / _ERRORS).open("wb") as errors:
-        jvm = Supervised(
-            _command(java, directory),
-            directory,
-            environment=_jvm_environment(directory, alone),
-            cwd=directory,
-            stderr=errors,
-            # Its supervisor removes the directory, and holds it until then.
-            pass_fds=(scratch.lock,),
-        )
-    os.close(scratch.lock)
+    directory = supervised_scratch("jvm")
+    jvm = Supervised(
+        _command(java, directory),
+        directory,
+        environment=_jvm_environment(directory, alone),
+        log=_ERRORS,
+    )
     return _Starting(jvm=jvm, directory=directory)
 
 
@@ -237,7 +231,6 @@ def _jvm_environment(directory: Path, alone: bool) -> dict[str, str]:
         "SPARK_CONNECT_MODE": "0",
         # The executors of a cluster call back to the driver.
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if alone else {}),
-        "TMPDIR": str(directory),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / _CONNECTION),
     }
 

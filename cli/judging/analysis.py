@@ -34,8 +34,8 @@ from harness.errors import (
 )
 from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
-from harness.scratch import Scratch, scratch_directory
-from harness.supervisor import EXIT_OF_SIGNAL, Supervised
+from harness.scratch import no_scratch, supervised_scratch
+from harness.supervisor import EXIT_OF_SIGNAL, NoScratch, Supervised
 from harness.text import long_duration
 
 if TYPE_CHECKING:
@@ -248,29 +248,18 @@ def _once(
     interrupted: Callable[[], bool] = lambda: False,
 ) -> AnalysisResult:
     """Run one child, from its start to its end."""
-    with scratch_directory("judge") as scratch:
-        return _once_in(scratch, request, limits, ends_s, say, interrupted)
-
-
-def _once_in(
-    scratch: Scratch,
-    request: Request,
-    limits: Limits,
-    ends_s: float,
-    say: Callable[[str], None],
-    interrupted: Callable[[], bool],
-) -> AnalysisResult:
     reader, writer = os.pipe()
     try:
         asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
         child = Supervised(
             [sys.executable, "-P", "-m", CHILD, asked],
-            scratch.path,
             # The supervisor removes it with all that a killed child left there.
-            environment={**os.environ, "TMPDIR": str(scratch.path)},
-            # With the lock: while either of them lives, it is no other command's to remove.
-            pass_fds=(writer, scratch.lock),
+            supervised_scratch("judge"),
+            pass_fds=(writer,),
         )
+    except NoScratch as error:
+        os.close(reader)
+        raise no_scratch(error) from error
     except OSError as error:
         os.close(reader)
         raise HarnessError(f"cannot start the analysis: {error.strerror}") from error

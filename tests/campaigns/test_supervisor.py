@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.supervisor import EXIT_NOT_STARTED, Supervised
+from harness.scratch import PREFIX, SUFFIX, sweep
+from harness.supervisor import EXIT_NOT_STARTED, NoScratch, Supervised
 
 LIMIT_S = 30
 FAMILY = """
@@ -62,10 +64,7 @@ def gone(processes: list[int], limit_s: float = LIMIT_S) -> bool:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    directory = tmp_path / "scratch"
-    directory.mkdir()
-    (directory / "shuffled").write_text("much")
-    return directory
+    return tmp_path / "scratch"
 
 
 def test_a_command_that_ends_takes_its_descendants_and_its_files_with_it(
@@ -131,6 +130,49 @@ def test_the_exit_code_says_how_it_ended(body: str, code: int, scratch: Path) ->
     started = Supervised([sys.executable, "-c", f"import os, sys; {body}"], scratch)
 
     assert started.wait(LIMIT_S) == code
+
+
+def test_the_command_finds_its_directory_and_the_directory_its_log(scratch: Path) -> None:
+    told = "import os, sys; print(os.environ['TMPDIR'], os.getcwd(), file=sys.stderr, flush=True)"
+    started = Supervised([sys.executable, "-c", f"{told}; sys.stdin.read()"], scratch, log="log")
+    try:
+        for _ in range(LIMIT_S * 50):
+            if (scratch / "log").read_text().endswith("\n"):
+                break
+            select.select([], [], [], 0.02)
+
+        assert (scratch / "log").read_text() == f"{scratch} {scratch}\n"
+        assert scratch.stat().st_mode & 0o777 == 0o700
+    finally:
+        started.end()
+    assert not scratch.exists()
+
+
+def test_while_it_lives_no_sweep_removes_its_directory(tmp_path: Path) -> None:
+    held = tmp_path / f"{PREFIX}judge-1{SUFFIX}"
+    started = Supervised([sys.executable, "-c", "import sys; sys.stdin.read()"], held)
+
+    sweep(tmp_path)
+    assert held.is_dir()
+
+    started.end()
+    assert not held.exists()
+
+
+def test_a_directory_of_another_is_refused_and_stays(scratch: Path) -> None:
+    scratch.mkdir()
+    (scratch / "precious").write_text("much")
+
+    with pytest.raises(NoScratch) as refused:
+        Supervised([sys.executable, "-c", "pass"], scratch)
+
+    assert refused.value.errno == errno.EEXIST
+    assert (scratch / "precious").read_text() == "much"
+
+
+def test_a_directory_that_can_not_be_made_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(NoScratch, match="No such file or directory"):
+        Supervised([sys.executable, "-c", "pass"], tmp_path / "nothing" / "scratch")
 
 
 def test_what_can_not_be_started_says_so(scratch: Path) -> None:

@@ -133,8 +133,7 @@ def interrupted_everywhere(name: str, command: list[str | Path], cwd: Path) -> N
         left, files, took_s = left_after(command, cwd, at_s, number)
         print(f"{name}: {number.name} at {at_s:.1f} of {length_s:.1f} s: gone after {took_s:.2f} s")
         assert left == {}, (at_s, number)
-        if number is not signal.SIGKILL or name.startswith("check"):
-            assert [f for f in files if f.startswith("firedrill-j")] == [], (at_s, number)
+        assert [f for f in files if f.startswith("firedrill-j")] == [], (at_s, number)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,66 @@ def test_the_next_command_removes_what_a_killed_one_left(temporary: Path) -> Non
     assert list(temporary.glob(f"{PREFIX}*")) == []
 
 
+KILLED_AT_EACH_CALL = """
+import ctypes, itertools, os, signal, sys, tempfile
+from pathlib import Path
+from cli.judging.analysis import analyzed
+from harness.errors import Interrupted
+from harness.run.directory import RunDirectory
+
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopts what is orphaned: PR_SET_CHILD_SUBREAPER
+temporary = Path(tempfile.gettempdir())  # asked once: Python tries it by a file for an instant
+seen = 0
+
+def die(at):
+    def hook(event, arguments):
+        global seen
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return hook
+
+for at in itertools.count(1):
+    child = os.fork()
+    if child == 0:
+        sys.addaudithook(die(at))
+        try:
+            analyzed(RunDirectory(Path(sys.argv[1])), print, None, interrupted=lambda: True)
+        except Interrupted:
+            os._exit(0)
+        os._exit(1)
+    killed = os.waitpid(child, 0)[1]
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
+        pass
+    left = sorted(p.name for p in temporary.iterdir())
+    if left or killed not in (0, signal.SIGKILL):
+        sys.exit(f"call {at}: left {left}, ended by {killed}")
+    if killed == 0:
+        print(at)
+        break
+"""
+"""Starts a judge and kills the starting process at its first call that Python reports to an audit
+hook (opening, making, forking ...), at its second, and so on until it ends by itself.
+"""
+
+
+def test_a_command_killed_at_any_call_as_it_starts_the_judge_leaves_no_directory(
+    tmp_path: Path,
+) -> None:
+    run = shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")
+
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", KILLED_AT_EACH_CALL, run],
+        capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+
+    assert told.returncode == 0, told.stderr
+    assert int(told.stdout.split()[-1]) > 10  # else the hook saw nothing
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
 def test_shrink_that_is_ended_removes_its_directory(
     number: signal.Signals, temporary: Path, tmp_path: Path
