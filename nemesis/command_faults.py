@@ -45,7 +45,7 @@ rm -f "$lease"
 env -u FIREDRILL_DIRECTORY setsid sh -c '
 n=0
 while [ -e "$0" ] && [ "$n" -lt {lease_s} ] && kill -0 "${{FIREDRILL_CONTROLLER:-$$}}" 2>/dev/null \
-  && ! [ -e "${{FIREDRILL_LEASE_OVER:-$0.none}}" ]
+  && [ -e "${{FIREDRILL_LEASE_HELD:-$0}}" ]
 do sleep 1; n=$((n + 1)); done
 rm "$0" 2>/dev/null || exit 0
 '{heal} "$lease" > /dev/null 2>&1 < /dev/null &

@@ -499,7 +499,7 @@ class RunsCommands(Protocol):
         not hold it up. ``FIREDRILL_NODE`` and ``FIREDRILL_WORK_DIR`` name the node and its
         directory, ``FIREDRILL_PID`` the process of its program (empty where none runs);
         ``FIREDRILL_CONTROLLER`` the controller's, where that runs on the same machine, else
-        ``FIREDRILL_LEASE_OVER`` a file that is there once the controller renews no lease. Raises
+        ``FIREDRILL_LEASE_HELD`` a file that is gone once the controller renews no lease. Raises
         ``HarnessError`` where it can't be run, ``DeadlineExceeded`` past ``limit_s``.
         """
 

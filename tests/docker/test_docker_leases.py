@@ -140,7 +140,7 @@ def test_a_machine_that_was_frozen_for_longer_than_the_lease_keeps_its_cut(
     ("trouble", "over"),
     [
         ("mv /usr/sbin/tc /usr/sbin/iptables /tmp", "mv /tmp/tc /tmp/iptables /usr/sbin"),
-        ("mkdir /run/firedrill/lapsed", "true"),
+        ("rm /run/firedrill/lapsed && mkdir /run/firedrill/lapsed", "true"),
     ],
     ids=["its commands fail for a while", "it can write nothing down"],
 )

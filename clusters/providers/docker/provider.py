@@ -388,7 +388,7 @@ class DockerProvider:
             "FIREDRILL_NODE": node,
             "FIREDRILL_WORK_DIR": at.launch.work_dir,
             "FIREDRILL_PID": str(at.process.pid) if at.process and running else "",
-            "FIREDRILL_LEASE_OVER": fault_lease.LEASE_OVER,
+            "FIREDRILL_LEASE_HELD": fault_lease.LEASE_HELD,
         }
         return await at.lane.call(
             "a command of the plan",

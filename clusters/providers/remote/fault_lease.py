@@ -30,25 +30,35 @@ TURN_MAX_S = 2.0  # what a turn counts, however long it took: a crowded machine 
 OPEN_LIMIT_S = 10.0
 ASK_LIMIT_S = 3 * OPEN_LIMIT_S  # asked twice, one opened in between
 LAPSES_MAX = 20  # sentences that are kept of one machine
-LEASE_OVER = "/run/firedrill/lease-over"
-"""A file on the machine that is there while the lease is over: guards of faults that the watchdog
-does not know look at it."""
+PLACE = "/run/firedrill"
+LEASE_HELD = f"{PLACE}/lease-held"
+"""A file on the machine that is gone once the lease is over: guards of faults that the watchdog
+does not know look at it. A full disk, which may be such a fault, lets it be removed, but not made.
+"""
 
 # The newest watchdog is the one whose number stands in the file: one whose
 # session was lost is followed by another, and must not count down to its end. What it ended stands
-# in a file as well, so that the next one can tell a controller that was only late.
+# in a file as well, which has its room from the first on, so that the next one can tell a
+# controller that was only late: each lapse with a number of its own, since a line may be lost with
+# its session, or come twice.
 _WATCH = """
 import os, select, signal, subprocess, sys, time
 lease, end, turn, turn_max = map(float, sys.argv[1:5])
-chain = sys.argv[5]
-place = "/run/firedrill"
-mine, ended, over = place + "/watchdog", place + "/lapsed", place + "/lease-over"
-unwritten = []  # kinds of faults that were ended, while no file can be written
+chain, place = sys.argv[5:7]
+mine, ended, held = place + "/watchdog", place + "/lapsed", place + "/lease-held"
+room = 4096
+unwritten = []  # lapses, while no file can be written
+told = set()  # of this session
 os.makedirs(place, exist_ok=True)
 os.setsid() if os.getpgrp() != os.getpid() else None
 with open(mine + ".new", "w") as file:
     file.write(str(os.getpid()))
 os.replace(mine + ".new", mine)
+try:
+    with open(ended, "x") as file:
+        file.write(" " * room)
+except OSError:
+    pass
 
 # Its reader may be gone, and the machine's disk full: neither may end the watchdog.
 def report(*words):
@@ -93,17 +103,17 @@ def end_pauses():
     return bool(stopped)
 
 # Guards of faults that are not known here look at it.
-def mark(is_over):
+def mark(is_held):
     try:
-        if is_over:
-            open(over, "w").close()
-        elif os.path.exists(over):
-            os.remove(over)
+        if not is_held:
+            os.remove(held)
+        elif not os.path.exists(held):
+            open(held, "w").close()
     except OSError:
         pass
 
 def end_faults():
-    mark(True)
+    mark(False)
     # The quickest first.
     kinds = {"stopped programs": end_pauses, "cuts and losses": end_rules, "delays": end_delays}
     gone = []
@@ -113,11 +123,17 @@ def end_faults():
                 gone.append(kind)
         except Exception:  # the next turn tries again
             pass
-    unwritten.extend(gone)
+    if gone:
+        unwritten.append(str(time.monotonic_ns()) + " " + ", ".join(gone))
+    write_down()
+
+def write_down():
     try:
         if unwritten:
-            with open(ended, "a") as file:
-                file.write(", ".join(unwritten) + "\\n")
+            with open(ended, "r+") as file:
+                lines = file.read().split("\\n")[:-1] + unwritten
+                file.seek(0)
+                file.write("\\n".join(lines) + "\\n")
             unwritten.clear()
     except OSError:
         pass
@@ -125,12 +141,13 @@ def end_faults():
 def tell():
     try:
         with open(ended) as file:
-            said = file.read()
-        sys.stdout.write(said)
-        sys.stdout.flush()
-        os.remove(ended)
+            lines = file.read().split("\\n")[:-1]
     except OSError:
-        pass
+        lines = []
+    for line in lines + unwritten:
+        if line not in told:
+            told.add(line)
+            report(line)
 
 def mine_still():
     try:
@@ -139,13 +156,14 @@ def mine_still():
     except OSError:
         return True
 
-mark(False)
+mark(True)
 report("watching")
 tell()
 gone, seen, hears = 0.0, time.monotonic(), True
 while True:
     ready = select.select([0] if hears else [], [], [], turn)[0]
     if not mine_still():
+        write_down()
         break
     last, seen = seen, time.monotonic()
     gone += min(seen - last, turn_max)
@@ -156,12 +174,9 @@ while True:
             break
         if said:
             gone = 0.0
-            mark(False)
+            mark(True)
             tell()
         if b"?" in said:
-            if unwritten:
-                report(", ".join(unwritten))
-                unwritten.clear()
             report("answered")
     else:
         if gone >= lease:  # each turn: on a crowded machine a command may fail, or come too late
@@ -184,7 +199,7 @@ class Lease:
         self._watchdog: AttachedCommand | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._lapses: list[str] = []
+        self._lapses: dict[str, str] = {}  # by their number on the machine
 
     def take(self) -> None:
         """Return once a watchdog stands on the machine: a new one, where there is one already.
@@ -206,7 +221,7 @@ class Lease:
         with self._opening:
             if self._reachable() and not self._over.is_set():
                 self._ask()
-            return tuple(self._lapses)
+            return tuple(self._lapses.values())
 
     def _ask(self) -> None:
         """Read the watchdog's lines up to its answer; of another one where this one is gone."""
@@ -236,7 +251,7 @@ class Lease:
     def _open(self) -> AttachedCommand:
         """Start a watchdog; it takes the place of any other. Raises ``HarnessError``."""
         numbers = map(str, (LEASE_S, END_S, TURN_S, TURN_MAX_S))
-        argv = ("python3", "-I", "-S", "-c", _WATCH, *numbers, CHAIN)
+        argv = ("python3", "-I", "-S", "-c", _WATCH, *numbers, CHAIN, PLACE)
         watchdog = self._session.attach(argv, OPEN_LIMIT_S)
         first = watchdog.line(OPEN_LIMIT_S)
         if first != "watching":
@@ -264,8 +279,10 @@ class Lease:
 
     def _note(self, lines: tuple[str, ...]) -> None:
         node = self._session.node
-        for line in lines[: LAPSES_MAX - len(self._lapses)]:
-            self._lapses.append(
-                f"{node}: the controller was not heard of for {LEASE_S:g} s, so the lease of its"
-                f" faults ran out and the machine ended its {line}"
-            )
+        for line in lines:
+            number, _, kinds = line.partition(" ")
+            if kinds and len(self._lapses) < LAPSES_MAX:
+                self._lapses[number] = (
+                    f"{node}: the controller was not heard of for {LEASE_S:g} s, so the lease of"
+                    f" its faults ran out and the machine ended its {kinds}"
+                )
