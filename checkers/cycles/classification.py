@@ -115,7 +115,7 @@ def cycles_among(tables: Tables, setting: Setting, here: Ints) -> dict[str, pa.T
         "cycles.counts": pa.Table.from_pylist(counts, schema=COUNTS),
         "cycles.steps": pa.Table.from_pylist(steps, schema=STEPS),
     }
-    return named(found, NUMBERS, here)
+    return {name: named(table, NUMBERS.get(name, ()), here) for name, table in found.items()}
 
 
 def _cycles(tables: Tables, setting: Setting) -> tuple[list[Row], list[Row]]:

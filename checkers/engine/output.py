@@ -10,7 +10,9 @@ from contextvars import ContextVar
 import attrs
 import pyarrow as pa
 
+from checkers.engine.arrays import Ints
 from checkers.engine.plugin_contract import tables_of
+from checkers.engine.split import named
 from harness.errors import FiredrillError, InvariantError
 from harness.plugins import where
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
@@ -85,6 +87,24 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
         given |= own
         makers |= dict.fromkeys(own, kernel.name)
     return KernelOutput(tables=given, broken=broken, makers=makers)
+
+
+def renumbered(given: KernelOutput, kernels: Iterable[Kernel], number: Ints) -> KernelOutput:
+    """Return ``given`` by ``kernels`` with the history's ``number`` of each transaction in the
+    columns that they declare. A kernel that names transactions it was not given is broken.
+    """
+    declared = {kernel.name: kernel.numbers or {} for kernel in kernels}
+    tables: dict[str, pa.Table] = {}
+    broken = dict(given.broken)
+    for name, table in given.tables.items():
+        maker = given.makers[name]
+        try:
+            tables[name] = named(table, declared[maker].get(name, ()), number)
+        except (IndexError, pa.ArrowInvalid):
+            why = "expected numbers of transactions that the kernel was given"
+            broken[maker] = f"kernel {maker!r}: table {name!r}: {why}"
+    kept = {name: table for name, table in tables.items() if given.makers[name] not in broken}
+    return attrs.evolve(given, tables=kept, broken=broken)
 
 
 def merge(parts: Iterable[KernelOutput]) -> KernelOutput:

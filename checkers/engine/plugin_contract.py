@@ -62,7 +62,24 @@ def kernels_of(checker: Checker) -> tuple[Kernel, ...]:
             known = ", ".join(f"Exchange.{each.name}" for each in Exchange)
             got = f"{kernel.exchange!r:.100}"
             raise BrokenPlugin(f"kernel {kernel.name!r}: exchange: expected {known} (got {got})")
+        _require_names(kernel)
     return tuple(kernels)
+
+
+def _require_names(kernel: Kernel) -> None:
+    """Raise ``BrokenPlugin`` unless ``numbers`` and ``takes`` name columns of tables."""
+    for field in ("numbers", "takes"):
+        value = getattr(kernel, field)
+        names = value or {}
+        wanted = f"kernel {kernel.name!r}: {field}: expected a tuple of columns by table"
+        if not isinstance(names, Mapping):
+            raise BrokenPlugin(f"{wanted} (got {value!r:.100})")
+        for name, columns in names.items():
+            if not isinstance(name, str) or not isinstance(columns, (tuple, list)):
+                raise BrokenPlugin(f"{wanted} (got {name!r:.50}: {columns!r:.100})")
+            none = field == "takes" and not columns
+            if none or not all(isinstance(column, str) for column in columns):
+                raise BrokenPlugin(f"{wanted} (got {name!r:.50}: {columns!r:.100})")
 
 
 def tables_of(kernel: Kernel, given: object, there: Collection[str]) -> Tables:
@@ -79,7 +96,28 @@ def tables_of(kernel: Kernel, given: object, there: Collection[str]) -> Tables:
         if name in there:
             why = "there is one of this name already"
             raise BrokenPlugin(f"kernel {kernel.name!r}: table {name!r}: {why}")
+        require_numbers(kernel, name, table, (kernel.numbers or {}).get(name, ()))
     return given
+
+
+def require_numbers(
+    kernel: Kernel, name: str, table: pa.Table, columns: tuple[str, ...], *, lists: bool = True
+) -> None:
+    """Raise ``BrokenPlugin`` unless ``columns`` of ``table``, which ``kernel`` declares, can hold
+    numbers of transactions, or ``lists`` of them.
+    """
+    for column in columns:
+        where = f"kernel {kernel.name!r}: table {name!r}: column {column!r:.100}"
+        places = table.schema.get_all_field_indices(column)
+        if len(places) != 1:
+            expected = f"expected one column of that name (got {len(places)})"
+            raise BrokenPlugin(f"{where}: {expected}")
+        type_ = found = table.schema.field(places[0]).type
+        while lists and pa.types.is_list(type_):
+            type_ = type_.value_type
+        if not pa.types.is_signed_integer(type_):
+            what = "signed integers, or lists of them" if lists else "signed integers"
+            raise BrokenPlugin(f"{where}: expected {what} (got {found})")
 
 
 def complete(checker: str, part: object) -> Part:

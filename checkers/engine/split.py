@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 import numpy as np
 import pyarrow as pa
@@ -67,16 +65,11 @@ def split_of_steps(steps: pa.Table, transactions: pa.Table | None = None) -> Spl
     )
 
 
-def named(
-    tables: Tables, columns: Mapping[str, tuple[str, ...]], number: Ints
-) -> dict[str, pa.Table]:
-    """Return ``tables`` with ``number`` of what stands in ``columns``: a transaction each, or lists
-    of them; null and numbers below 0, which stand for none, stay.
+def named(table: pa.Table, columns: tuple[str, ...], number: Ints) -> pa.Table:
+    """Return ``table`` with ``number`` of what stands in ``columns``: a transaction each, or lists
+    of them; null and numbers below 0, which stand for none, stay. Raises ``IndexError`` for one
+    that has no number here, ``ArrowInvalid`` where the column can't hold that number.
     """
-    return {name: _with(table, columns.get(name, ()), number) for name, table in tables.items()}
-
-
-def _with(table: pa.Table, columns: tuple[str, ...], number: Ints) -> pa.Table:
     for name in columns:
         field = table.schema.field(name)
         column = table.column(name).combine_chunks()

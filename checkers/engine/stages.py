@@ -65,9 +65,10 @@ def on_all(
     )
     found = _stage(tasks, by_split, source.splits, "KEY")
     tables, broken = {**early, **found.tables}, unsaid | given.broken | found.broken
-    if taking:
+    back, spanning = tables.pop(BACK_TABLE, None), tables.pop(SPANNING, None)
+    taking = tuple(kernel for kernel in taking if kernel.name not in broken)
+    if taking and back is not None:
         begins = begins_in_order(source.pieces(IN_ORDER), laid.stretch)
-        back, spanning = tables.pop(BACK_TABLE), tables.pop(SPANNING, None)
         names = [name for kernel in taking for name in kernel.takes if name in tables]
         stretches = laid.stretches(back, source.count, begins is None)
         work = OfStretches(

@@ -20,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
+from checkers.engine.output import KernelOutput, describe
+from checkers.engine.plugin_contract import require_numbers
 from checkers.engine.transactions import OBSERVED_TABLE
-from harness.errors import HarnessError
+from harness.errors import BrokenPlugin, HarnessError
 from harness.protocols.checker import Kernel, Tables
 from harness.protocols.windows import SPANNING, Window
 
@@ -46,12 +48,22 @@ class Laid:
     stretch: int = STRETCH
     most: int = attrs.field(default=attrs.Factory(lambda self: 2 * self.stretch, takes_self=True))
 
-    def lay(self, kernels: Sequence[Kernel], split: int, tables: Tables) -> dict[str, pa.Table]:
+    def lay(self, kernels: Sequence[Kernel], split: int, tables: Tables) -> KernelOutput:
         """Write what ``kernels`` take of the ``tables`` of a split; return the others, what was
         written without its rows, ``BACK_TABLE``, and ``SPANNING`` where a kernel judges by windows.
-        Raises ``HarnessError`` where the directory is not there.
+        One that takes columns which a table lacks, or raises, is broken. Raises ``HarnessError``
+        where the directory is not there.
         """
         self._require()
+        broken: dict[str, str] = {}
+        for kernel in kernels:
+            try:
+                for name in kernel.takes.keys() & tables.keys():
+                    columns = kernel.takes[name]
+                    require_numbers(kernel, name, tables[name], columns, lists=False)
+            except BrokenPlugin as error:
+                broken[kernel.name] = describe(error)
+        kernels = [kernel for kernel in kernels if kernel.name not in broken]
         taken = {name: columns for kernel in kernels for name, columns in kernel.takes.items()}
         given = {name: table for name, table in tables.items() if name not in taken}
         for name, columns in taken.items():
@@ -60,12 +72,17 @@ class Laid:
                 given[name] = tables[name].slice(0, 0)
         ends = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         for kernel in (k for k in kernels if k.takes.keys() <= tables.keys()):
-            if kernel.leads_back is not None:
-                ends.append(kernel.leads_back(tables))
-            if kernel.windows is not None:
-                given[SPANNING] = kernel.windows.spanning(tables, self.stretch, split)
+            # ``SystemExit`` as well: a broken plug-in must not end the analysis.
+            try:
+                if kernel.leads_back is not None:
+                    high, low = kernel.leads_back(tables)
+                    ends.append((np.asarray(high, np.int64), np.asarray(low, np.int64)))
+                if kernel.windows is not None:
+                    given[SPANNING] = kernel.windows.spanning(tables, self.stretch, split)
+            except (Exception, SystemExit) as error:
+                broken[kernel.name] = describe(error)
         high, low = (np.concatenate(column) for column in zip(*ends, strict=True))
-        return {**given, BACK_TABLE: self._back(high, low)}
+        return KernelOutput(tables={**given, BACK_TABLE: self._back(high, low)}, broken=broken)
 
     def _require(self) -> None:
         """Raise ``HarnessError`` where the directory is gone, or of another machine: no verdict

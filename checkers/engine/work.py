@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, cells
 from checkers.engine.costs import COST_TABLE, Meter
-from checkers.engine.output import KernelOutput, apply, merge
+from checkers.engine.output import KernelOutput, apply, merge, renumbered
 from checkers.engine.source import Source
-from checkers.engine.split import named
 from checkers.engine.stretches import Laid, observed_within
 from checkers.engine.transactions import OBSERVED_TABLE, PREPARED, prepared
 from harness.errors import InvariantError
@@ -36,10 +35,9 @@ def on_split(
     if able:
         tables = {"transactions": there.transactions, **early, **there.early(early)}
         local = _on_cells(able, tables, there.micro_ops, setting)
-        columns = {name: columns for k in able for name, columns in (k.numbers or {}).items()}
         # The words of an error may name transactions, so those that broke break again below.
-        given = KernelOutput(tables=named(local.tables, columns, there.number), makers=local.makers)
         able = tuple(k for k in able if k.name not in local.broken)
+        given = renumbered(attrs.evolve(local, broken={}), able, there.number)
     rest = [k for k in kernels if k not in able]
     if not rest:
         return given
@@ -52,7 +50,7 @@ def on_split(
     whole = _on_cells(rest, tables, steps, setting)
     return KernelOutput(
         tables={**given.tables, **whole.tables},
-        broken=whole.broken,
+        broken={**given.broken, **whole.broken},
         makers={**given.makers, **whole.makers},
     )
 
@@ -84,11 +82,11 @@ class OfSplits:
     def __call__(self, split: int) -> KernelOutput:
         meter = Meter()
         given = on_split(self.kernels, self.source, split, self.setting, self.early)
-        tables = given.tables
         if self.taking:
-            tables = self.laid.lay(self.taking, split, tables)
+            laid = self.laid.lay(self.taking, split, given.tables)
+            given = attrs.evolve(given, tables=laid.tables, broken={**given.broken, **laid.broken})
         meter.rows, meter.read_bytes = self.source.size_of(split)
-        return attrs.evolve(given, tables={**tables, COST_TABLE: meter.table()})
+        return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
 
 
 @attrs.frozen(kw_only=True)
@@ -120,9 +118,8 @@ class OfStretches:
             **_taken(self.kernels, self.laid, low, high, meter),
         }
         given = apply(self.kernels, tables, self.setting)
-        columns = {name: of for k in self.kernels for name, of in (k.numbers or {}).items()}
-        told = named(given.tables, columns, np.arange(low, high))
-        return attrs.evolve(given, tables={**told, COST_TABLE: meter.table()})
+        given = renumbered(given, self.kernels, np.arange(low, high))
+        return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
 
 
 Step = Callable[[Windows, Tables, Setting, Window], Tables]
@@ -175,8 +172,8 @@ class OfWindows:
             self.kernel, run=lambda given, asked: self.run(own, given, asked, window)
         )
         given = apply([step], tables, self.setting)
-        told = named(given.tables, self.kernel.numbers or {}, np.arange(window.low, window.high))
-        return attrs.evolve(given, tables={**told, COST_TABLE: meter.table()})
+        given = renumbered(given, self.kernels, np.arange(window.low, window.high))
+        return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
 
 
 @attrs.frozen(kw_only=True)
@@ -213,9 +210,8 @@ class OfGroups:
             **self.empty,
             **_taken(self.kernels, self.laid, low, high, meter, group),
         }
-        given = apply(self.kernels, tables, self.setting)
-        told = named(given.tables, self.kernel.numbers or {}, group)
-        return attrs.evolve(given, tables={**told, COST_TABLE: meter.table()})
+        given = renumbered(apply(self.kernels, tables, self.setting), self.kernels, group)
+        return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
 
 
 def _taken(

@@ -126,6 +126,87 @@ def test_spark_says_of_a_table_with_other_columns_what_the_process_says() -> Non
     assert encode(judged_beside(broken, "spark")) == encode(judged_beside(broken, "local"))
 
 
+def misnumbered(columns: Any, number: int = 0) -> Broken:
+    """A checker whose kernel declares ``columns`` of its table to hold numbers of transactions."""
+
+    def run(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+        return {"own": pa.table({"txn": [number], "word": ["a"]})}
+
+    kernel = Kernel(name="own.rows", exchange=Exchange.KEY, run=run, numbers={"own": columns})
+    return Broken(kernels=(kernel,))
+
+
+def laid_down(columns: Any, *, leaves: bool = False) -> Broken:
+    """A checker whose STRETCH kernel takes ``columns`` of a table of its KEY kernel."""
+
+    def run(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+        return {"own": pa.table({"txn": [0], "word": ["a"]})}
+
+    def nothing(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+        return {}
+
+    def no_pair(tables: Tables) -> Any:
+        raise SystemExit(0)
+
+    by_key = Kernel(name="own.rows", exchange=Exchange.KEY, run=run, numbers={"own": ("txn",)})
+    by_stretch = Kernel(
+        name="own.cycles",
+        exchange=Exchange.STRETCH,
+        run=nothing,
+        takes={"own": columns},
+        leads_back=no_pair if leaves else None,
+    )
+    return Broken(kernels=(by_key, by_stretch))
+
+
+OWN = "kernel 'own.rows': table 'own'"
+MISDECLARED = {
+    "a column that is not there": (
+        misnumbered(("nope",)),
+        f"{OWN}: column 'nope': expected one column of that name (got 0)",
+    ),
+    "a column of texts": (
+        misnumbered(("word",)),
+        f"{OWN}: column 'word': expected signed integers, or lists of them (got string)",
+    ),
+    "numbers of no transaction": (
+        misnumbered(("txn",), 10**9),
+        f"{OWN}: expected numbers of transactions that the kernel was given",
+    ),
+    "a text for columns": (
+        misnumbered("txn"),
+        "kernel 'own.rows': numbers: expected a tuple of columns by table (got 'own': 'txn')",
+    ),
+    "a column to take that is not there": (
+        laid_down(("nope",)),
+        "kernel 'own.cycles': table 'own': column 'nope': expected one column of that name (got 0)",
+    ),
+    "no columns to take": (
+        laid_down(()),
+        "kernel 'own.cycles': takes: expected a tuple of columns by table (got 'own': ())",
+    ),
+    "an exit as it tells what leads back": (laid_down(("txn",), leaves=True), "SystemExit: 0 ("),
+}
+
+
+@pytest.mark.parametrize(("broken", "why"), MISDECLARED.values(), ids=MISDECLARED)
+def test_columns_that_a_kernel_declares_and_does_not_give_break_its_own_checker(
+    broken: Broken, why: str
+) -> None:
+    found = judged_beside(broken, "local")
+
+    assert found.outcome == "violation"
+    assert "lost-write" in found.anomalies
+    (reason,) = (each for each in found.reasons if each.startswith("checker broken"))
+    assert reason.startswith(f"checker broken gave up: {why}")
+
+
+@pytest.mark.spark
+def test_spark_says_of_declared_columns_what_the_process_says() -> None:
+    for broken, _ in MISDECLARED.values():
+        assert encode(judged_beside(broken, "spark")) == encode(judged_beside(broken, "local"))
+
+
 def test_nothing_of_a_broken_kernel_is_merged() -> None:
     rows = pa.table({"n": [1]})
     whole = KernelOutput(tables={"a": rows, "b": rows}, makers={"a": "first", "b": "second"})

@@ -174,7 +174,7 @@ def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> 
             laid.lay([kernel()], n, {"lists.edges": table(s), "lists.tails": TAILS.empty_table()})
             for n, s in enumerate(splits)
         ]
-        back = pa.concat_tables([given[BACK_TABLE] for given in told])
+        back = pa.concat_tables([given.tables[BACK_TABLE] for given in told])
         stretches = laid.stretches(back, count, whole=False)
         every = [(s, t) for rows in splits for s, t in rows if s > t]
         for source_, target in every:

@@ -159,7 +159,7 @@ def test_numbers_of_a_split_become_those_of_the_history() -> None:
     table = pa.table(
         {"txn": pa.array([2, None, -1, 0], pa.int32()), "txns": lists, "other": [0, 1, 2, 0]}
     )
-    (found,) = named({"found": table}, {"found": ("txn", "txns")}, number).values()
+    found = named(table, ("txn", "txns"), number)
     assert found.to_pylist() == [
         {"txn": 9, "txns": [4, 9], "other": 0},
         {"txn": None, "txns": None, "other": 1},
@@ -172,8 +172,8 @@ def test_numbers_of_a_split_become_those_of_the_history() -> None:
 def test_a_split_without_rows_has_no_transactions() -> None:
     there = split_of_steps(schema.SPLIT.empty_table())
     assert (there.transactions.num_rows, there.micro_ops.num_rows) == (0, 0)
-    found = named({"found": pa.table({"txn": [-1]})}, {"found": ("txn",)}, there.number)
-    assert found["found"]["txn"].to_pylist() == [-1]
+    found = named(pa.table({"txn": [-1]}), ("txn",), there.number)
+    assert found["txn"].to_pylist() == [-1]
 
 
 def test_no_checker_of_lists_has_all_transactions_in_memory(
