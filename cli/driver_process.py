@@ -20,6 +20,7 @@ from typing import Any
 
 from cli.streams import bound_warnings
 from cli.wiring import build_system, build_workload
+from harness import plugins
 from harness.clock import RunClock, cpu_s
 from harness.driving import protocol
 from harness.driving.driver import Driver
@@ -35,6 +36,7 @@ from harness.driving.protocol import (
     Read,
     Word,
 )
+from harness.errors import FiredrillError
 from harness.generators import Generator, paced
 from harness.history.chunks import ChunkWriter
 from harness.history.records import Complete, Heartbeat, OpType
@@ -184,7 +186,14 @@ def main() -> int:
     """Run the process; return 0 where it was dismissed."""
     bound_warnings()
     try:
-        asyncio.run(serve())
+        with plugins.driving():
+            asyncio.run(serve())
+    except FiredrillError as error:
+        send(protocol.DriverFailure(text=str(error)))
+        return 1
+    except SystemExit as error:
+        send(protocol.DriverFailure(text=plugins.blamed(error)))
+        return 1
     except Exception as error:
         send(protocol.DriverFailure(text=f"{type(error).__name__}: {error}"))
         return 1

@@ -23,7 +23,6 @@ from cli.signals import ignore_signals, interrupt_on_signals, leave_on_signals
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome
-from harness.plugins import where
 from harness.scratch import sweep
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
@@ -185,8 +184,7 @@ def execute(arguments: Sequence[str]) -> int:
         if streams.unread():
             return EXIT_NO_READER
         if isinstance(error, SystemExit):
-            told = f"code of a plug-in ended the process: SystemExit: {error} ({where(error)})"
-            return _failed(session, HarnessError(told))
+            return _failed(session, HarnessError(plugins.blamed(error)))
         return _failed(session, error)
     except KeyboardInterrupt:
         return _failed(session, Interrupted("interrupted"))

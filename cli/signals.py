@@ -10,12 +10,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
-
-# As it is now: while a plug-in is loaded another function stands in its place.
-from os import _exit as exit_at_once
 from types import FrameType
 
 from harness.exit_codes import EXIT_INTERRUPTED
+from harness.plugins import exit_at_once
 from harness.run.stop import Stop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -108,14 +108,33 @@ def naming(group: str, name: str) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and _is_users(error, interrupted):
             raise
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        place = where(error)
-        # A file that is no Python raises in none of its own lines; the text names file and line.
-        at = f" ({place})" if place and not isinstance(error, SyntaxError) else ""
-        raise BrokenPlugin(f"{_known_as(group, name)}: {text}{at}") from error
+        raise broken(group, name, error) from error
 
 
-class ProcessExit(BaseException):
+def broken(group: str, name: str, error: BaseException) -> BrokenPlugin:
+    """The report of ``error``, which the plug-in ``name`` raised, with package, file and line."""
+    return BrokenPlugin(f"{_known_as(group, name)}: {_told(error)}")
+
+
+def blamed(error: BaseException) -> str:
+    """Tell of an ``error`` of a plug-in whose name is not at hand: its package is that of the last
+    file of a plug-in's package which it passed.
+    """
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    brings = _bringers()
+    packages = [brings[top] for name in names if (top := name.partition(".")[0]) in brings]
+    of = f"package {packages[-1]}" if packages else "a plug-in"
+    return f"code of {of} ended the process: {_told(error)}"
+
+
+def _told(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    place = where(error)
+    # A file that is no Python raises in none of its own lines; the text names file and line.
+    return f"{text} ({place})" if place and not isinstance(error, SyntaxError) else text
+
+
+class ProcessExit(SystemExit):
     """A plug-in called a function that ends the process without unwinding it."""
 
 
@@ -127,6 +146,23 @@ class _Guard(threading.local):
 
 
 _GUARD = _Guard()
+_driving: list[int] = []  # the process that drives, as often as it does
+
+exit_at_once = os._exit
+"""Ends the process from anywhere, also where a plug-in that asks for it is refused."""
+
+
+@contextmanager
+def driving() -> Iterator[None]:
+    """Within the block ``os._exit`` and ``os.abort`` raise ``ProcessExit`` in all of this process's
+    threads: a run that ended so would be neither healed nor sealed, and its exit code would be
+    taken for a verdict.
+    """
+    _driving.append(os.getpid())
+    try:
+        yield
+    finally:
+        _driving.pop()
 
 
 @contextmanager
@@ -143,7 +179,8 @@ def _kept_alive() -> Iterator[None]:
 
 def _refuse(call: str) -> None:
     # A child that the plug-in forks has to end, and what other threads ask for is not its own.
-    if _GUARD.depth and _GUARD.process == os.getpid():
+    process = os.getpid()
+    if process in _driving or (_GUARD.depth and _GUARD.process == process):
         raise ProcessExit(call)
 
 
@@ -247,6 +284,12 @@ def foreign_sources() -> Iterator[tuple[str, Path]]:
 
 def _is_foreign(point: EntryPoint) -> bool:
     return point.dist is None or point.dist.name != _own().name
+
+
+def _bringers() -> dict[str, str]:
+    """The package of each top-level name that a plug-in which is not firedrill's own brings."""
+    foreign = (point for group in GROUPS for point in _points(group) if _is_foreign(point))
+    return {name: _package(point) for point in foreign for name in _packages(point)}
 
 
 def _packages(point: EntryPoint) -> Iterator[str]:

@@ -17,11 +17,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from harness import plugins
 from harness.clock import Alarm, RunClock
 from harness.driving.in_flight import INTERRUPTED, AttemptOutcome, Deadlines, Flight, attempt
 from harness.driving.process_slots import CLOSE_LIMIT_S, Slot, Slots
-from harness.errors import BrokenPlugin, HarnessBug, UsageError
-from harness.generators import Context, Generator, Operation, Wait
+from harness.errors import BrokenPlugin, FiredrillError, HarnessBug, UsageError
+from harness.generators import Answer, Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, Note, OpType, Record, is_recordable
 from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, System
@@ -138,7 +139,7 @@ class Driver:
         while self._loop.time() < self._clock.loop_time(self._until_ns):
             generator = self._absorb(generator)
             if held is None and self._slots.any_idle:
-                answer, generator = generator.op(self._context())
+                answer, generator = self._asked(generator, self._context())
                 exhausted = answer is Wait.EXHAUSTED
                 if exhausted:
                     break
@@ -146,7 +147,7 @@ class Driver:
             if held is not None and self._reached(held.at_ns):
                 invoke = self._launch(held)
                 # With the time of the record, which may be ahead of the clock: see ``_launch``.
-                generator = generator.update(self._context(invoke.at_ns), invoke)
+                generator = self._updated(generator, self._context(invoke.at_ns), invoke)
                 held = None
             else:
                 next_ns = self._until_ns if held is None else held.at_ns
@@ -157,6 +158,24 @@ class Driver:
             await self._pause(None)
         self._absorb(generator)
         return exhausted
+
+    def _asked(self, generator: Generator, context: Context) -> Answer:
+        try:
+            return generator.op(context)
+        except FiredrillError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise plugins.broken("workloads", self._workload.name, error) from error
+
+    def _updated(
+        self, generator: Generator, context: Context, event: Invoke | Complete
+    ) -> Generator:
+        try:
+            return generator.update(context, event)
+        except FiredrillError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise plugins.broken("workloads", self._workload.name, error) from error
 
     def _context(self, now_ns: int | None = None) -> Context:
         self._seen_ns = self._clock.now_ns() if now_ns is None else now_ns
@@ -179,7 +198,7 @@ class Driver:
             completed = self._show_completed()
             context = self._context()
             for complete in completed:
-                generator = generator.update(context, complete)
+                generator = self._updated(generator, context, complete)
         if self._failure is not None:
             raise self._failure
         return generator

@@ -14,7 +14,9 @@ from types import MappingProxyType
 import attrs
 from msgspec.structs import replace
 
+from harness import plugins
 from harness.clock import NS_PER_S
+from harness.errors import BrokenPlugin
 from harness.generators import Answer, Context, Generator, Operation
 from harness.history.records import Complete, Invoke, MicroOp, OpType
 from harness.protocols.client import READ_WRITE
@@ -31,8 +33,13 @@ _Ops = tuple[MicroOp, ...]
 def final_reads(workload: Workload, keys: tuple[int, ...], declaration: Declaration) -> Generator:
     """Return reads of every key in ``keys`` (ascending), each repeated until one is ok; of the
     first kind that ``declaration`` promises as a snapshot, where the workload's own are refused.
+    Raises ``BrokenPlugin``.
     """
-    inner = workload.final(keys)
+    with plugins.naming("workloads", workload.name):
+        inner = workload.final(keys)
+    if not (hasattr(inner, "op") and hasattr(inner, "update")):
+        what = "final: expected a Generator, with 'op' and 'update'"
+        raise BrokenPlugin(f"workload {workload.name!r}: {what} (got {type(inner).__name__})")
     for promise in declaration.promises:
         if promise.staleness_s is not None:
             stale_ns = round(promise.staleness_s * NS_PER_S)

@@ -7,6 +7,7 @@ import shutil
 
 import msgspec
 
+from harness import plugins
 from harness.errors import HarnessError
 from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
@@ -28,13 +29,14 @@ async def execute(
     history up to then is sealed all the same, and the manifest names the failure.
     """
     manifest, life = _begin(plan, run, parts, progress, stop)
-    try:
-        return await _recorded(life, manifest, parts)
-    except BaseException:
-        life.broke_off = True
-        raise
-    finally:
-        await life.leave_or_tear_down()
+    with plugins.driving():
+        try:
+            return await _recorded(life, manifest, parts)
+        except BaseException:
+            life.broke_off = True
+            raise
+        finally:
+            await life.leave_or_tear_down()
 
 
 async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:

@@ -18,6 +18,8 @@ import pytest
 
 from harness import plugin_trial, plugins
 from harness.errors import BrokenPlugin
+from harness.history.manifest import SEALED, read_manifest
+from harness.run.directory import RunDirectory
 
 LIMIT_S = 120
 CHECKER = """
@@ -222,15 +224,147 @@ def test_a_workload_that_raises_is_named_on_the_terminal(tmp_path: Path) -> None
     assert f"client-bug:ValueError at {place} " in said
 
 
-def test_a_workload_that_leaves_is_a_bug_of_its_own(tmp_path: Path) -> None:
-    leaving = WORKLOAD.replace("await tx.write(1, 1)", "raise SystemExit(0)")
+LEAVES = {"raise SystemExit(0)": "SystemExit", "__import__('os')._exit(0)": "ProcessExit"}
+ON_NODES = [
+    *(word if word != "sim" else "process" for word in DRILL),
+    *("--set", "limits.final_reads_s=1"),
+]
+TWO_DRIVERS = [*ON_NODES, "--set", "drive.drivers=2"]
+LEAVES_NODES = ["__import__('os')._exit(0)", "ProcessExit"]
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "drill"),
+    [
+        *((*leaves, DRILL) for leaves in LEAVES.items()),
+        (*LEAVES_NODES, ON_NODES),
+        (*LEAVES_NODES, TWO_DRIVERS),
+    ],
+    ids=["simulated SystemExit", "simulated ProcessExit", "on nodes", "two drivers"],
+)
+def test_a_workload_that_leaves_as_it_drives_is_a_bug_of_its_own(
+    act: str, kind: str, drill: list[str], tmp_path: Path
+) -> None:
+    leaving = WORKLOAD.replace("await tx.write(1, 1)", act)
     install(tmp_path / "site", leaving)
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *drill)
+
+    place = f"plugged/workload.py:{line_of(leaving, act)}"
+    assert code == 2, said
+    assert f"client-bug:{kind} at {place} " in said
+    sealed = RunDirectory((tmp_path / "runs" / "latest").resolve())
+    assert read_manifest(sealed).state == SEALED
+    assert not list(sealed.undo.glob("*"))
+
+
+GENERATOR = """
+class Odd:
+    def op(self, context):
+        {act}
+
+    def update(self, context, event):
+        return self
+
+def build"""
+
+
+@pytest.mark.parametrize(
+    ("drivers", "member", "act", "told"),
+    [
+        (1, "main", "raise KeyError('odd')", "KeyError: 'odd'"),
+        (1, "main", "raise SystemExit(0)", "SystemExit: 0"),
+        (1, "final", "__import__('os')._exit(0)", "ProcessExit: os._exit(0)"),
+        (2, "main", "__import__('os')._exit(0)", "ProcessExit: os._exit(0)"),
+    ],
+)
+def test_a_generator_that_breaks_as_it_drives_is_named_and_the_run_is_sealed(
+    member: str, act: str, told: str, drivers: int, tmp_path: Path
+) -> None:
+    before = {
+        "main": 'return Repeat((MicroOp("inc", 1),))',
+        "final": 'return UntilOk(tuple((MicroOp("inc", key),) for key in keys))',
+    }[member]
+    odd = WORKLOAD.replace(before, "return Odd()")
+    odd = odd.replace("\ndef build", GENERATOR.replace("{act}", act))
+    install(tmp_path / "site", odd)
+    drill = DRILL if drivers == 1 else TWO_DRIVERS
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *drill)
+
+    place = f"plugged/workload.py:{line_of(odd, act)}"
+    assert f"workload 'count' of package plugged-counter 1.2: {told} ({place})" in said
+    assert code == (254 if drivers == 1 else 2), said
+    assert "unexpected" not in said
+    sealed = RunDirectory((tmp_path / "runs" / "latest").resolve())
+    assert read_manifest(sealed).state == SEALED
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        ("raise KeyError(keys[0])", "KeyError: 1"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("return None", "final: expected a Generator, with 'op' and 'update' (got NoneType)"),
+    ],
+)
+def test_a_workload_without_final_reads_is_named_and_the_run_is_sealed(
+    act: str, told: str, tmp_path: Path
+) -> None:
+    before = 'return UntilOk(tuple((MicroOp("inc", key),) for key in keys))'
+    odd = WORKLOAD.replace(before, act)
+    install(tmp_path / "site", odd)
 
     code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)
 
-    place = f"plugged/workload.py:{line_of(leaving, 'raise SystemExit')}"
-    assert code == 2, said
-    assert f"client-bug:SystemExit at {place} " in said
+    assert code == 254, said
+    assert told in said
+    if "raise" in act:
+        place = f"plugged/workload.py:{line_of(odd, act)}"
+        assert f"workload 'count' of package plugged-counter 1.2: {told} ({place})" in said
+    sealed = RunDirectory((tmp_path / "runs" / "latest").resolve())
+    assert read_manifest(sealed).state == SEALED
+
+
+FAULT = """
+from harness.api import Effect, FaultKind, Proof
+from nemesis.node_faults import NodeFault
+
+class Boom:
+    async def inject(self, provider, node):
+        {act}
+
+    async def heal(self, provider, node):
+        pass
+
+    def effective(self, look):
+        return Proof(holds=True, text="as it says")
+
+def build():
+    return NodeFault(kind=FaultKind(name="boom", effects=frozenset()), verbs=Boom())
+"""
+
+
+@pytest.mark.parametrize(
+    ("provider", "act", "kind"),
+    [*(("sim", *leaves) for leaves in LEAVES.items()), ("process", *LEAVES_NODES)],
+)
+def test_a_fault_that_leaves_as_it_is_injected_is_named_and_the_run_is_sealed(
+    provider: str, act: str, kind: str, tmp_path: Path
+) -> None:
+    source = FAULT.replace("{act}", act)
+    install_fault(tmp_path / "site", source)
+    drill = ["run", "--provider", provider, "--executor", "local", "--nodes", "3", "--no-report",
+             "--duration", "3", "--schedule", "1:boom:n1:1", "--set", "check.min_ok=1"]  # fmt: skip
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *drill)
+
+    assert code == 255, said
+    assert f"code of package boom 1.0 ended the process: {kind}: " in said
+    assert f"(boom_fault.py:{line_of(source, act)})" in said
+    sealed = RunDirectory((tmp_path / "runs" / "latest").resolve())
+    assert read_manifest(sealed).state == SEALED
+    assert not list(sealed.undo.glob("*"))
 
 
 @pytest.mark.parametrize(

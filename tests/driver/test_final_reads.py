@@ -94,6 +94,8 @@ def test_what_writes_never_becomes_a_snapshot() -> None:
 class Seven:
     """A workload as far as its final reads go."""
 
+    name = "seven"
+
     def final(self, keys: tuple[int, ...]) -> Generator:
         return UntilOk(tuple((MicroOp("r", key),) for key in keys))
 
