@@ -7,6 +7,7 @@ process; a finished chunk is on the disk, so it survives a crash of the machine.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -157,6 +158,7 @@ class ChunkWriter:
         self._full = False
         self._syncer = executor or ThreadPoolExecutor(1, f"fsync-{writer}")
         self._syncing: Future[None] | None = None
+        self._unsynced: OSError | None = None
         self._reserve = directory / f"reserve-{writer}"
         self._lock: int | None = None
         first = directory / record_frames.chunk_name(writer, 0)
@@ -230,6 +232,7 @@ class ChunkWriter:
 
     def _write(self, payloads: list[bytes]) -> None:
         """Append the frames of ``payloads``, or none of them and raise ``OSError``."""
+        self._require_synced()
         if self._chunk.size >= self._chunk_bytes and self._may_rotate():
             self._rotate()
         # The chain of the stream moves only once the write is done: a refused one leaves it as it
@@ -248,8 +251,10 @@ class ChunkWriter:
         so that after a crash of the machine every stream is still found. Raises ``HarnessError``.
         """
         try:
+            self._require_synced()
             self._chunk.sync()
         except OSError as error:
+            self._unsynced = error
             raise disk_failure("sync", self._chunk.path, error, "no record is durable") from error
 
     @property
@@ -270,10 +275,11 @@ class ChunkWriter:
             with contextlib.suppress(FileNotFoundError):
                 self._reserve.unlink()
             try:
+                self._await_sync()
+                self._require_synced()
                 self._chunk.write(mark)
             finally:
                 self._chunk.finish()
-            self._await_sync()
         except OSError as error:
             missing = "the mark of its end is missing, the records are there"
             raise disk_failure("close", self._chunk.path, error, missing) from error
@@ -317,8 +323,19 @@ class ChunkWriter:
             return
         try:
             syncing.result(SYNC_LIMIT_S)
-        except TimeoutError as error:
+        except OSError as error:
+            self._unsynced = error
+            if syncing.done():
+                raise
+            self._unsynced = TimeoutError(errno.ETIMEDOUT, "an earlier fsync has not ended")
             raise DeadlineExceeded(f"fsync in {self._directory}", SYNC_LIMIT_S) from error
+
+    def _require_synced(self) -> None:
+        """Raise the error of a sync that failed: the kernel drops what it could not write and tells
+        of it once, so this stream has no more records and no end, and is a prefix for good.
+        """
+        if self._unsynced is not None:
+            raise self._unsynced
 
     def _open_chunk(self, sequence: int, *, chain: int) -> _Chunk:
         header = record_frames.Header(record_frames.VERSION, self._writer, sequence, chain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from history_parts import append, complete, invoke, read, small_history
 
 from harness.errors import HarnessError, InvariantError, MalformedHistory, UsageError
 from harness.history import chunks, record_frames
-from harness.history.chunks import ChunkWriter, scan
+from harness.history.chunks import ChunkWriter, InlineExecutor, scan
 from harness.history.records import Complete, Invoke, MicroOp, Note, Record
 
 FLIPS = 3_000
@@ -348,3 +349,31 @@ def test_nobody_waits_for_a_slow_disk_until_a_chunk_outgrows_its_size(
     assert len(sizes) == 2  # the second waits for the first, and grows meanwhile
     assert sizes[1] > 3 * sizes[0]
     assert list(scan(tmp_path / "chunks")) == records
+
+
+def test_a_sync_that_failed_ends_the_stream_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[Record] = [Note(at_ns=i, text="x" * 60) for i in range(60)]
+    refused = [OSError(errno.EIO, "Input/output error")]  # a kernel tells of it once
+
+    def sync(handle: int) -> None:
+        if refused:
+            raise refused.pop()
+
+    monkeypatch.setattr("harness.history.chunks.os.fsync", sync)
+    writer = ChunkWriter(tmp_path / "chunks", 400, reserve_bytes=0, executor=InlineExecutor())
+    written, error = fill(writer, lambda number: records[number])
+
+    assert "Input/output error" in error
+    for _ in range(2):
+        with pytest.raises(HarnessError, match="Input/output error"):
+            writer.append(records[-1])
+    with pytest.raises(HarnessError, match="Input/output error"):
+        writer.sync()
+    with pytest.raises(HarnessError, match="Input/output error"):
+        writer.close()
+
+    found = scan(tmp_path / "chunks")
+    assert list(found) == records[:written]
+    assert len(found.torn) == 1  # without its end it is a prefix
