@@ -16,7 +16,7 @@ import msgspec
 
 from harness.errors import MalformedHistory, NotStored
 from harness.exit_codes import Outcome
-from harness.history.files import alone_in, read_small, sha256, write_held
+from harness.history.files import FileStamp, alone_in, read_small, sha256, stamp, write_held
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import brackets, inert_json, key_twice
@@ -27,6 +27,7 @@ MAX_BRACKETS = 500_000
 which each takes tens of times its two brackets once it is read.
 """
 SEAL_BYTES = 1 << 10
+READS_MAX = 4  # of a verdict that another replaces meanwhile, each time
 CUTS = ((16_384, 20_000), (4_096, 4_000), (1_000, 500), (400, 50), (100, 10))
 """Characters of each text and entries of each list and table that a verdict that is too large is
 cut to: the first pair with which it fits. 20,000 are the faults of a night, or a cycle that long.
@@ -418,6 +419,24 @@ def _require_own(run: RunDirectory, content: bytes) -> None:
 
 
 def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
+    """The verdict of ``run``, read again where another has taken its place between the look at it
+    and that at its seal.
+    """
+    for _ in range(READS_MAX - 1):
+        before = _stamp_of(run)
+        try:
+            return _decoded_once(run, decoder)
+        except MalformedHistory:
+            if _stamp_of(run) == before:
+                raise
+    return _decoded_once(run, decoder)
+
+
+def _stamp_of(run: RunDirectory) -> tuple[FileStamp | None, FileStamp | None]:
+    return stamp(run.verdict), stamp(run.verdict_seal)
+
+
+def _decoded_once(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
     try:
         content = read_small(run.verdict, MAX_VERDICT_BYTES)
         if (count := brackets(content)) > MAX_BRACKETS:

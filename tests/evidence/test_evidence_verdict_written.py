@@ -185,3 +185,41 @@ def test_where_there_are_no_locks_a_verdict_is_written_all_the_same(
     write_verdict(run, PROVEN)
 
     assert read_verdict(run) == PROVEN
+
+
+@pytest.mark.parametrize("times", [1, verdicts.READS_MAX - 1])
+def test_a_reader_between_two_replacements_finds_the_new_verdict(
+    times: int, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_verdict(run, PROVEN)
+    coming = ([OTHER, PROVEN] * times)[:times]
+
+    def read(path: Path, limit_bytes: int) -> bytes:
+        content = files.read_small(path, limit_bytes)
+        if path == run.verdict and coming:
+            with monkeypatch.context() as original:
+                original.setattr(verdicts, "read_small", files.read_small)
+                write_verdict(run, coming.pop(0))
+        return content
+
+    monkeypatch.setattr(verdicts, "read_small", read)
+
+    assert read_verdict(run) == (OTHER if times % 2 else PROVEN)
+
+
+def test_a_verdict_that_is_another_runs_is_refused_at_once(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_verdict(run, PROVEN)
+    run.verdict.write_bytes(verdicts.encode(OTHER))
+    read: list[Path] = []
+
+    def counted(path: Path, limit_bytes: int) -> bytes:
+        read.append(path)
+        return files.read_small(path, limit_bytes)
+
+    monkeypatch.setattr(verdicts, "read_small", counted)
+
+    with pytest.raises(MalformedHistory, match="found another: check it"):
+        read_verdict(run)
+    assert read.count(run.verdict) == 1
