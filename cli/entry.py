@@ -8,14 +8,60 @@ process with Python's own code, which is that of a violation.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import traceback
-from types import FrameType
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType, ModuleType
 
 # As in ``harness.exit_codes``, which is not imported yet.
 _INTERRUPTED, _HARNESS_ERROR = 130, 255
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Libraries that end the process, or crash, where a limit of its addresses (``ulimit -v``) leaves
+# no room to load them, by what has to be loaded of each.
+_ENDING = {"numpy": "numpy", "pyarrow": "pyarrow.parquet"}
+
+
+class _TriedFirst:
+    """A finder of modules that finds none: it has a copy of this process load a library first, and
+    refuses one that ends the copy.
+    """
+
+    def __init__(self) -> None:
+        self._left = dict(_ENDING)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
+        """See ``importlib.abc.MetaPathFinder``. Raises ``HarnessError``."""
+        if name not in self._left:
+            return
+        loaded = self._left.pop(name)
+        child = os.fork()
+        if child == 0:
+            self._left.clear()
+            _load_and_end(loaded)
+        _, status = os.waitpid(child, 0)
+        if status:
+            from harness.errors import HarnessError
+
+            limit_mib = resource.getrlimit(resource.RLIMIT_AS)[0] >> 20
+            why = f"it can't be loaded within {limit_mib} MiB of addresses (ulimit -v)"
+            raise HarnessError(f"{name}: {why}")
+
+
+def _load_and_end(name: str) -> None:
+    code = 1
+    try:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        import_module(name)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def main() -> None:
@@ -23,6 +69,8 @@ def main() -> None:
     # A script's shell starts background jobs with SIGINT ignored; that stays so.
     asked = [number for number in _WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _leave) for number in asked}
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        sys.meta_path.insert(0, _TriedFirst())
     try:
         from cli.main import main as command_line
 

@@ -36,7 +36,7 @@ from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
 from harness.scratch import no_scratch, supervised_scratch
 from harness.supervisor import EXIT_OF_SIGNAL, NoScratch, Supervised
-from harness.text import long_duration
+from harness.text import inert, long_duration
 
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
@@ -46,6 +46,7 @@ ATTEMPTS_MAX = 4
 IDLE_S = 1.0  # between two looks whether to say that the analysis goes on
 ALIVE_EVERY_S = 10.0
 REPLY_MAX_BYTES = 256 << 20
+GARBLED_MAX_BYTES = 60  # of a line that is no reply, in a sentence
 CHILD = "cli.judging.child"  # the module that a child runs; nothing here imports it
 
 FAMILIES: dict[str, type[FiredrillError]] = {
@@ -277,12 +278,14 @@ def _once(
 
     try:
         for line in _lines(reader, ends_s, idle):
-            _take(msgspec.json.decode(line, type=Reply), found, say)
+            _take(_reply(line), found, say)
             # A process that a plug-in has started may hold the pipe for ever.
             if found.done:
                 break
         else:
             found.death = _death(child.wait(), found.opening)
+    except _Garbled as error:
+        found.death = str(error)
     except TimeoutError:
         found.death = (
             f"it came to no end within {long_duration(limits.time_s)} "
@@ -343,6 +346,18 @@ def _lines(reader: int, ends_s: float, idle: Callable[[], None]) -> Iterator[byt
         # A child that is out of control must not fill this process's memory as well.
         if length > REPLY_MAX_BYTES:
             raise HarnessError(f"an analysis said more than {REPLY_MAX_BYTES} bytes at once")
+
+
+class _Garbled(Exception):
+    """The child's pipe told what is no reply: code of a plug-in wrote there as well."""
+
+
+def _reply(line: bytes) -> Reply:
+    try:
+        return msgspec.json.decode(line, type=Reply)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        shown = line[:GARBLED_MAX_BYTES].decode("utf-8", "backslashreplace")
+        raise _Garbled(f"its process said what is no reply ({inert(shown)!r})") from error
 
 
 def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> None:

@@ -15,8 +15,8 @@ import msgspec
 from cli.judging.analysis import Drawing, JudgeOptions
 from cli.judging.keep import keep_verdict
 from cli.session import say
-from harness.errors import FiredrillError, NotStored, PlanError, UsageError
-from harness.history.files import READ_ONLY, copy_files, is_regular
+from harness.errors import FiredrillError, MalformedHistory, NotStored, PlanError, UsageError
+from harness.history.files import READ_ONLY, copy_files
 from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory
@@ -141,18 +141,25 @@ def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
 
 def transaction_count(run: RunDirectory) -> int:
     """Return the number of transactions that the sealed run in ``run`` claims; 0 without such a
-    table, which its analysis will refuse.
+    table, or with another than was sealed, which its analysis will refuse. No byte of a table is
+    interpreted before its sum is compared.
     """
     from pyarrow import ArrowException, parquet
 
+    from harness.history.evidence import require_checksum
     from harness.history.layout import TRANSACTIONS, table_path
+    from harness.history.parquet import require_plausible
 
+    manifest = read_manifest(run)
+    if not isinstance(manifest.recorded, msgspec.UnsetType):
+        return manifest.recorded.transactions
     path = table_path(run, TRANSACTIONS)
-    if not is_regular(path):
-        return 0
     try:
+        name = path.relative_to(run.root).as_posix()
+        require_checksum(path, manifest.checksums.get(name, ""))
+        require_plausible(path)
         return int(parquet.read_metadata(path).num_rows)
-    except (OSError, ArrowException):
+    except (OSError, ArrowException, MalformedHistory):
         return 0
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 
 from harness.errors import NotRemoved
+from harness.history.files import append_plain
 from harness.run.directory import directory_mark
 
 if TYPE_CHECKING:
@@ -234,13 +235,13 @@ def healed(root: Path) -> Path:
 
 def teller(root: Path) -> Callable[[str], None]:
     """Return a function that writes a line into the log of the run directory ``root``; a full disk
-    does not stop the healing.
+    does not stop the healing, nor does a link or a pipe in the log's place, which gets nothing.
     """
-    path = root / LOG_FILE
 
     def tell(text: str) -> None:
-        with contextlib.suppress(OSError), path.open("a") as log:
-            log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n"
+        with contextlib.suppress(OSError):
+            append_plain(root / LOG_FILE, line.encode())
 
     return tell
 

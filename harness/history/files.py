@@ -310,6 +310,21 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
+def append_plain(path: Path, content: bytes) -> None:
+    """Append ``content`` to the regular file ``path``, which is made where there is none. Raises
+    ``OSError``, also for a link and for any other kind of file.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with held(path.parent) as directory:
+        handle = os.open(directory / path.name, flags, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "expected a regular file", str(path))
+        os.write(handle, content)
+    finally:
+        os.close(handle)
+
+
 def copy_files(source: Path, target: Path) -> None:
     """Copy the regular files below the directory ``source`` into the new directory ``target``; no
     link is followed. Raises ``HarnessError``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -407,6 +408,26 @@ def test_a_machine_that_takes_no_file_at_all_is_no_violation(tmp_path: Path) -> 
     assert done.returncode == 255, done.stderr
     assert "Traceback" not in done.stderr
     assert "no temporary directory can be made" in done.stderr
+
+
+def test_a_machine_without_room_for_a_library_is_no_violation(tmp_path: Path) -> None:
+    """numpy would end the process with 1, pyarrow with SIGSEGV."""
+    run = recorded(tmp_path / "run", appended(20))
+    command = [str(Path(sys.executable).with_name("firedrill")), "check", str(run.root)]
+
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -v 200000; exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+    assert done.returncode == 255, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"firedrill: \w+: it can't be loaded within 195 MiB of addresses \(ulimit -v\)", last
+    )
 
 
 def test_a_command_line_that_can_not_be_imported_is_no_violation() -> None:

@@ -371,6 +371,10 @@ def test_a_fault_that_leaves_as_it_is_injected_is_named_and_the_run_is_sealed(
     ("act", "why"),
     [
         ("import os; os._exit(0)", "its process ended before it was done"),
+        (
+            "import os, sys, json; os.write(json.loads(sys.argv[1])['reply'], b'what?\\n')",
+            "its process said what is no reply ('what?')",
+        ),
         ("import sys; sys.exit(0)", "SystemExit: 0 (plugged/checker.py:10)"),
     ],
 )

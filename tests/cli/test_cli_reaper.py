@@ -325,3 +325,28 @@ def test_the_watchdog_leaves_no_addresses_of_nodes_that_are_gone(tmp_path: Path)
 
     assert done.returncode == 0
     assert not run.addresses.exists()
+
+
+def test_the_log_goes_to_no_file_that_a_link_leads_to_and_waits_for_no_pipe(
+    tmp_path: Path,
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    for place, plant in (
+        ("link", lambda path: path.symlink_to(precious)),
+        ("hanging", lambda path: path.symlink_to(tmp_path / "nothing")),
+        ("pipe", os.mkfifo),
+    ):
+        root = tmp_path / place
+        root.mkdir()
+        plant(root / reaper.LOG_FILE)
+
+        reaper.teller(root)("nothing is left")
+
+    assert precious.read_text() == "kept"
+    assert not (tmp_path / "nothing").exists()
+
+    for _ in range(2):
+        reaper.teller(tmp_path)("nothing is left")
+    lines = (tmp_path / reaper.LOG_FILE).read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == ["nothing is left"] * 2

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from jepsen_files import Op, edn_lines, generated, json_lines, register, small, timed, txn, write
 
-from harness.errors import MalformedHistory, UsageError
-from harness.importers.jepsen import parallel_reader
+from harness.errors import HarnessError, MalformedHistory, UsageError
+from harness.history.layout import KEYS_FILE
+from harness.importers.jepsen import imported_history, parallel_reader
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.importers.jepsen.pairing import Pairing
+from harness.run.directory import RunDirectory
 
 LAYOUTS = (json_lines, edn_lines)
 NEMESIS: Op = {"type": "info", "f": "start-partition", "value": None, "process": "nemesis"}
@@ -212,3 +214,38 @@ def test_a_small_file_starts_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process for a few bytes"))
 
     assert read_jepsen(write(tmp_path, json_lines(small()))).operations == len(small())
+
+
+def test_a_part_whose_reader_hangs_is_read_without_it(
+    tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, json_lines(generated(60)))
+    whole = told(path, 1, monkeypatch)
+    monkeypatch.setattr(parallel_reader, "_read", lambda *_: signal.pause())
+    monkeypatch.setattr(parallel_reader, "LIMIT_S", 0.1)
+
+    assert told(path, 2, monkeypatch) == whole
+    assert taken.count == 0
+
+
+def test_names_of_keys_are_written_into_the_run_whatever_its_directory_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that is planted between the making of the file and the writing into it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = RunDirectory(tmp_path / "run")
+    write_table = imported_history.pq.write_table
+
+    def planted(table: Any, where: object, **options: Any) -> None:
+        run.history.rename(tmp_path / "moved")
+        run.history.symlink_to(elsewhere)
+        write_table(table, where, **options)
+
+    monkeypatch.setattr(imported_history.pq, "write_table", planted)
+    path = write(tmp_path, json_lines(with_names(generated(10))))
+    with pytest.raises((HarnessError, MalformedHistory)):
+        imported_history.import_run(path, run)
+
+    assert list(elsewhere.iterdir()) == []
+    assert (tmp_path / "moved" / KEYS_FILE).is_file()

@@ -8,15 +8,17 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from stranger_kit import NAME, copied, sound_run
 
 from checkers.engine.analyze import analyze
 from cli.judging.analysis import JudgeOptions
-from cli.judging.steps import judge_here
+from cli.judging.steps import judge_here, transaction_count
 from harness.errors import MalformedHistory
 from harness.history import record_frames
 from harness.history.load import load
+from harness.history.manifest import read_manifest, write_manifest
 from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory
 
@@ -142,3 +144,22 @@ def test_a_chunk_that_no_writer_of_the_run_wrote_is_refused_by_name(
         judged(run)
 
     assert (run.chunks / name).exists()
+
+
+def test_no_footer_is_read_before_the_sum_of_its_table_is_compared(
+    sound: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copied(sound, tmp_path / NAME)
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), recorded=msgspec.UNSET))
+    assert transaction_count(run) == 3
+    table = run.history / "transactions.parquet"
+    content = table.read_bytes()
+    table.write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
+
+    def opened(*_: object) -> None:
+        raise AssertionError("a footer was read")
+
+    monkeypatch.setattr("pyarrow.parquet.read_metadata", opened)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", opened)
+
+    assert transaction_count(run) == 0

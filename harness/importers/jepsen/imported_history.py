@@ -231,11 +231,14 @@ def _put(sink: ParquetSink, name: str, table: pa.Table) -> None:
 def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
     if not history.keys.num_rows:
         return {}
-    path = run.history / KEYS_FILE
-    unfinished = files.begin(path)
-    pq.write_table(history.keys, unfinished, compression="zstd")
-    files.publish(unfinished, path)
-    return {path.relative_to(run.root).as_posix(): files.sha256(path)}
+    # By a descriptor: a link that is planted meanwhile leads nowhere.
+    with files.held(run.history) as directory:
+        path = directory / KEYS_FILE
+        unfinished = files.begin(path)
+        pq.write_table(history.keys, unfinished, compression="zstd")
+        files.publish(unfinished, path)
+        checksum = files.sha256(path)
+    return {(run.history / KEYS_FILE).relative_to(run.root).as_posix(): checksum}
 
 
 def _workload(pairing: Pairing, asked: str | None, file: str) -> str:

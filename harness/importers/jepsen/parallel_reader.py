@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import select
 import signal
 from array import array
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,8 @@ from harness.supervisor import die_with_parent
 
 LEAST_BYTES = 8 << 20
 """Of a part: reading fewer takes about as long as a process for them."""
+LIMIT_S, LIMIT_S_PER_MIB = 60.0, 5.0
+"""Until a part is read, from when it is asked for: some hundred times as long as that takes."""
 _HEAD = b"head"
 
 
@@ -55,6 +58,7 @@ class LaterPart:
     begin: int
     end: int
     _worker: int
+    _handle: int
     _memory: BinaryIO
     _status: int | None = None
 
@@ -76,11 +80,17 @@ class LaterPart:
         if self._status is None:
             os.kill(self._worker, signal.SIGKILL)
             self._ended()
+        os.close(self._handle)
         self._memory.close()
 
     def _ended(self) -> int:
-        """Wait for the worker; return 0 where it read its part."""
+        """Wait for the worker, which is killed at its limit; return 0 where it read its part."""
         if self._status is None:
+            ended = select.poll()
+            ended.register(self._handle, select.POLLIN)
+            limit_s = LIMIT_S + LIMIT_S_PER_MIB * ((self.end - self.begin) >> 20)
+            if not ended.poll(limit_s * 1000):
+                os.kill(self._worker, signal.SIGKILL)
             _, self._status = os.waitpid(self._worker, 0)
         return self._status
 
@@ -107,7 +117,8 @@ def _begun(reading: HistoryFile, begin: int, end: int, file: str) -> LaterPart:
     caller = os.getpid()
     worker = os.fork()
     if worker:
-        return LaterPart(begin=begin, end=end, worker=worker, memory=memory)
+        handle = os.pidfd_open(worker)
+        return LaterPart(begin=begin, end=end, worker=worker, handle=handle, memory=memory)
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
