@@ -24,8 +24,7 @@ from cli.environment import SIMULATED
 from cli.session import runs_option, say
 from cli.shrinking.shrink_run import SHRUNK, failures, shrink_run
 from harness.campaigns.campaign_summary import MAX_UNKNOWN_SHARE, totals
-from harness.campaigns.cell import CELL_LIMIT_S as SIMULATED_LIMIT_S
-from harness.campaigns.cell import Cell, CellResult
+from harness.campaigns.cell import Cell, CellResult, simulated_cell
 from harness.campaigns.cell_table import (
     MAX_TABLE_BYTES,
     CampaignTable,
@@ -337,16 +336,16 @@ def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
                 resolved.add(place.axes)
         except PlanError as error:
             raise PlanError(error.path, f"{error.problem} (in {place.axes})", str(file)) from error
-        found[place] = Cell(plan=plan, limit_s=_limit_s(plan))
+        found[place] = _cell(plan)
     if simulated:
         refuse_unrunnable(simulated)
     return found
 
 
-def _limit_s(plan: Plan) -> float:
+def _cell(plan: Plan) -> Cell:
     if plan.cluster.provider == SIMULATED:
-        return SIMULATED_LIMIT_S
-    return CELL_LIMIT_S + plan.drive.duration_s
+        return simulated_cell(plan)
+    return Cell(plan=plan, limit_s=CELL_LIMIT_S + plan.drive.duration_s)
 
 
 def _runs_plan(run: RunDirectory, cell: Cell) -> bool:

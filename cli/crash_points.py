@@ -19,7 +19,7 @@ from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import PlanFile, Session, runs_option, say
 from harness.campaigns.campaign_summary import overall
-from harness.campaigns.cell import CELL_LIMIT_S, Cell
+from harness.campaigns.cell import CELL_LIMIT_S, simulated_cell
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.point_census import (
     NodePoint,
@@ -52,7 +52,7 @@ HOLD_S = 1.5  # longer than a lease and an election, so that others take over
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once (as many as cores).")
 @click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=CELL_LIMIT_S,
-              show_default=True, help="Wall seconds that one run may take.")  # fmt: skip
+              show_default=True, help="Seconds of a core that one run may take.")  # fmt: skip
 @click.option("--time-budget", "budget_s", callback=quantities.seconds, metavar="TIME",
               help="Begin no run after that time: 90s, 30m, 8h.")  # fmt: skip
 @runs_option
@@ -84,7 +84,7 @@ def crash_points(
     say(f"{len(there)} crash points, {len(points)} of them are tried")
     ledger = Ledger.read(store.root / RESULTS_FILE, code_digest())
     cells = [
-        Cell(plan=_crashing(base, point, hold_s, number), limit_s=limit_s)
+        simulated_cell(_crashing(base, point, hold_s, number), limit_s=limit_s)
         for number, point in enumerate(points)
     ]
     began_s = time.monotonic()
@@ -132,7 +132,7 @@ def _census(plan: Plan, hold_s: float, store: RunStore, limit_s: float) -> list[
     span_s = plan.drive.duration_s - hold_s - HEAL_S
     options = plan.cluster.options | {"census_s": span_s}
     counting = replace(plan, cluster=replace(plan.cluster, options=options))
-    cell = Cell(plan=counting, limit_s=limit_s)
+    cell = simulated_cell(counting, limit_s=limit_s)
     # Kept although it is valid: the points are read from its directory.
     with closing(simulation_pool(store.root, keep=True, jobs=1).results(in_turn([cell]))) as work:
         result = next(work)

@@ -73,7 +73,7 @@ FROM_CORPUS = "the same command searches on from the corpus as it is now"
               show_default=True, help="The share of runs that may show nothing.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once (as many as cores).")
 @click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=CELL_LIMIT_S,
-              show_default=True, help="Wall seconds that one run may take.")  # fmt: skip
+              show_default=True, help="Seconds of a core that one run may take.")  # fmt: skip
 @click.option("--shrink", "shrink_s", callback=quantities.seconds, default=SHRINK_BUDGET,
               show_default=True, metavar="TIME", help="For each failure, afterwards.")  # fmt: skip
 @click.option("--no-shrink", is_flag=True, help="Leave what fails as it is.")

@@ -18,7 +18,7 @@ from cli.cells import simulation_pool
 from cli.mutants import MutantChoice, campaign, mutant_options
 from cli.session import Session, runs_option, say
 from harness.campaigns.campaign_summary import outcome_counts, overall
-from harness.campaigns.cell import CRASHES, Cell, CellResult
+from harness.campaigns.cell import CRASHES, CellResult, simulated_cell
 from harness.campaigns.marker_counts import MustReach, load_must_reach
 from harness.campaigns.pool import in_turn
 from harness.campaigns.rates import cells_per_finding, until_found
@@ -298,7 +298,7 @@ def drilled(
     plans: Iterable[Plan], root: Path, jobs: int | None, *, keep: bool = False
 ) -> Iterator[Iterator[CellResult]]:
     """Yield the results in the order of ``plans``; leaving the block ends the workers."""
-    cells = (Cell(plan=plan) for plan in plans)
+    cells = (simulated_cell(plan) for plan in plans)
     with closing(simulation_pool(root, keep=keep, jobs=jobs).results(in_turn(cells))) as work:
         yield work
 

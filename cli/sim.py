@@ -25,7 +25,7 @@ from cli.run_pages import refresh_index
 from cli.served_baseline import Comparison
 from cli.session import PlanFile, PluginName, PluginNames, Session, runs_option, say
 from harness.campaigns.campaign_summary import MAX_UNKNOWN_SHARE, overall, totals
-from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
+from harness.campaigns.cell import CELL_LIMIT_S, CellResult, simulated_cell
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.marker_counts import MustReach, load_must_reach, table
 from harness.campaigns.pool import in_turn
@@ -79,7 +79,7 @@ from results.store.store import RunStore
     type=click.FloatRange(min=1),
     default=CELL_LIMIT_S,
     show_default=True,
-    help="Wall seconds that one seed may take.",
+    help="Seconds of a core that one seed may take.",
 )
 @click.option(
     "--time-budget",
@@ -157,7 +157,7 @@ def sim(
     )
     known = markers_of(plans[0])
     must_reach = load_must_reach(must_reach_path, known) if must_reach_path else None
-    cells = [Cell(plan=plan, limit_s=limit_s) for plan in plans]
+    cells = [simulated_cell(plan, limit_s=limit_s) for plan in plans]
     path, code = store.root / RESULTS_FILE, code_digest()
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
     left = {cell.plan.name for cell in cells if cell.key not in ledger.known}

@@ -17,7 +17,7 @@ import msgspec
 from cli.cells import run_on_nodes, simulation_pool
 from cli.environment import SIMULATED
 from cli.session import say
-from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
+from harness.campaigns.cell import SIMULATED_WALL_S, Cell, CellResult, simulated_cell
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Choose, in_this_process, in_turn
 from harness.clock import substream
@@ -90,9 +90,10 @@ class Trials:
 
     def _cells(self, plans: Sequence[Plan]) -> list[Cell]:
         """Return a cell for each plan. Two runs of one plan on real nodes are two cells."""
-        made, limit_s = len(self.ledger.known), max(1.0, self.ends_s - time.monotonic())
+        made = len(self.ledger.known)
+        limit_s = min(SIMULATED_WALL_S, max(1.0, self.ends_s - time.monotonic()))
         return [
-            Cell(plan=plan, limit_s=min(CELL_LIMIT_S, limit_s))
+            attrs.evolve(simulated_cell(plan), limit_s=limit_s)
             if plan.cluster.provider == SIMULATED
             else Cell(plan=plan, repetition=made + number)  # no two of its runs are the same
             for number, plan in enumerate(plans)

@@ -15,7 +15,9 @@ from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, dumps
 from harness.protocols.models import OF_NODES, OF_SERVICE
 
-CELL_LIMIT_S = 120.0  # wall time of a simulated one; usual ones take a few seconds
+CELL_LIMIT_S = 120.0  # of a core, for a simulated one; usual ones take a few seconds
+WALL_TIMES = 10  # so many times as long may it wait for cores that others keep busy
+SIMULATED_WALL_S = CELL_LIMIT_S * WALL_TIMES
 MAX_REASONS = 8  # of one cell, in the ledger; the run directory has them all
 MAX_REASON_CHARS = 500
 # Anomalies that do not count in a search for a cause: that a node dies of a bug, or stands still,
@@ -59,6 +61,16 @@ class Cell:
             # Not of a plain cell, whose key names its plan alone.
             text += f"\n# {sorted(self.options.items())} {self.repetition}"
         return key_of(text.encode())
+
+
+def simulated_cell(
+    plan: Plan, *, options: Mapping[str, str] | None = None, limit_s: float = CELL_LIMIT_S
+) -> Cell:
+    """Return the cell of a simulated ``plan``, which may take ``limit_s`` of a core: how long that
+    is depends on what else the machine does.
+    """
+    wall_s = limit_s * WALL_TIMES
+    return Cell(plan=plan, options=options or {}, limit_s=wall_s, limit_cpu_s=limit_s)
 
 
 def key_of(text: bytes) -> str:

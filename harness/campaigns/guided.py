@@ -16,7 +16,7 @@ from random import Random
 import attrs
 from msgspec.structs import replace
 
-from harness.campaigns.cell import Cell, CellResult
+from harness.campaigns.cell import Cell, CellResult, simulated_cell
 from harness.campaigns.corpus import Corpus, Entry, reach_counts
 from harness.campaigns.coverage_log import decode
 from harness.campaigns.variation import Variation
@@ -49,8 +49,9 @@ class _Parent:
 class Guided:
     """One search of ``runs`` runs, endless where that is ``None``: ``choose`` returns the next
     cell, ``take`` gets each result, in the order of the cells. ``fresh`` returns the random plan of
-    a number, ``parents`` are the plans of ``corpus`` to begin with. ``limit_s`` is that of a cell.
-    ``refused`` counts the numbers whose plan can't be drawn, ``refusal`` is why the last could not.
+    a number, ``parents`` are the plans of ``corpus`` to begin with. A cell may take ``limit_s`` of
+    a core. ``refused`` counts the numbers whose plan can't be drawn, ``refusal`` is why the last
+    could not.
     """
 
     seed: int
@@ -86,7 +87,7 @@ class Guided:
         plan = self._child(draw) or self._fresh()
         if plan is None:
             return None
-        cell = Cell(plan=plan, options={COVERED: "told"}, limit_s=self.limit_s)
+        cell = simulated_cell(plan, options={COVERED: "told"}, limit_s=self.limit_s)
         self._plans[cell.key] = plan
         return cell
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import attrs
 import msgspec
 import pytest
 
-from harness.campaigns.cell import Cell, CellResult, result_of
+from harness.campaigns.cell import Cell, CellResult, result_of, simulated_cell
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import (
     RESULT_MAX_BYTES,
@@ -219,6 +220,26 @@ def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_wor
         8: "it died (exit code 1): SystemExit: of its own will",
     }
     assert "out of luck\n" in capfd.readouterr().err  # what workers say is shown, too
+
+
+def spinning_or_waiting(given: Cell, begun: RunStarted) -> CellResult:
+    if given.plan.seed == 1:
+        while True:
+            pass
+    if given.plan.seed == 2:
+        signal.pause()
+    return result_of(given, Outcome.VALID)
+
+
+def test_a_simulated_cell_may_take_seconds_of_a_core_and_wait_ten_times_as_long() -> None:
+    waits = attrs.evolve(simulated_cell(cell(2).plan, limit_s=1.0), limit_s=0.5)
+    given = [simulated_cell(cell(1).plan, limit_s=1.0), waits, simulated_cell(cell(3).plan)]
+    spun, waited, usual = Pool(work=spinning_or_waiting, workers=1).results(in_turn(given))
+
+    assert given[0].limit_s == 10.0
+    assert spun.reasons == ("no end within 1 s of a core",)
+    assert waited.reasons == ("no end within 0.5 s",)
+    assert usual.outcome is Outcome.VALID
 
 
 def test_a_worker_says_where_its_run_lies_also_when_it_dies(tmp_path: Path) -> None:
