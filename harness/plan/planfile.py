@@ -33,7 +33,7 @@ MAX_DEPTH = 16  # tables and arrays within each other; a plan has three
 MAX_KEY_PARTS = MAX_DEPTH
 NESTED_MAX = 100  # brackets that stand open, before they are known to be some of TOML's
 TOO_DEEP = "nested too deeply"
-OF_64_BITS = "expected an integer of 64 bits"
+OF_64_BITS = "expected an integer from -2^63 to 2^63 - 1"
 MAX_SHOWN = 60  # characters of a wrong value in a message
 FORM = "form"  # the key of ``Meta.extra`` that says a pattern in words
 
@@ -149,7 +149,7 @@ def require_shape(value: object, path: str, source: str = "plan") -> None:
             problem = f"nested too deeply (more than {MAX_DEPTH} tables or arrays)"
             raise PlanError(_path_of(place, path)[:MAX_SHOWN], problem, source)
         if isinstance(found, int) and not -(1 << 63) <= found < 1 << 63:
-            problem = f"{OF_64_BITS} (got one of {found.bit_length()})"
+            problem = f"{OF_64_BITS} (got one of {found.bit_length()} bits)"
             raise PlanError(_path_of(place, path), problem, source)
         if isinstance(found, Mapping):
             waiting += [((place, key), depth + 1, inner) for key, inner in found.items()]

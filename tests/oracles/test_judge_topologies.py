@@ -115,9 +115,7 @@ def test_timers_begin_later_by_as_long_as_all_were_down(shift_s: float, text: st
     assert found.resumed(15.0, "n1", TimersResumed(fact.earlier, ())) is None
 
 
-def test_a_renewal_counts_from_when_it_was_written_though_a_majority_gets_it_at_the_next_start() -> (
-    None
-):
+def test_a_renewal_counts_from_its_writing_though_a_majority_gets_it_at_the_next_start() -> None:
     found = topologies("n1", "n2", runs=False)
     found.renewed(5.0, 14.5, "n1~1")
 

@@ -57,7 +57,9 @@ class _Presence:
 
 
 class Topologies:
-    """Judges who is in and who is out; an empty text where nothing is wrong."""
+    """Judges who joins the topology and who leaves it: each verb returns why that is wrong, or an
+    empty text.
+    """
 
     def __init__(self, leases: Leases, drift: float, talking: Talking) -> None:
         """``talking``: whether two nodes have just heard of each other."""
