@@ -70,7 +70,7 @@ _BREAKING_SHARE, _BREAKING_PER_S = 0.25, (1.0, 4.0)
 # together that is what others just follow.
 SKEW_SHARE, SKEW_S = 0.5, (0.3, 2.0, 3.4)
 # Those in which members and placement change, and those in which majorities are lost.
-_CHURN_SHARE, _LOSSES_SHARE = 0.34, 0.36
+_CHURN_SHARE, _LOSSES_SHARE = 0.3, 0.3
 _TIMED_SHARE = 0.5  # of those that churn
 _MODES = ("HA", "HA", "HA", "HA", "HA", "SC")
 _VARIANTS = ("base", "lock", "cancel")
@@ -107,7 +107,9 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn: Overrides = {}
     shape = _shape(_stream(seed, "shape"), given)
     drawn |= shape
-    drawn |= _load(_stream(seed, "load"), workload, shape)
+    pace = _stream(seed, "pace").choices(_PACES, weights=(4, 3, 3, 2, 4))[0]
+    load = _load(_stream(seed, "load"), workload, shape, pace)
+    drawn |= load
     drawn |= _faults(_stream(seed, "faults"), given, drawn)
     drawn |= _environment(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
@@ -119,6 +121,8 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
         losses = _stream(seed, "majority losses")
         drawn = majority_losses.settings(losses, workload, drawn | zoned, asked)
     else:
+        if pace is _QUARREL:
+            drawn |= load | _quarrels(_stream(seed, "quarrels"), given, drawn)
         drawn |= _skewed(_stream(seed, "skew"), drawn)
     drawn = _affordable(drawn)
     return {key: value for key, value in drawn.items() if said(given, key) is None}
@@ -182,12 +186,25 @@ _PACES: tuple[Mapping[str, tuple[float, float]], ...] = (
         "quiet": (1, 1.5),
         "rate": (120, 300),
     },
+    # Leaders that hardly reign: each goes with entries that no other has, see ``_quarrels``.
+    {
+        "length": (13, 17),
+        "first": (0.8, 1.2),
+        "hold": (0.5, 0.9),
+        "quiet": (0.4, 0.8),
+        "rate": (30, 60),
+    },
 )
+_QUARREL = _PACES[4]
+# What deposes a leader for a moment, and what keeps others from what it sends.
+_DEPOSING = ("partition", "one-way", "pause", "kill")
+_WITHHOLDING = ("drop-messages", "hold-messages")
 
 
-def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
+def _load(
+    draw: Random, workload: str, shape: Overrides, pace: Mapping[str, tuple[float, float]]
+) -> Overrides:
     """What clients do, how often and for how long; and the pace of faults, which follows it."""
-    pace = draw.choices(_PACES, weights=(4, 3, 3, 2))[0]
     of = {name: round(draw.uniform(*bounds), 2) for name, bounds in pace.items()}
     load: Overrides = {
         "drive.duration_s": of["length"],
@@ -196,7 +213,7 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
         "nemesis.first_s": of["first"],
         "nemesis.hold_s": of["hold"],
         "nemesis.quiet_s": of["quiet"],
-        "nemesis.overlap": _together(draw, shape) if pace is _PACES[2] else 1,
+        "nemesis.overlap": _together(draw, shape) if pace in (_PACES[2], _QUARREL) else 1,
     }
     reads = draw.choice(_READS)
     burst = pace is _PACES[3]
@@ -226,8 +243,8 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
 _READS = (
     ("read-write",),
     ("snapshot",),
-    ("one-shot",),
-    ("read-write", "snapshot"),
+    ("read-write", "one-shot"),
+    ("read-write", "snapshot", "one-shot"),
     ("read-write", "snapshot", "one-shot"),
 )
 _KEYS = ((1, 3), (4, 12), (13, 60))
@@ -318,6 +335,27 @@ def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Over
         # A hold is up to a quarter shorter than asked for.
         faults["nemesis.hold_s"] = round(LEASE_S * draw.uniform(1.0, 1.35), 2)
     return faults
+
+
+def _quarrels(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Overrides:
+    """Elections that come soon after leaders go, among three voters at least whose logs are brought
+    together in small steps: so entries of leaders that are gone are met again and again.
+    """
+    found: Overrides = {
+        "system.tick_ms": 40,
+        "system.election_ticks": draw.choice((5, 5, 7)),
+        "system.append_entries": draw.choice((1, 2, 4)),
+        "system.appends_ahead": draw.choice((1, 3, 8)),
+    }
+    if not {"cluster.nodes", "system.replicas"} & set(given):
+        nodes = max(3, int(str(drawn["cluster.nodes"])))
+        found["cluster.nodes"] = nodes
+        found["system.replicas"] = draw.choice((3, 3, 5)) if nodes >= 5 else 3
+    if not any(said(given, key) is not None for key in _SCHEDULED):
+        some = draw.sample(_DEPOSING, draw.randint(2, len(_DEPOSING)))
+        withheld = draw.sample(_WITHHOLDING, draw.randint(1, len(_WITHHOLDING)))
+        found["nemesis.mix"] = sorted((*some, *withheld, *draw.choice(((), (), ("disk-slow",)))))
+    return found
 
 
 def _often(draw: Random) -> Iterator[str]:

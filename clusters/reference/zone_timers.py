@@ -45,8 +45,9 @@ FILTERS = ('!"away"', f'"{LABEL}"', '!"away" && !{one}', '!"away" && !{one} && !
 _GOES = {"kill": 11, "restart": 3, "partition": 3, "pause": 2}
 _SHARE_TROUBLED = 0.25  # of the seeds, in which leaders of metastorage change, too
 _SHARE_AVAILABLE = 0.5
-_SHARE_RESTARTED, _RESTARTED_S = 0.3, 14.0  # of all nodes, once
+_SHARE_RESTARTED, _RESTARTED_S = 0.5, 14.0  # of all nodes, once
 _SHARE_DROPPED = 0.5
+_SHARE_CONVERTED = 0.5
 _RESTARTS_S = 0.3
 # Of those that come back in the next bout: they go again before the timer of their coming is due.
 _VISITS, _STAYS_S = 0.4, (0.1, 1.0)
@@ -132,6 +133,17 @@ def _waits(draw: Random) -> tuple[int, ...]:
     if draw.random() < 0.25:
         return (draw.choice((3, 4, 5)),)
     return draw.choice((0, 1, 2, 3, 4, 5)), draw.choice((2, 3, 4, 5, 6))
+
+
+def _others(draw: Random, waits: tuple[int, ...]) -> tuple[int, ...]:
+    """Other waits than ``waits``: every other time two become one or one becomes two, and so do the
+    timers that run.
+    """
+    found = _waits(draw)
+    if draw.random() < _SHARE_CONVERTED:
+        while len(found) == len(waits):
+            found = _waits(draw)
+    return found
 
 
 def waits_text(waits: tuple[int, ...]) -> str:
@@ -265,7 +277,7 @@ def _statements(
                 f"{FILTER} = '{_filter(draw, data)}'",
                 f"{FILTER} = '{text}'",
             ),
-            "waits": (f"ZONE {any_zone}", waits_text(_waits(draw)), waits_text(waits)),
+            "waits": (f"ZONE {any_zone}", waits_text(_others(draw, waits)), waits_text(waits)),
             "table": (f"TABLE {TABLE}", f"{PRIMARY_ZONE} = {OTHER}", f"{PRIMARY_ZONE} = {ZONE}"),
         }[name]
         there.append(f"ALTER {subject} SET {now}")

@@ -37,6 +37,7 @@ fact                     claim                 holds if
 ``LockGrant``            lock-let-go           no other holds a lock there beyond its time, with
                                                nothing in any log that would keep it
 ``TransactionOver``      lock-let-go           its locks on this node are let go now
+``TransactionDecided``   lock-let-go           so are those at the leader that has committed it
 ``PreparedLocks``        lock-kept             it names all locks that the transaction has there
 ``LockRelease``          lock-kept             what the transaction has in the log is on a majority
 ``Outcome``              one-outcome           no other outcome of the transaction was told before
@@ -389,6 +390,15 @@ class LoggedWrites(Fact, frozen=True):
 
 class TransactionEnd(Fact, frozen=True, gc=False):
     """The entry ends the prepared ``txn`` in ``group``."""
+
+    group: str
+    txn: str
+
+
+class TransactionDecided(Fact, frozen=True, gc=False):
+    """The entry, once committed, leaves nothing in the log of ``group`` for which ``txn`` would keep
+    a lock there.
+    """
 
     group: str
     txn: str

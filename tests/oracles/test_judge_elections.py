@@ -8,7 +8,19 @@ from collections.abc import Callable
 from oracles.toy_store import LOG, Bench, broken, details, judged
 
 from clusters.providers.sim.disk import SimDisk
-from harness.protocols.claims import Claim, Inspection, RecoveredLog, ReplicaContent
+from clusters.providers.sim.oracles.durability import Durability
+from clusters.providers.sim.oracles.synced_disks import Lives, SyncedDisk, SyncedLog
+from clusters.reference.claims.durable_facts import LogReader
+from harness.protocols.claims import (
+    Claim,
+    Inspection,
+    LogEntry,
+    LogUpdate,
+    Members,
+    RecoveredLog,
+    ReplicaContent,
+    mark_of,
+)
 
 
 def test_a_vote_goes_to_no_member_that_lacks_what_the_voter_has() -> None:
@@ -93,16 +105,42 @@ def test_members_change_once_those_before_them_are_certain() -> None:
         await bench.write("n1", "p joins 1 1 n1,n2")
         await bench.write("n1", "p joins 2 1 n1,n2,n4")
 
+    async def late(bench: Bench) -> None:
+        for node in ("n1", "n2"):
+            await bench.write(node, "p joins 1 1 n1,n2,n3")
+        await bench.write("n1", "p joins 2 1 n1,n2")
+        # It hears of both at once, as does one that was away.
+        await bench.write("n3", "p joins 1 1 n1,n2,n3", "p joins 2 1 n1,n2")
+
     async def in_place_of_another(bench: Bench) -> None:
         await bench.write("n1", "p joins 1 1 n1,n2")
         await bench.write("n1", "p joins 1 2 n1,n3")
 
     assert broken(agreed) == []
+    assert broken(late) == []
     assert broken(in_place_of_another) == []
     (found,) = details(at_once)
     assert found.detail == (
         "entry 2 of p changes members again after 1, and the synced disks of 1 of 3 voters hold it"
     )
+
+
+def test_a_record_that_changes_members_twice_is_held_against_the_first_of_both() -> None:
+    lives = Lives()
+    logs = {name: SyncedLog() for name in ("n1", "n2", "n3")}
+    founders = (0, Members(("n1", "n2", "n3")))
+    for name, log in logs.items():
+        disk = lives.by_member[name] = SyncedDisk(name, LogReader(lambda group, entry: ()))
+        disk.member, disk.logs["p"], log.members = name, log, [founders]
+    joint = LogEntry(1, mark_of(1, 1), (Members(("n1", "n2"), ("n1", "n2", "n3")),))
+    update = LogUpdate("p", entries=(joint, LogEntry(2, mark_of(1, 2), (Members(("n1", "n2")),))))
+
+    # A majority has the first by the time at which the third hears of both.
+    assert "changes members again after 1" in str(Durability(lives).reconfigured(logs["n3"], update))
+    for name in ("n1", "n2"):
+        logs[name].take(LogUpdate("p", entries=(joint,)))
+        lives.changed("p")
+    assert Durability(lives).reconfigured(logs["n3"], update) == ""
 
 
 def test_members_change_in_steps_whose_majorities_meet() -> None:

@@ -57,6 +57,24 @@ def test_a_lock_beyond_its_time_is_named_once_its_primary_had_its_turns() -> Non
     assert "a holds locks of q still: its time was over at 2.000 s" in said[TURNS]
 
 
+def test_a_lock_goes_once_the_log_has_decided_as_its_primary_knows() -> None:
+    def said(*, leader: str, released: bool) -> list[str]:
+        tenures = Tenures()
+        tenures.granted(0.0, NODE, grant("a"))
+        tenures.logged("q", "a")
+        # Prepared means promised, however long its outcome takes.
+        assert not any(others(tenures, LIMIT_S, every_s=APART_S, count=TURNS + 3))
+        tenures.decided(9.0, leader, "q", "a")
+        if released:
+            tenures.ended("q", "a")
+        return [text for text in others(tenures, 9.0, every_s=APART_S, count=TURNS + 3) if text]
+
+    assert said(leader=NODE, released=True) == []
+    assert said(leader="n2", released=False) == []
+    (text,) = said(leader=NODE, released=False)
+    assert "a holds locks of q still: its end in the log is committed since 9.000 s" in text
+
+
 def test_a_primary_that_grants_nothing_any_more_is_not_accused() -> None:
     tenures = Tenures()
     tenures.granted(0.0, NODE, grant("a"))

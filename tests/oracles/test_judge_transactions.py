@@ -28,6 +28,7 @@ from harness.protocols.claims import (
     ReplicaContent,
     SharedRead,
     SnapshotRead,
+    TransactionDecided,
     TransactionEnd,
 )
 
@@ -217,28 +218,31 @@ def applied(*log: commands.Command) -> list[object]:
 def test_of_a_commit_and_an_abort_the_first_in_the_log_counts() -> None:
     begin, abort = commands.Takeover(1, 0), commands.Abort(1, T1)
     commit = commands.Commit(1, T1, 15, WRITES, (2,))
-    committed = [Outcome("n1-1", 15), NewVersions("q", (KEY,), 15)]
+    ended = TransactionDecided("q", "n1-1")
+    committed = [Outcome("n1-1", 15), NewVersions("q", (KEY,), 15), ended]
 
     assert applied(begin, commit, abort) == committed
-    assert applied(begin, abort, commit) == [Outcome("n1-1", None)]
+    assert applied(begin, abort, commit) == [Outcome("n1-1", None), ended]
     assert applied(begin, commands.Takeover(2, 0), commit) == []
-    assert applied(begin, abort, commands.Forget(1, (), 12), commit) == [Outcome("n1-1", None)]
+    assert applied(begin, abort, commands.Forget(1, (), 12), commit)[1:] == [ended]
 
 
 def test_what_is_prepared_is_written_by_its_finish() -> None:
     begin = commands.Takeover(1, 0)
     prepare = commands.Prepare(1, T2, 21, (), WRITES, 0)
 
-    assert applied(begin, prepare, commands.Finish(1, T2, 25)) == [NewVersions("q", (KEY,), 25)]
-    assert applied(begin, prepare, commands.Finish(1, T2, 0)) == []
+    ended, written = TransactionDecided("q", "n1-2"), NewVersions("q", (KEY,), 25)
+
+    assert applied(begin, prepare, commands.Finish(1, T2, 25)) == [written, ended]
+    assert applied(begin, prepare, commands.Finish(1, T2, 0)) == [ended]
 
 
 def test_to_forget_what_is_not_known_is_needless() -> None:
     begin, commit = commands.Takeover(1, 0), commands.Commit(1, T1, 15, WRITES, (2,))
     forget = commands.Forget(1, (T1,), 0)
 
-    assert applied(begin, commit, forget)[2:] == []
-    assert applied(begin, commit, forget, forget)[2:] == [NoOpEntry("q")]
+    assert applied(begin, commit, forget)[3:] == []
+    assert applied(begin, commit, forget, forget)[3:] == [NoOpEntry("q")]
     assert applied(begin, commands.Abort(1, T1), commands.Forget(1, (), 12))[1:] == []
     assert applied(begin, commands.Forget(1, (), 12)) == [NoOpEntry("q")]
 

@@ -21,7 +21,14 @@ from clusters.reference.node.tx.commands import (
 )
 from clusters.reference.node.tx.durable_outcomes import Outcome as Recorded
 from clusters.reference.node.wire.messages import TxnId, Version
-from harness.protocols.claims import Fact, NewVersions, NoOpEntry, Outcome, ReplicaContent
+from harness.protocols.claims import (
+    Fact,
+    NewVersions,
+    NoOpEntry,
+    Outcome,
+    ReplicaContent,
+    TransactionDecided,
+)
 
 
 class PartitionLog:
@@ -91,8 +98,10 @@ class PartitionLog:
                     return [Outcome(str(command.txn), None)]
             case Finish():
                 prepared = self._prepared.pop(command.txn, None)
+                ended = TransactionDecided(self._group, str(command.txn))
                 if prepared is not None and command.ts:
-                    return [self._installed(prepared.writes, command.ts)]
+                    return [self._installed(prepared.writes, command.ts), ended]
+                return [ended]
             case Forget():
                 return self._forget(command)
         return []
@@ -106,12 +115,13 @@ class PartitionLog:
         return [] if known or old else [NoOpEntry(self._group)]
 
     def _commit(self, command: Commit) -> list[Fact]:
+        ended = TransactionDecided(self._group, str(command.txn))
         if not self._undecided(command.txn):
-            return []
+            return [ended]
         if command.participants:  # of one partition alone: no other can ask for it
             self._outcomes[command.txn] = Recorded(command.ts, command.participants)
         told = Outcome(str(command.txn), command.ts)
-        return [told, self._installed(command.writes, command.ts)]
+        return [told, self._installed(command.writes, command.ts), ended]
 
     def _undecided(self, txn: TxnId) -> bool:
         return txn not in self._outcomes and txn.ts > self._horizon

@@ -17,6 +17,7 @@ from harness.protocols.claims import (
     LoggedWrites,
     LogMatch,
     LogUpdate,
+    Members,
     NewGeneration,
     OutcomeDrop,
     RecoveredLog,
@@ -299,20 +300,28 @@ class Durability:
                 )
         return ""
 
-    def reconfigured(self, log: SyncedLog, update: LogUpdate, entry: LogEntry) -> str | None:
-        """Other members count from ``entry`` of ``update`` on, which is to be written to ``log``:
-        that those before it count must be certain by then.
+    def reconfigured(self, log: SyncedLog, update: LogUpdate) -> str | None:
+        """Other members count from entries of ``update`` on, which is to be written to ``log``:
+        each time that those before them count must be certain by then. Whether the leader writes
+        two together or a follower learns of both at once makes no difference to that.
         """
-        group = update.group
+        group, text = update.group, None
+        changes = [e for e in update.entries if any(isinstance(f, Members) for f in e.says)]
+        if not changes or group in self._origins:
+            return None
         at = log.members[-1][0] if log.members else 0
         # What the update replaces was of a leader that is gone, and need not have come to count.
         mark = log.mark_at(at) if at < update.entries[0].index else None
-        if mark is None or group in self._origins:
-            return None
-        lacking = self._lives.shortfall(group, at, mark)
-        if not lacking:
-            return ""
-        return f"entry {entry.index} of {group} changes members again after {at}, and {lacking}"
+        for entry in changes:
+            lacking = "" if mark is None else self._lives.shortfall(group, at, mark)
+            if lacking:
+                what = f"entry {entry.index} of {group} changes members again after {at}"
+                return f"{what}, and {lacking}"
+            text = text if mark is None else ""
+            # What is written anew was judged when it came.
+            whole = update.base is not None and update.base.whole
+            at, mark = entry.index, None if whole else entry.mark
+        return text
 
     def logged(self, group: str, entry: LogEntry) -> None:
         """Note the commands of ``entry``."""

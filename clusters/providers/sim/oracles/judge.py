@@ -86,6 +86,7 @@ from harness.protocols.claims import (
     TermClaim,
     TimersResumed,
     TimestampOrder,
+    TransactionDecided,
     TransactionEnd,
     TransactionOver,
     VoteClaim,
@@ -263,12 +264,14 @@ class Judge:
             self._tenures.ended(fact.group, fact.txn)
             self._conclude(Claim.LOCK_KEPT, node, message, self._durability.undecided(fact))
         elif isinstance(fact, PreparedLocks):
-            self._tenures.ended(fact.group, fact.txn)
+            self._tenures.logged(fact.group, fact.txn)
             self._conclude(Claim.LOCK_KEPT, node, message, self._locks.prepared(fact))
         elif isinstance(fact, TransactionEnd):
             self._locks.finished(fact)
+        elif isinstance(fact, TransactionDecided):
+            self._tenures.decided(true_loop().true_time(), node, fact.group, fact.txn)
         elif isinstance(fact, LoggedWrites):
-            self._tenures.ended(fact.group, fact.txn)
+            self._tenures.logged(fact.group, fact.txn)
             if self._durability.is_void(fact):
                 return
             shared, lost = self._locks.written(fact)
@@ -564,12 +567,8 @@ class Judge:
             commit = self._durability.commit_index(update.group)
             cut = found.cut(log, update.group, update.base, commit)
             self._conclude(Claim.COMMITTED_ON_MAJORITY, node, RECORD, cut)
-        # The first change in it: those behind it are of the same leader, and wait for it.
-        for entry in update.entries:
-            if any(isinstance(fact, Members) for fact in entry.says):
-                text = self._durability.reconfigured(log, update, entry)
-                self._conclude(Claim.COMMITTED_ON_MAJORITY, platter.node, RECORD, text)
-                return
+        text = self._durability.reconfigured(log, update)
+        self._conclude(Claim.COMMITTED_ON_MAJORITY, platter.node, RECORD, text)
 
     def _late(self, group: str, entry: LogEntry) -> None:
         """An earlier generation goes on, as those do that do not know of the reset yet."""

@@ -1,4 +1,5 @@
-"""How long locks are held: a transaction that has ended, or whose time is over, lets them go.
+"""How long locks are held: a transaction that has ended, or whose time is over, lets them go; so
+does one of which the log has decided, at the primary that has committed that.
 
 A lock that stays breaks no order, it only keeps others from a key. Whether a primary lets go is
 judged by what it goes on doing: one that grants locks, again and again and under the same epoch,
@@ -6,6 +7,8 @@ has had its turns to end what is over. So neither pauses nor lost leases count a
 """
 
 from __future__ import annotations
+
+from math import inf
 
 import attrs
 
@@ -72,6 +75,22 @@ class Tenures:
                     held[fact.txn] = _Tenure(node, now_s, why, told=True)
 
     def ended(self, group: str, txn: str) -> None:
-        """The transaction holds nothing in ``group``, or its log decides of it."""
+        """The transaction holds nothing in ``group``."""
         for held in self._groups.get(group, {}).values():
             held.pop(txn, None)
+
+    def logged(self, group: str, txn: str) -> None:
+        """The log of ``group`` decides how long the transaction keeps its locks there."""
+        for held in self._groups.get(group, {}).values():
+            if txn in held:
+                held[txn].due_s = inf
+
+    def decided(self, now_s: float, leader: str, group: str, txn: str) -> None:
+        """The log has decided, as ``leader`` knows, which has committed that: a primary on another
+        node may hear of it late.
+        """
+        for held in self._groups.get(group, {}).values():
+            tenure = held.get(txn)
+            if tenure is not None and tenure.node == leader:
+                why = f"its end in the log is committed since {now_s:.3f} s"
+                held[txn] = _Tenure(leader, now_s, why)
