@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 BARE = Path(__file__).parents[2] / "scripts" / "bare"
@@ -62,3 +63,16 @@ def test_a_directory_that_another_one_takes_first_is_left_and_a_new_one_held(
     assert len(made) == 3, told.stderr
     assert told.stdout.splitlines() == [made[2], "held"], told.stderr
     assert told.returncode == 0
+
+
+def test_a_root_of_last_month_is_made_anew(tmp_path: Path) -> None:
+    now_s = time.time()
+    for name, days in (("new.tar", 29), ("old.tar", 31), ("old.partial", 31)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (now_s - days * 86_400,) * 2)
+    settings = f"set -euo pipefail; CACHE={tmp_path} ROOT_DAYS=30"
+    script = "\n".join([settings, function("forget_old"), "forget_old"])
+
+    subprocess.run(["bash", "-c", script], check=True, timeout=LIMIT_S)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.tar", "old.partial"]
