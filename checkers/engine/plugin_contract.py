@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import attrs
 import msgspec
@@ -21,14 +21,7 @@ from harness.history.records import INT64_MAX, INT64_MIN
 from harness.protocols.checker import Checker, Exchange, Kernel, Part, Tables
 from harness.protocols.finding import Finding, finding_of
 from harness.protocols.models import Meaning, declared
-from harness.protocols.verdict import (
-    Anomaly,
-    Availability,
-    ControllerLoad,
-    Coverage,
-    JudgedLimit,
-    LogLines,
-)
+from harness.protocols.verdict import Anomaly
 
 OUTCOMES = (Outcome.VALID, Outcome.UNKNOWN, Outcome.VIOLATION)
 """What a checker can say. That a run is worse than others, or that firedrill failed, it can't."""
@@ -36,14 +29,11 @@ OUTCOMES = (Outcome.VALID, Outcome.UNKNOWN, Outcome.VIOLATION)
 # A table is a file of ``analysis/``, beside those of other names there.
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
+# Fields that hold tables, or what a checker of an earlier version gives in another form: each is
+# looked at by itself. All others are of the types that ``Part`` gives them.
+_BY_THEMSELVES = ("anomalies", "meanings", "statistics", "tables")
 _TYPED: Mapping[str, Any] = {
-    "outcome": Outcome,
-    "reasons": tuple[str, ...],
-    "limits": tuple[JudgedLimit, ...],
-    "availability": Availability | None,
-    "coverage": Coverage | None,
-    "controller": ControllerLoad | None,
-    "node_logs": dict[str, dict[str, LogLines]],
+    name: type_ for name, type_ in get_type_hints(Part).items() if name not in _BY_THEMSELVES
 }
 
 
