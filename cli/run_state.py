@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import FiredrillError, MalformedHistory
-from harness.history.files import lock_directory, locked
+from harness.history.directory_locks import lock_directory, locked
 from harness.run.directory import RunDirectory, require_plain
 
 ON = "still driven"

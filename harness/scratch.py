@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from harness.errors import HarnessError
-from harness.history.files import is_open_as, lock_directory, lock_new_directory
+from harness.history.directory_locks import is_open_as, lock_directory, lock_new_directory
 
 PREFIX, SUFFIX = "firedrill-", ".scratch"
 _ATTEMPTS_MAX = 10

@@ -1,4 +1,4 @@
-"""How every file of a run directory is opened and written, and the lock of a history being written.
+"""How every file of a run directory is opened, summed and written.
 
 A run directory may come from an untrusted sender, so the type behind a name is unknown. Readers
 open only regular files and no links: a link leads out of the directory, a FIFO never ends, a device
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -23,8 +22,8 @@ from pathlib import Path
 
 import attrs
 
-from harness.clock import machine_s, pause
-from harness.errors import DeadlineExceeded, HarnessError, MalformedHistory, NotStored
+from harness.errors import HarnessError, MalformedHistory, NotStored
+from harness.history.directory_locks import locked_within
 
 # The ending of names that readers ignore: a file on its way.
 PARTIAL = ".partial"
@@ -33,10 +32,7 @@ OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # No writer of ours leaves a hole. One of terabytes costs its sender nothing, and its reader hours.
 HOLES_MAX_BYTES = 64 << 20
 
-# Some network file systems.
-NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 ALONE_WITHIN_S = 60.0  # a few files of megabytes, synced on a disk that others keep busy
-LOOK_EVERY_S = 0.01
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 # What bears the name can't be replaced by a file: room has nothing to do with it.
 WRONG_NAME = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ELOOP})
@@ -263,31 +259,12 @@ def alone_in(path: Path, content: bytes) -> Iterator[None]:
     with _writing(path, content):
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir()
-        handle = _locked_within(path.parent, ALONE_WITHIN_S)
+        handle = locked_within(path.parent, ALONE_WITHIN_S)
     try:
         yield
     finally:
         if handle is not None:
             os.close(handle)
-
-
-def _locked_within(directory: Path, limit_s: float) -> int | None:
-    """``lock_directory`` for this process alone, once it can be had; ``None`` on a file system that
-    has no locks.
-    """
-    ends_s = machine_s() + limit_s
-    while True:
-        try:
-            handle = lock_directory(directory, shared=False)
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                return None
-            raise
-        if handle is not None:
-            return handle
-        if machine_s() >= ends_s:
-            raise DeadlineExceeded(f"another writer in {directory}", limit_s)
-        pause(LOOK_EVERY_S)
 
 
 @contextlib.contextmanager
@@ -359,57 +336,3 @@ def sha256_of(path: Path) -> tuple[str, FileStamp]:
     with open_regular(path) as stream:
         found = FileStamp.of(os.fstat(stream.fileno()))  # before: a later write shows
         return hashlib.file_digest(stream, "sha256").hexdigest(), found
-
-
-def lock_directory(directory: Path, *, shared: bool) -> int | None:
-    """A descriptor that locks ``directory`` until it is closed or its process dies.
-
-    ``None`` where another process holds the lock. Several processes may hold it shared; otherwise
-    only one holds it.
-    """
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    try:
-        # Not a lock of POSIX: that needs a handle for writing, which no directory has, and is lost
-        # when any handle of the file is closed.
-        fcntl.flock(handle, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def lock_new_directory(directory: Path, *, shared: bool) -> int | None:
-    """As ``lock_directory``, for a directory that this process has just made: between the two a
-    sweep may have come, which holds what it finds unheld, and removes it. ``None`` where it is held
-    or gone. Raises ``OSError``.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        handle = lock_directory(directory, shared=shared)
-        if handle is not None and is_open_as(directory, handle):
-            return handle
-        if handle is not None:
-            os.close(handle)
-    return None
-
-
-def is_open_as(path: Path, handle: int) -> bool:
-    """Whether ``path`` still names what ``handle`` has open."""
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[bool]:
-    """Hold ``directory`` alone; yields whether that was possible."""
-    handle = lock_directory(directory, shared=False)
-    try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            os.close(handle)

@@ -33,7 +33,7 @@ _TEXT = "BYTE_ARRAY"
 Fields: TypeAlias = "dict[int, int | Fields]"
 
 
-class Contradiction(Exception):
+class PageMismatch(Exception):
     """The pages of a file are not those that its footer tells of."""
 
 
@@ -59,7 +59,7 @@ def require_agreement(
 ) -> list[RepeatedTexts]:
     """Return the column chunks whose texts stand in a dictionary.
 
-    Raises ``Contradiction`` where a column's pages are larger, or hold other numbers of values,
+    Raises ``PageMismatch`` where a column's pages are larger, or hold other numbers of values,
     than ``metadata`` says, or where texts are encoded as no run's are.
     """
     found = []
@@ -94,12 +94,12 @@ def _require_chunk(
         begin = min(begin, column.dictionary_page_offset)
     end = begin + column.total_compressed_size
     if not 0 <= begin <= end <= size_bytes:
-        raise Contradiction(f"a column from byte {begin} to {end} of {size_bytes}")
+        raise PageMismatch(f"a column from byte {begin} to {end} of {size_bytes}")
     at, pages, values, uncompressed, dictionary_bytes = begin, 0, 0, 0, 0
     while at < end:
         pages += 1
         if pages > left:
-            raise Contradiction("more pages than a file of its size holds")
+            raise PageMismatch("more pages than a file of its size holds")
         file.seek(at)
         fields, length = _header(file.read(min(HEADER_BYTES, end - at)))
         compressed = _integer(fields, _COMPRESSED)
@@ -112,11 +112,11 @@ def _require_chunk(
             if isinstance(data, dict):
                 values += _integer(data, _VALUES)
                 if column.physical_type == _TEXT and data.get(encoding) not in _OF_TEXTS:
-                    raise Contradiction(f"texts in encoding {data.get(encoding)}")
+                    raise PageMismatch(f"texts in encoding {data.get(encoding)}")
     told = (column.total_uncompressed_size, column.num_values)
     # Smaller is harmless: the limits of the footer hold all the more.
     if at != end or uncompressed > told[0] or values != told[1]:
-        raise Contradiction(
+        raise PageMismatch(
             f"pages of {uncompressed} bytes and {values} values in a column of {told[0]} bytes and "
             f"{told[1]} values"
         )
@@ -126,7 +126,7 @@ def _require_chunk(
 def _integer(fields: Fields, name: int) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or value < 0:
-        raise Contradiction(f"a page without field {name}")
+        raise PageMismatch(f"a page without field {name}")
     return value
 
 
@@ -135,7 +135,7 @@ def _header(data: bytes) -> tuple[Fields, int]:
     try:
         return _struct(data, 0, 0)
     except IndexError:
-        raise Contradiction("a page without an end of its header") from None
+        raise PageMismatch("a page without an end of its header") from None
 
 
 def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
@@ -143,7 +143,7 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
     page headers. Raises ``IndexError`` at the end of ``data``.
     """
     if depth > DEPTH_MAX:
-        raise Contradiction("a page with a header that is nested too deeply")
+        raise PageMismatch("a page with a header that is nested too deeply")
     found: Fields = {}
     field = 0
     for _ in range(FIELDS_MAX):
@@ -169,8 +169,8 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
         elif kind in (_BYTE, _DOUBLE):
             at += 1 if kind == _BYTE else 8
         else:
-            raise Contradiction(f"a page with a header of type {kind}")
-    raise Contradiction("a page with a header of too many fields")
+            raise PageMismatch(f"a page with a header of type {kind}")
+    raise PageMismatch("a page with a header of too many fields")
 
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
@@ -187,4 +187,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise Contradiction("a page with an integer of more than 64 bits")
+    raise PageMismatch("a page with an integer of more than 64 bits")

@@ -28,7 +28,7 @@ from harness.history.layout import (
     table_path,
     table_schema,
 )
-from harness.history.page_headers import Contradiction, RepeatedTexts, require_agreement
+from harness.history.page_headers import PageMismatch, RepeatedTexts, require_agreement
 from harness.history.schema import without_later, without_values
 from harness.run.directory import RunDirectory
 
@@ -257,7 +257,7 @@ def _plausible(path: Path, rows_per_byte: float) -> pa.Schema:
             _require_most(
                 path, "bytes of texts", whole + _repeated_bytes(path, repeated), most_bytes
             )
-    except (Contradiction, OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (PageMismatch, OSError, pa.ArrowException, UnicodeDecodeError) as error:
         reason = f"expected pages as its footer tells of them, found {error}"
         raise MalformedHistory(str(path), "", reason) from error
     return found

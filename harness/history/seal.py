@@ -17,11 +17,12 @@ import msgspec
 
 from harness.errors import HarnessBug, InvariantError, MalformedHistory, UsageError
 from harness.history import files, schema
+from harness.history.directory_locks import locked
 from harness.history.evidence import require_checksums, sizes, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink, rows_of
 from harness.history.scan import Scan, Stream, TornChunk, scan
-from harness.history.tables import Contradiction, PartitionOf, Tabulator
+from harness.history.tables import InconsistentRecords, PartitionOf, Tabulator
 from harness.run.directory import Manifest, RecordCounts, RunDirectory
 from harness.text import seconds
 
@@ -77,7 +78,7 @@ def _alone(run: RunDirectory) -> Iterator[None]:
     if not run.chunks.is_dir():
         yield
         return
-    with files.locked(run.chunks) as alone:
+    with locked(run.chunks) as alone:
         if not alone:
             reason = "the run is still going on, or somebody else is sealing it"
             raise UsageError(f"{run.root}: {reason}")
@@ -219,7 +220,7 @@ def _feed(tabulator: Tabulator, scanned: Scan) -> None:
     for stream, record in scanned.placed():
         try:
             tabulator.add(record, writer=stream.writer)
-        except Contradiction as error:
+        except InconsistentRecords as error:
             place = f"byte {stream.offset}"
             raise MalformedHistory(str(stream.file), place, str(error)) from error
     for torn in scanned.torn:

@@ -46,7 +46,7 @@ NO_COMPLETION = "no-completion"
 _TYPES = {type_: type_.value for type_ in OpType}  # an enum is slow to say its value
 
 
-class Contradiction(FiredrillError):
+class InconsistentRecords(FiredrillError):
     """Records that can't both be true: a defective writer made them."""
 
 
@@ -114,7 +114,7 @@ class Tabulator:
         self._faults = FaultRows()
 
     def add(self, record: Record, *, writer: int = 0) -> None:
-        """Take the next record. Raises ``Contradiction``."""
+        """Take the next record. Raises ``InconsistentRecords``."""
         kind = type(record)
         if kind is Invoke:
             self._begin(cast(Invoke, record), writer)
@@ -152,7 +152,7 @@ class Tabulator:
             return
         name = (writer, invoke.index)
         if name in self._open or name in self._late:
-            raise Contradiction(f"operation {invoke.index} was invoked twice")
+            raise InconsistentRecords(f"operation {invoke.index} was invoked twice")
         self._occupy(invoke)
         index = self._place(invoke.index, writer)
         self._open[name] = _Open(self.transactions, invoke, index)
@@ -170,7 +170,7 @@ class Tabulator:
             rows = self._late_rows
         if begun is None:
             found = f"operation {complete.invoke} was completed, but it is not open"
-            raise Contradiction(f"{found} (record {complete.index})")
+            raise InconsistentRecords(f"{found} (record {complete.index})")
         _require_fit(begun.invoke, complete)
         self._release(complete)
         index = self._place(complete.index, writer)
@@ -186,10 +186,12 @@ class Tabulator:
         process = invoke.process
         if process in self._busy:
             before = f"before its operation {self._busy[process]} has completed"
-            raise Contradiction(f"process {process} invokes operation {invoke.index} {before}")
+            raise InconsistentRecords(
+                f"process {process} invokes operation {invoke.index} {before}"
+            )
         if process in self._crashed:
             after = f"after its operation {self._crashed[process]} ended as info"
-            raise Contradiction(f"process {process} invokes operation {invoke.index} {after}")
+            raise InconsistentRecords(f"process {process} invokes operation {invoke.index} {after}")
         self._busy[process] = invoke.index
 
     def _release(self, complete: Complete) -> None:
@@ -202,7 +204,7 @@ class Tabulator:
         """The index of a record in the order of all; a writer's own indices must ascend."""
         last = self._last_own.get(writer)
         if last is not None and index <= last:
-            raise Contradiction(f"record {index} was written after record {last}")
+            raise InconsistentRecords(f"record {index} was written after record {last}")
         self._last_own[writer] = index
         if self._reindex:
             index = self._next_index
@@ -251,10 +253,10 @@ def _txn(row: _Row) -> int:
 def _require_fit(invoke: Invoke, complete: Complete) -> None:
     if complete.process != invoke.process:
         expected = f"operation {invoke.index} is of process {invoke.process}"
-        raise Contradiction(f"{expected}, but process {complete.process} completed it")
+        raise InconsistentRecords(f"{expected}, but process {complete.process} completed it")
     if complete.at_ns < invoke.at_ns:
         began = f"operation {invoke.index} was invoked at {invoke.at_ns} ns"
-        raise Contradiction(f"{began}, but completed at {complete.at_ns} ns")
+        raise InconsistentRecords(f"{began}, but completed at {complete.at_ns} ns")
 
 
 def _never_completed(invoke: Invoke, index: int, end_ns: int) -> Complete:
@@ -377,7 +379,7 @@ def _table(columns: Mapping[str, Iterable[object]], like: pa.Schema) -> pa.Table
     try:
         return pa.table([pa.array(columns[field.name], field.type) for field in like], schema=like)
     except (pa.ArrowException, OverflowError) as error:
-        raise Contradiction(f"a record does not fit the tables: {error}") from error
+        raise InconsistentRecords(f"a record does not fit the tables: {error}") from error
 
 
 _OF_RESETS = ("previous_generation", "base_index", "base_term", "survivors")

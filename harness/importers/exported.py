@@ -32,7 +32,7 @@ from harness.history.manifest import PREFIX, SEALED, write_manifest
 from harness.history.parquet import ParquetSink, write_side_table
 from harness.history.records import INT64_MAX, INT64_MIN, Complete, Invoke, MicroOp, OpType, Phase
 from harness.history.seal import no_search_for_cycles
-from harness.history.tables import BATCH_ROWS, Contradiction, Tabulator
+from harness.history.tables import BATCH_ROWS, InconsistentRecords, Tabulator
 from harness.importers.jepsen.edn import Number, TaggedCollection, Unordered
 from harness.importers.jepsen.operation_forms import EXPORTED
 from harness.importers.jepsen.reader import Clock, beginning, forms
@@ -240,7 +240,7 @@ class _Restored:
             record = _plain(form)
             self._take(record)
             self._digest.add(record)
-        except (ValueError, TypeError, msgspec.ValidationError, Contradiction) as error:
+        except (ValueError, TypeError, msgspec.ValidationError, InconsistentRecords) as error:
             raise MalformedHistory(str(self._path), f"line {line}", str(error)) from error
 
     def abandon(self) -> None:
@@ -268,7 +268,7 @@ class _Restored:
         try:
             tables.finish(self._last_ns)
             made = {name: rows.table() for name, rows in self._rows.items()}
-        except (ValueError, Contradiction) as error:
+        except (ValueError, InconsistentRecords) as error:
             raise MalformedHistory(str(self._path), "", str(error)) from error
         for name in (FAULTS, EVENTS, NOTES):
             sink.put(name, made[name])

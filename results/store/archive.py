@@ -25,12 +25,11 @@ from typing import IO, Self
 import msgspec
 
 from harness.errors import FiredrillError, HarnessError, MalformedHistory, UsageError
+from harness.history.directory_locks import lock_new_directory, locked
 from harness.history.files import (
     WRONG_NAME,
     begin,
     disk_failure,
-    lock_new_directory,
-    locked,
     open_or_refuse,
     open_regular,
     publish,

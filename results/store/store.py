@@ -20,7 +20,8 @@ from pathlib import Path
 import attrs
 
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.history.files import lock_new_directory, locked, what_it_is
+from harness.history.directory_locks import lock_new_directory, locked
+from harness.history.files import what_it_is
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory, require_plain
 

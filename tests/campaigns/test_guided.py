@@ -15,7 +15,7 @@ from harness.campaigns.coverage_log import encode
 from harness.campaigns.guided import Guided
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
-from harness.history.files import locked
+from harness.history.directory_locks import locked
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory
 

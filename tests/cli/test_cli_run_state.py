@@ -17,7 +17,7 @@ from cli.judging.analysis import AnalysisResult
 from cli.main import execute
 from cli.run_state import JUDGED, LEFT, ON, driven, held_by, holding
 from clusters.providers.process.cleanup import cleanup
-from harness.history.files import locked
+from harness.history.directory_locks import locked
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 

@@ -16,7 +16,7 @@ import pytest
 from cli.judging.keep import keep_first_verdict
 from harness.errors import DeadlineExceeded, MalformedHistory, NotStored
 from harness.exit_codes import Outcome
-from harness.history import files
+from harness.history import directory_locks, files
 from harness.protocols import verdict as verdicts
 from harness.protocols.verdict import Verdict, read_verdict, write_first_verdict, write_verdict
 from harness.run.directory import RunDirectory
@@ -165,9 +165,9 @@ def test_a_writer_waits_for_the_one_before(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.analysis.mkdir()
-    held = files.lock_directory(run.analysis, shared=False)
+    held = directory_locks.lock_directory(run.analysis, shared=False)
     assert held is not None
-    monkeypatch.setattr(files, "pause", lambda _: os.close(held))
+    monkeypatch.setattr(directory_locks, "pause", lambda _: os.close(held))
 
     write_verdict(run, PROVEN)
 

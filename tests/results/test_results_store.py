@@ -17,7 +17,7 @@ from run_stores import made
 
 from cli.main import execute
 from harness.errors import HarnessError, UsageError
-from harness.history.files import lock_new_directory, locked
+from harness.history.directory_locks import lock_new_directory, locked
 from harness.history.manifest import RUNNING, SEALED, write_manifest
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
