@@ -12,6 +12,7 @@ meets. So a choice of messages is often the first fault of a story that leads th
 * Home has decided and falls silent, before any participant is told, for longer than any waits.
 * A participant has prepared, its transaction is decided, and it is away for longer than outcomes
   are kept; meanwhile others are left undecided, which moves the horizon of their homes.
+* A commit is on its way to home for longer than participants wait, which ask there meanwhile.
 * A primary whose clock loses as much as is allowed is out of reach for longer than its lease.
 """
 
@@ -67,6 +68,8 @@ _ONE_MOMENT = 0.4
 _HELD_UP_S, _PREPARED_OF_IT = (0.2, 0.33), 0.7
 _CUT_S, _DRIFTING_S = (1.2, 1.9), 0.8  # past the end of a lease; a drift shows before it
 _SILENT_S = (4.0, 4.6)
+# Past what participants wait, and within what clients do.
+_OVERTAKEN_S = (1.25, 1.75)
 _PAST_IT_S = (1.0, 2.0)  # of the time for which outcomes are kept
 _COMMITTING_S = (0.002, 0.004, 0.006)  # of a prepare: its coordinator has been told by then
 
@@ -269,6 +272,28 @@ def _silent_home(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterato
         )
 
 
+def _overtaken(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """A commit or two come to home later than the questions of participants for the outcome: all
+    that is behind them on their connections waits, too, so that others have to ask.
+    """
+    del kind
+    at_s = begin_s
+    for _ in range(draw.choice((2, 3))):
+        hold_s = round(draw.uniform(*_OVERTAKEN_S), 3)
+        yield PlannedFault(
+            at_s=round(at_s, 3),
+            kind="hold-messages",
+            target=f"primary of partition {draw.choice((0, 0, _partitions(plan) - 2))}",
+            hold_s=hold_s,
+            options={
+                "messages": MessageClass.COMMITS.value,
+                "way": Way.TO.value,
+                "count": draw.choice((1, 1, 2)),
+            },
+        )
+        at_s += hold_s + draw.uniform(0.3, 0.6)
+
+
 def _outlasting(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
     """A participant goes as its commit is on the way to home, and comes back when outcomes of that
     time are dropped; the next ones go for a moment as theirs have prepared and none knows it.
@@ -330,6 +355,11 @@ def _leaves_unfinished(plan: Plan) -> int:
     return 12 if min(_longest(plan), _partitions(plan)) > 2 else 4
 
 
+def _is_overtaken(plan: Plan) -> int:
+    # The node of a coordinator, that of home, and a participant on a third.
+    return 6 if _has_participants(plan) and plan.cluster.nodes >= 3 else 0
+
+
 def _falls_silent(plan: Plan) -> int:
     # With two nodes gone metastorage keeps its majority: the others go on.
     alone = _replicas(plan) < _REPLICAS or plan.cluster.nodes > 2 * (_REPLICAS - 1)
@@ -364,6 +394,7 @@ _STORIES = {
     _divergence: _diverges,
     _unfinished: _leaves_unfinished,
     _silent_home: _falls_silent,
+    _overtaken: _is_overtaken,
     _outlasting: _outlasts,
     _drifting: _drifts,
 }

@@ -84,6 +84,7 @@ _SCHEDULED = ("nemesis.mix", "nemesis.schedule")
 _CHOSEN_SHARE = 0.8
 _CHOSEN_WEIGHTS = tuple({"drop-messages": 5, "hold-messages": 3}.get(kind, 1) for kind in CHOSEN)
 _WIPE_SHARE = 0.15  # a new member is to be taken in: the only way to it without zones
+_FLIP_SHARE = 0.1
 _MOMENTS = (
     *(Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED, Moment.LEASE_ENDING),
     *(Moment.SNAPSHOT_SAVED, Moment.SNAPSHOT_INSTALLING, Moment.SNAPSHOT_INSTALLED),
@@ -107,7 +108,7 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     drawn: Overrides = {}
     shape = _shape(_stream(seed, "shape"), given)
     drawn |= shape
-    pace = _stream(seed, "pace").choices(_PACES, weights=(4, 3, 3, 2, 4))[0]
+    pace = _stream(seed, "pace").choices(_PACES, weights=(4, 3, 3, 2, 8))[0]
     load = _load(_stream(seed, "load"), workload, shape, pace)
     drawn |= load
     drawn |= _faults(_stream(seed, "faults"), given, drawn)
@@ -190,7 +191,7 @@ _PACES: tuple[Mapping[str, tuple[float, float]], ...] = (
     {
         "length": (13, 17),
         "first": (0.8, 1.2),
-        "hold": (0.5, 0.9),
+        "hold": (0.5, 1.2),  # to past the end of a lease
         "quiet": (0.4, 0.8),
         "rate": (30, 60),
     },
@@ -364,6 +365,8 @@ def _often(draw: Random) -> Iterator[str]:
         yield draw.choices(CHOSEN, weights=_CHOSEN_WEIGHTS)[0]
     if draw.random() < _WIPE_SHARE:
         yield "wipe"
+    if draw.random() < _FLIP_SHARE:
+        yield "bit-flip"
 
 
 def _environment(draw: Random) -> Overrides:

@@ -31,10 +31,12 @@ from clusters.reference.node.wire.messages import (
     LockToken,
     PeerReply,
     PeerRequest,
+    ReadAt,
     Resolve,
     ResolveReply,
     TxnId,
     Validate,
+    Version,
 )
 from clusters.reference.node.wire.messages import encode as encode_message
 from harness.protocols.claims import (
@@ -221,3 +223,40 @@ def test_the_ceiling_of_a_lease_never_falls() -> None:
     # Another start has made no promises yet; those of the one before are told by its takeover.
     other = order(1, 300, start="b")
     assert other.ts > other.promised
+
+
+def told(reader: ReferenceClaims, ts: int) -> TimestampOrder | None:
+    """What is said of the ceiling as n1, the primary, reads at ``ts``."""
+    event = PrimaryAnswer(ReadAt(0, b"k", ts, 0, 100), Version(b"v", 1))
+    found = [fact for _, fact in reader.declared("n1", event)]
+    orders = [fact for fact in found if isinstance(fact, TimestampOrder)]
+    return orders[0] if orders else None
+
+
+def test_a_primary_promises_readers_nothing_above_the_ceiling_of_its_lease() -> None:
+    logged = Logged()
+    origin = logged.reader.holder("n1", "boot-000000a1")
+    assert told(logged.reader, 400) is None  # of no renewal that was seen
+
+    logged.write("lease/n1", encode(Lease(origin, 1, 500)))
+    within, beyond = told(logged.reader, 500), told(logged.reader, 501)
+
+    assert within is not None and within.ts > within.promised
+    assert beyond is not None and beyond.ts <= beyond.promised
+    # Another start of the node has made no use of it.
+    logged.reader.holder("n1", "boot-000000b2")
+    assert told(logged.reader, 100) is None
+
+
+def test_a_primary_that_gives_its_grant_up_tells_of_all_that_it_has_promised() -> None:
+    def given_up(ceiling: int) -> TimestampOrder:
+        logged = Logged()
+        origin = logged.reader.holder("n1", "boot-000000a1")
+        told(logged.reader, 450)
+        told(logged.reader, 400)
+        facts = logged.write("primary/0", encode(released(Grant("n1", origin, 3), ceiling)))
+        (order,) = [fact for fact in facts if isinstance(fact, TimestampOrder)]
+        return order
+
+    assert given_up(450).ts > given_up(450).promised
+    assert given_up(449).ts <= given_up(449).promised

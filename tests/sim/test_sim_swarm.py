@@ -315,7 +315,7 @@ def test_sizes_are_small_in_about_half_of_the_seeds(plans: list[Plan]) -> None:
 
 def quarrels(plan: Plan) -> bool:
     """Whether leaders go faster than in any other seed."""
-    return plan.nemesis.quiet_s <= 0.8 and plan.nemesis.hold_s <= 0.9
+    return plan.nemesis.quiet_s <= 0.8 and plan.nemesis.hold_s <= 1.2
 
 
 def test_in_some_seeds_leaders_go_one_behind_the_other_with_what_only_they_have(
@@ -323,7 +323,7 @@ def test_in_some_seeds_leaders_go_one_behind_the_other_with_what_only_they_have(
 ) -> None:
     found = [plan for plan in plans if quarrels(plan)]
 
-    assert 0.2 <= len(found) / len(plans) <= 0.4
+    assert 0.3 <= len(found) / len(plans) <= 0.5
     for plan in found:
         options = plan.system.options
         assert options["tick_ms"] == 40

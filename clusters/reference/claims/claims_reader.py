@@ -152,6 +152,7 @@ class ReferenceClaims:
         self._sent: dict[str, None] = {}
         self._metastorage = MetastorageClaims()
         self._logs: dict[str, PartitionLog] = {}  # of generations of partitions
+        self._origins: dict[str, str] = {}  # of the present start of each node
 
     def disk(self) -> LogReader:
         """See ``ClaimsReader``."""
@@ -159,7 +160,8 @@ class ReferenceClaims:
 
     def holder(self, node: str, boot: str) -> str:
         """See ``ClaimsReader``."""
-        return origin_of(node, boot)
+        origin = self._origins[node] = origin_of(node, boot)
+        return origin
 
     def configured(self, files: Mapping[str, bytes]) -> None:
         """See ``ClaimsReader``."""
@@ -188,6 +190,7 @@ class ReferenceClaims:
                 self._ended(event.body, event.answer),
                 _end_refused(event.body, event.answer),
                 _acts(event.body, event.answer),
+                self._promised(node, event.body, event.answer),
                 *_read_at_once(event.body, event.answer),
             )
             name = f"{type(event.answer).__name__} to {type(event.body).__name__}"
@@ -202,6 +205,21 @@ class ReferenceClaims:
         if not self._is_prepared(group, body.txn):
             return None
         return Acknowledgement(f"the end of {txn}", ((group, _finish_name(txn)),))
+
+    def _promised(self, node: str, body: PeerBody, answer: PeerAnswer) -> Fact | None:
+        """What is read at a timestamp stays so, under later primaries, too."""
+        if isinstance(body, ReadAt) and isinstance(answer, Version):
+            ts = body.ts
+        elif isinstance(body, Validate) and isinstance(answer, Ack):
+            ts = body.ts
+        elif isinstance(body, Execute) and isinstance(answer, ExecuteReply):
+            if _writes(body.steps):
+                return None
+            ts = answer.ts
+        else:
+            return None
+        group, origin = partition_group(body.partition), self._origins.get(node, "")
+        return self._metastorage.promises(group, origin, ts)
 
     def _is_prepared(self, group: str, txn: TxnId) -> bool:
         """Whether ``txn`` is prepared in ``group``, as far as is known to be committed: what never
@@ -410,13 +428,10 @@ class ReferenceClaims:
     def _renewals(self, group: str, entry: Entry) -> tuple[Fact, ...]:
         self._metastorage.logged(entry)
         operations = _invoke.decode(entry.data).success
-        return tuple(
-            [
-                renewed(operation.value)
-                for operation in operations
-                if operation.key.startswith(LEASE) and operation.value is not None
-            ]
-        )
+        values = [o.value for o in operations if o.key.startswith(LEASE) and o.value is not None]
+        for value in values:
+            self._metastorage.renewal_logged(value)
+        return tuple([renewed(value) for value in values])
 
     def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
         """See ``ClaimsReader``."""

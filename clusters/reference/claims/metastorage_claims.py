@@ -60,6 +60,8 @@ class MetastorageClaims:
         self._held: dict[str, Grant] = {}  # by group, the last one
         self._ceilings: dict[str, int] = {}  # of each start, the highest
         self._promised: dict[tuple[str, int], int] = {}  # by group and epoch: before it began
+        self._renewed: dict[str, int] = {}  # of each start, the highest ceiling that a disk has
+        self._told: dict[tuple[str, str], int] = {}  # by group and start: its highest promise
 
     @property
     def partitions(self) -> int:
@@ -67,6 +69,21 @@ class MetastorageClaims:
         if self._zone is None:
             self._zone = zone_of(self._state)
         return 0 if self._zone is None else self._zone.partitions
+
+    def promises(self, group: str, origin: str, ts: int) -> TimestampOrder | None:
+        """The start ``origin``, as the primary of ``group``, tells readers that nothing comes to be
+        up to ``ts`` any more; ``None`` where no renewal of it was seen.
+        """
+        key, ceiling = (group, origin), self._renewed.get(origin)
+        self._told[key] = max(ts, self._told.get(key, 0))
+        if ceiling is None:
+            return None
+        return TimestampOrder(f"what follows the ceiling of {origin}", ceiling + 1, ts)
+
+    def renewal_logged(self, value: bytes) -> None:
+        """A disk has a renewal, whether it comes to count or not."""
+        lease = decode_lease(value)
+        self._renewed[lease.origin] = max(lease.ceiling, self._renewed.get(lease.origin, 0))
 
     def logged(self, entry: Entry) -> None:
         self._entries[(entry.index, entry_mark(entry))] = entry
@@ -95,6 +112,11 @@ class MetastorageClaims:
     def _follow(self, group: str, grant: Grant) -> None:
         before = self._held.get(group)
         self._held[group] = grant
+        if grant.released and grant.ceiling:
+            # The next primary begins above it, whatever the lease says.
+            what = f"what follows the ceiling of the release of epoch {grant.epoch} of {group}"
+            told = self._told.get((group, grant.origin), 0)
+            self._changed.append(TimestampOrder(what, grant.ceiling + 1, told))
         # What a node has promised itself is below its clock; an earlier start of it may have sent
         # a renewal which that start has never applied, so that it promised nothing by it.
         if before is None or before.node == grant.node or before.generation != grant.generation:
