@@ -396,8 +396,8 @@ class TransactionEnd(Fact, frozen=True, gc=False):
 
 
 class TransactionDecided(Fact, frozen=True, gc=False):
-    """The entry, once committed, leaves nothing in the log of ``group`` for which ``txn`` would keep
-    a lock there.
+    """The entry, once committed, leaves nothing in the log of ``group`` for which ``txn`` would
+    keep a lock there.
     """
 
     group: str

@@ -136,7 +136,9 @@ def test_a_record_that_changes_members_twice_is_held_against_the_first_of_both()
     update = LogUpdate("p", entries=(joint, LogEntry(2, mark_of(1, 2), (Members(("n1", "n2")),))))
 
     # A majority has the first by the time at which the third hears of both.
-    assert "changes members again after 1" in str(Durability(lives).reconfigured(logs["n3"], update))
+    assert "changes members again after 1" in str(
+        Durability(lives).reconfigured(logs["n3"], update)
+    )
     for name in ("n1", "n2"):
         logs[name].take(LogUpdate("p", entries=(joint,)))
         lives.changed("p")

@@ -63,7 +63,6 @@ from harness.protocols.claims import (
     LogMatch,
     LogUpdate,
     Member,
-    Members,
     NewestRead,
     NewGeneration,
     NewVersions,
