@@ -19,6 +19,7 @@ from cli.environment import SIMULATED, Environment, prepare
 from cli.reaping.guard import ReaperGuard
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
+from harness import plugins
 from harness.clock import RunClock
 from harness.conform.bench import Bench, Mark, Result
 from harness.conform.loop_watch import watched
@@ -157,7 +158,8 @@ def _run(
                 guard.release()
 
     try:
-        environment.run(main())
+        with plugins.driving():
+            environment.run(main())
     except FiredrillError:
         store.forget(run)  # where nothing was written
         raise

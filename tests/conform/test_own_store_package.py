@@ -78,13 +78,15 @@ def test_an_installed_store_is_drilled_like_any_other(
     assert "VALID" in said
 
 
-def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Path) -> None:
+def careless(tmp_path: Path, more: str = "") -> tuple[dict[str, str], Path]:
+    """The environment and the store of runs of an adapter with a mistake, or ``more`` of them."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "careless.py").write_text(
         "from pebble.adapter import Pebble\n"
         "class Careless(Pebble):\n"
         "    name = 'careless'\n"
+        f"{more}"
         "def build(options, nodes, seed):\n"
         "    return Careless()\n"
     )
@@ -92,9 +94,13 @@ def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Pat
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: careless\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[firedrill.systems]\ncareless = careless:build\n")
-    environment = {**os.environ, "PYTHONPATH": f"{package}:{EXAMPLE}"}
     runs = tmp_path / "runs"
     runs.mkdir()
+    return {**os.environ, "PYTHONPATH": f"{package}:{EXAMPLE}"}, runs
+
+
+def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Path) -> None:
+    environment, runs = careless(tmp_path)
     words = ("conform", "careless", "--provider", "process", "--nodes", "1")
 
     code, said = firedrill(environment, runs, *words, "--check", "options", "--check", "serves")
@@ -105,6 +111,18 @@ def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Pat
     (kept,) = [path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()]
     assert (kept / "conform.json").is_file()
     assert (kept / "nodes" / "n1" / "node.log").is_file()
+
+
+def test_an_adapter_that_ends_the_process_does_not_conform(tmp_path: Path) -> None:
+    leaves = "    async def connect(self, *given):\n        __import__('os')._exit(0)\n"
+    environment, runs = careless(tmp_path, leaves)
+    words = ("conform", "careless", "--provider", "process", "--nodes", "1")
+
+    code, said = firedrill(environment, runs, *words, "--check", "serves")
+
+    assert code == 1, said
+    assert "at connect (ProcessExit: os._exit(0))" in said
+    assert "DOES NOT CONFORM: careless: 0 of 1 checks hold" in said
 
 
 def test_the_guide_names_every_check_and_every_method_that_an_adapter_has() -> None:
