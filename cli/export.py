@@ -14,6 +14,7 @@ import msgspec
 
 from cli import streams
 from cli.judging.analysis import Export, exported
+from cli.run_state import ON, driven
 from cli.session import RunName, Session, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import files
@@ -55,6 +56,8 @@ def export(
     if edn + jsonl + (table is not None) != 1:
         raise UsageError("say in what form: one of --edn, --jsonl and --csv TABLE")
     session.run = directory = store.resolve(run)
+    if driven(directory):
+        raise UsageError(f"run {directory.root.name} is {ON}: export it once it is over")
     form = table or ("edn" if edn else "jsonl")
     # In a process with limits: the run may be a stranger's.
     exported(directory, say, Export(form=form, output=None if output is None else str(output)))

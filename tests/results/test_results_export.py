@@ -25,6 +25,7 @@ from cli.cells import digest
 from cli.export import CSV_CHOICES, operations_of
 from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
+from harness.history.directory_locks import locked
 from harness.history.due_faults import due_ns
 from harness.history.files import sha256
 from harness.history.load import load
@@ -445,6 +446,22 @@ def test_a_sum_of_what_no_export_holds_is_refused(run: RunDirectory, tmp_path: P
 
     with pytest.raises(MalformedHistory, match=r"expected no sum of extra\.parquet"):
         exported(run, tmp_path / "history")
+
+
+def test_a_run_that_is_still_driven_is_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "run"
+    (root / "chunks").mkdir(parents=True)
+    shutil.copy(RUNS / "sim-valid" / "plan.toml", root)
+    manifest = read_manifest(RunDirectory(RUNS / "sim-valid"))
+    write_manifest(RunDirectory(root), msgspec.structs.replace(manifest, state="running"))
+    with locked(root / "chunks"):
+        assert execute(["export", str(root), "--edn"]) == 254
+
+    assert "run run is still driven: export it once it is over" in capsys.readouterr().err
+    assert execute(["export", str(root), "--edn"]) == 254
+    assert "recovers and judges it" in capsys.readouterr().err
 
 
 def test_one_form_must_be_asked_for(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
