@@ -204,7 +204,7 @@ class Reporter:
         problem = group.raft.invariants()
         replica = None if group.partition is None else self._replicas.replicas.get(group.partition)
         if problem is None and replica is not None:
-            problem = replica.primary.locks.broken()
+            problem = replica.primary.broken()
         if problem is None and group.name == METASTORAGE and self._observed_keys is not None:
             problem = self._observed_keys.problem()
         return declarations.Inspection(group.name, problem)

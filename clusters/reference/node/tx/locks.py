@@ -112,6 +112,12 @@ class LockTable:
         """The keys that ``txn`` holds."""
         return tuple(self._held.get(txn, ()))
 
+    def holds(self, txn: TxnId, key: bytes, *, exclusive: bool) -> bool:
+        """Whether ``txn`` holds ``key``, in that mode at least."""
+        lock = self._locks.get(key)
+        held = None if lock is None else lock.holders.get(txn)
+        return held is not None and (held or not exclusive)
+
     def writer(self, key: bytes) -> TxnId | None:
         """The transaction that holds ``key`` exclusively."""
         lock = self._locks.get(key)

@@ -199,6 +199,9 @@ class Primary:
             for prepared in self.partition.prepared.values():
                 reached("prepared transaction found at a takeover")
                 self._restore(prepared)
+        # At once: what it found may be finished before any state is asked for.
+        name = f"partition {self.number}"
+        declarations.inspected(lambda: declarations.Inspection(name, self.broken()))
         return True
 
     def close(self) -> None:
@@ -662,6 +665,23 @@ class Primary:
         # Whether it waits for a lock elsewhere is not in the log; a
         # circle is broken by each wait's limit.
         self.locks.settle(prepared.txn)
+
+    def broken(self) -> str | None:
+        """The text of the first broken invariant, ``None`` when all hold: what is prepared is
+        protected as its log says, and only what is open holds locks.
+        """
+        if (problem := self.locks.broken()) is not None or not self.epoch:
+            return problem
+        for key, txn, _, _ in self.locks.rows():
+            if self.transactions.get(txn) is None:
+                return f"key {key!r}: locked by {txn}, which is over"
+        for prepared in self.partition.prepared.values():
+            wanted = (*((key, False) for key in prepared.reads),)
+            wanted += (*((key, True) for key, _ in prepared.writes),)
+            for key, exclusive in wanted:
+                if not self.locks.holds(prepared.txn, key, exclusive=exclusive):
+                    return f"key {key!r}: {prepared.txn} is prepared with it, and has no lock of it"
+        return None
 
     # -- for the finisher
 
