@@ -241,8 +241,10 @@ def test_a_primary_promises_readers_nothing_above_the_ceiling_of_its_lease() -> 
     logged.write("lease/n1", encode(Lease(origin, 1, 500)))
     within, beyond = told(logged.reader, 500), told(logged.reader, 501)
 
-    assert within is not None and within.ts > within.promised
-    assert beyond is not None and beyond.ts <= beyond.promised
+    assert within is not None
+    assert within.ts > within.promised
+    assert beyond is not None
+    assert beyond.ts <= beyond.promised
     # Another start of the node has made no use of it.
     logged.reader.holder("n1", "boot-000000b2")
     assert told(logged.reader, 100) is None

@@ -208,15 +208,13 @@ class ReferenceClaims:
 
     def _promised(self, node: str, body: PeerBody, answer: PeerAnswer) -> Fact | None:
         """What is read at a timestamp stays so, under later primaries, too."""
-        if isinstance(body, ReadAt) and isinstance(answer, Version):
+        if isinstance(body, Execute) and isinstance(answer, ExecuteReply):
+            ts = 0 if _writes(body.steps) else answer.ts
+        elif isinstance(body, ReadAt | Validate) and isinstance(answer, Version | Ack):
             ts = body.ts
-        elif isinstance(body, Validate) and isinstance(answer, Ack):
-            ts = body.ts
-        elif isinstance(body, Execute) and isinstance(answer, ExecuteReply):
-            if _writes(body.steps):
-                return None
-            ts = answer.ts
         else:
+            return None
+        if not ts:
             return None
         group, origin = partition_group(body.partition), self._origins.get(node, "")
         return self._metastorage.promises(group, origin, ts)
