@@ -5,8 +5,10 @@ of its tasks.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 import attrs
@@ -91,20 +93,33 @@ async def _look(look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
         return Proof(holds=None, text=str(failure))
 
 
+# The task of a fault, also in those that it makes for verbs side by side: they have its context.
+_OF_FAULT: ContextVar[asyncio.Task[None] | None] = ContextVar("task of a fault", default=None)
+
+
+def _begun(fault: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    context = copy_context()
+    task = asyncio.create_task(fault, context=context)
+    context.run(_OF_FAULT.set, task)
+    return task
+
+
 class FaultTasks:
     """The tasks of a schedule, one a fault. A verb that breaks something and is cut off might still
-    take effect, behind the heal: where the tasks are ended one within ``uncut`` goes on to its end.
+    take effect, behind the heal: where the tasks are ended one with verbs within ``uncut`` goes on
+    to the end of these.
     """
 
     def __init__(self) -> None:
-        self._uncut: set[asyncio.Task[object]] = set()
+        # By the fault's task: of the verbs that it has under way side by side, each counts.
+        self._uncut = Counter[asyncio.Task[None]]()
         self._ended = False
 
     async def run(self, faults: Iterable[Coroutine[None, None, None]]) -> None:
         """Run ``faults`` side by side until all are over, one fails, or this is cancelled; end the
         others. Raises ``HarnessError`` for those that failed.
         """
-        tasks = [asyncio.ensure_future(fault) for fault in faults]
+        tasks = [_begun(fault) for fault in faults]
         if not tasks:
             return
         try:
@@ -124,16 +139,18 @@ class FaultTasks:
 
     @contextmanager
     def uncut(self) -> Iterator[None]:
-        """Within the block the end of the tasks leaves the current one alone; it comes behind."""
-        task = asyncio.current_task()
+        """Within the block the end of the tasks leaves the fault's alone; it comes behind."""
+        task = _OF_FAULT.get()
         if task is None:
-            raise InvariantError("a verb of a fault runs in a task")
-        self._uncut.add(task)
+            raise InvariantError("a verb of a fault runs in its task, or in one made there")
+        self._uncut[task] += 1
         try:
             yield
         finally:
-            self._uncut.discard(task)
-            if self._ended:
+            self._uncut[task] -= 1
+            if not self._uncut[task]:
+                del self._uncut[task]
+            if self._ended and task not in self._uncut:
                 # Behind its present step: a deadline that cut the verb off is told as such.
                 asyncio.get_running_loop().call_soon(task.cancel)
 

@@ -252,6 +252,22 @@ def test_a_procedure_that_is_cut_short_leaves_nothing_down() -> None:
     in_virtual_time(scenario)
 
 
+@pytest.mark.parametrize("kind", sorted(FAULTS))
+def test_steps_that_the_end_of_the_drive_meets_end_before_they_are_healed(kind: str) -> None:
+    async def scenario() -> None:
+        stage = stage_of(kind, order="by-name")
+        stage.world.late, stage.world.late_s = ["stop"], 5.0
+        await cancelled_when(stage, lambda: ("stop", "n1") in stage.world.calls, stage.run())
+
+        await stage.heal_all()
+        await asyncio.sleep(60)
+
+        assert all(stage.world.running.values())
+        assert stage.states()[-1] == "healed"
+
+    in_virtual_time(scenario)
+
+
 async def cancelled_when(stage: Stage, what: Any, work: Any) -> None:
     task = asyncio.ensure_future(work)
     await stage.until(what)
