@@ -22,8 +22,8 @@ import attrs
 
 from checkers.engine.java import without_foreign
 from harness.errors import HarnessError
-from harness.scratch import supervised_scratch
-from harness.supervisor import Supervised
+from harness.scratch import no_scratch, supervised_scratch
+from harness.supervisor import NoScratch, Supervised
 
 MEMORY = "2g"
 # The deadline for a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of
@@ -187,12 +187,15 @@ def _replace_environment(values: Mapping[str, str]) -> None:
 
 def _start(java: Path, alone: bool) -> _Starting:
     directory = supervised_scratch("jvm")
-    jvm = Supervised(
-        _command(java, directory),
-        directory,
-        environment=_jvm_environment(directory, alone),
-        log=_ERRORS,
-    )
+    try:
+        jvm = Supervised(
+            _command(java, directory),
+            directory,
+            environment=_jvm_environment(directory, alone),
+            log=_ERRORS,
+        )
+    except NoScratch as error:
+        raise no_scratch(error) from error
     return _Starting(jvm=jvm, directory=directory)
 
 

@@ -249,24 +249,7 @@ def _once(
     interrupted: Callable[[], bool] = lambda: False,
 ) -> AnalysisResult:
     """Run one child, from its start to its end."""
-    reader, writer = os.pipe()
-    try:
-        asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
-        child = Supervised(
-            [sys.executable, "-P", "-m", CHILD, asked],
-            # The supervisor removes it with all that a killed child left there.
-            supervised_scratch("judge"),
-            pass_fds=(writer,),
-        )
-    except NoScratch as error:
-        os.close(reader)
-        raise no_scratch(error) from error
-    except OSError as error:
-        os.close(reader)
-        raise HarnessError(f"cannot start the analysis: {error.strerror}") from error
-    finally:
-        # The pipe ends with its last writer, which must be the child's.
-        os.close(writer)
+    child, reader = _begun(request)
     found = AnalysisResult()
     alive = None if request.export else _Alive(found, say, judges=request.judge is not None)
 
@@ -296,6 +279,30 @@ def _once(
         child.end()
         os.close(reader)
     return found
+
+
+def _begun(request: Request) -> tuple[Supervised, int]:
+    """Start the child; returns the end of the pipe on which it tells what it does, too."""
+    reader, writer = os.pipe()
+    try:
+        asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
+        child = Supervised(
+            [sys.executable, "-P", "-m", CHILD, asked],
+            # The supervisor removes it with all that a killed child left there.
+            supervised_scratch("judge"),
+            pass_fds=(writer,),
+        )
+    except BaseException as error:
+        os.close(reader)
+        if isinstance(error, NoScratch):
+            raise no_scratch(error) from error
+        if isinstance(error, OSError):
+            raise HarnessError(f"cannot start the analysis: {error.strerror}") from error
+        raise
+    finally:
+        # The pipe ends with its last writer, which must be the child's.
+        os.close(writer)
+    return child, reader
 
 
 class _Alive:

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from checkers.engine import gateway
+from cli.judging.analysis import JudgeOptions, analyzed
+from harness.errors import HarnessError
+from harness.run.directory import RunDirectory
 from harness.scratch import PREFIX, SUFFIX, scratch_directory, sweep
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -186,3 +190,19 @@ def test_what_a_killed_selftest_left_among_the_runs_goes_with_cleanup(
         assert time.monotonic() < ends_s
         subprocess.run(held, check=True, capture_output=True, timeout=LIMIT_S)
     assert mine.is_dir()
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["none that takes a file", "none at all"])
+def test_where_no_directory_can_be_made_neither_judge_nor_jvm_starts_and_nothing_stays_open(
+    found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone") if found else None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    run, before = RunDirectory(tmp_path), os.listdir("/proc/self/fd")
+
+    with pytest.raises(HarnessError, match="no temporary directory can be made: No "):
+        analyzed(run, print, JudgeOptions())
+    with pytest.raises(HarnessError, match="no temporary directory can be made: No "):
+        gateway.begin(lambda: Path(sys.executable), alone=True)
+
+    assert os.listdir("/proc/self/fd") == before
