@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from cli import quantities
 from cli.campaign_course import Announcer, conclude
-from cli.campaign_plans import FIXED, NAME_CHARS
+from cli.campaign_plans import FIXED, NAME_CHARS, refuse_unrunnable
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import PlanFile, Session, runs_option, say
@@ -108,10 +108,11 @@ def _base(path: Path, sets: Sequence[str], seed: int | None, hold_s: float) -> P
     from cli.wiring import schedule_of
     from nemesis.aims import HEAL_S
 
-    given = merged({"seed": seed}, sets) | FIXED
+    given = merged({"seed": seed}, sets)
 
     def plan_of(flags: Overrides) -> Plan:
-        plan = load(path, flags, seed=0)
+        plan = load(path, {**flags, **FIXED}, seed=0)
+        refuse_unrunnable([plan])
         schedule = schedule_of(plan)
         if plan.drive.duration_s <= hold_s + HEAL_S:
             expected = f"expected more than {hold_s + HEAL_S:g} s: --hold, and to heal"

@@ -99,3 +99,10 @@ def test_a_drive_too_short_to_heal_a_crash_in_is_refused(tmp_path: Path) -> None
 
     assert done.returncode == 254
     assert "drive.duration_s: expected more than 5 s: --hold, and to heal (got 5)" in done.stderr
+
+
+def test_a_workload_that_is_not_there_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    done = tried(tmp_path, "--set", "workload.name=bnk")
+
+    assert done.returncode == 254
+    assert "workload.name: unknown workload 'bnk' (did you mean 'bank'?" in done.stderr
