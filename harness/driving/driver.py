@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from harness import plugins
 from harness.clock import Alarm, RunClock
@@ -161,11 +162,17 @@ class Driver:
 
     def _asked(self, generator: Generator, context: Context) -> Answer:
         try:
-            return generator.op(context)
+            given: Any = generator.op(context)
         except FiredrillError:
             raise
         except (Exception, SystemExit) as error:
             raise plugins.broken("workloads", self._workload.name, error) from error
+        match given:
+            case (Operation() | Wait() as answer, after):
+                return answer, after
+        expected = "op: expected an Operation or a Wait, and the Generator after it"
+        what = f"the generator of workload {self._workload.name!r}"
+        raise BrokenPlugin(f"{what}: {expected} (got {given!r:.100})")
 
     def _updated(
         self, generator: Generator, context: Context, event: Invoke | Complete

@@ -439,6 +439,19 @@ def test_a_generator_that_gives_no_operation_is_named(op: Any) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("answer", [None, Wait.PENDING, (APPEND_7, None), (Wait.EXHAUSTED,)])
+def test_a_generator_that_gives_no_answer_is_named(answer: Any) -> None:
+    class Odd(Repeat):
+        def op(self, context: Context) -> Any:
+            return answer
+
+    async def main() -> None:
+        with pytest.raises(BrokenPlugin, match="'list-append': op: expected an Operation"):
+            await rig().drive(Odd(READ_7))
+
+    run(main())
+
+
 def test_what_is_open_when_the_user_interrupts_is_recorded_as_info() -> None:
     async def main() -> None:
         r = rig(trouble=lambda *_: HANG, concurrency=3)
