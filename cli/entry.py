@@ -38,9 +38,9 @@ class _TriedFirst:
         """See ``importlib.abc.MetaPathFinder``. Raises ``HarnessError``."""
         if name not in self._left:
             return
-        loaded = self._left.pop(name)
         child = os.fork()
         if child == 0:
+            loaded = self._left[name]
             self._left.clear()
             _load_and_end(loaded)
         _, status = os.waitpid(child, 0)
@@ -50,6 +50,7 @@ class _TriedFirst:
             limit_mib = resource.getrlimit(resource.RLIMIT_AS)[0] >> 20
             why = f"it can't be loaded within {limit_mib} MiB of addresses (ulimit -v)"
             raise HarnessError(f"{name}: {why}")
+        del self._left[name]
 
 
 def _load_and_end(name: str) -> None:

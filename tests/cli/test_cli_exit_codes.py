@@ -430,6 +430,25 @@ def test_a_machine_without_room_for_a_library_is_no_violation(tmp_path: Path) ->
     )
 
 
+def test_a_library_that_was_refused_once_is_tried_again_and_ends_no_process(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("import os; os.abort()")
+    twice = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from cli import entry\n"
+        "sys.meta_path.insert(0, entry._TriedFirst())\n"
+        "for _ in range(2):\n"
+        "    try: import numpy\n"
+        "    except Exception as error: print(error)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", twice], capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("numpy: it can't be loaded within") == 2
+
+
 def test_a_command_line_that_can_not_be_imported_is_no_violation() -> None:
     broken = "import sys; sys.modules['cli.main'] = None; from cli.entry import main; main()"
 
