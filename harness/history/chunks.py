@@ -282,7 +282,9 @@ class ChunkWriter:
             finally:
                 self._chunk.finish()
         except OSError as error:
-            missing = "the mark of its end is missing, the records are there"
+            missing = "the mark of its end is missing"
+            if self._unsynced is None:
+                missing += ", the records are there"
             raise disk_failure("close", self._chunk.path, error, missing) from error
         finally:
             # A sync that hangs has had its limit in ``_await_sync``: the run does not wait again.
