@@ -96,8 +96,8 @@ def examined(plan: Plan, runs: Path) -> Preview:
 
     missing: list[FiredrillError] = []
     with converted_options() as converted:
+        refuse_impossible(plan)  # first, as in a run: of several mistakes both tell the same
         ready = resolve(plan)
-        refuse_impossible(plan)
         try:
             require_room(ready.plan, runs)
         except HarnessError as error:

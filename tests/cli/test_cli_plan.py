@@ -481,3 +481,14 @@ def test_an_error_that_names_no_key_of_a_flag_names_the_flag_that_causes_it(
 
     said = capsys.readouterr().err
     assert said.startswith(f"firedrill: {source.format(path)}: nemesis.schedule[0]"), said
+
+
+def test_of_two_mistakes_in_the_file_no_flag_is_blamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text("[workload]\nname = 'bnk'\n[[nemesis.schedule]]\nat_s = 1\nkind = 'kill'\n"
+                    "target = 'one node'\n")  # fmt: skip
+
+    assert execute(["plan", str(path), "--provider", "sim"]) == 254
+    assert capsys.readouterr().err.startswith(f"firedrill: {path}: nemesis.schedule[0].target: ")
