@@ -383,6 +383,9 @@ class Nemesis:
         except Failed as failure:
             active.cut_off = isinstance(failure, CutOff)
             return self._unproven(scene, active, "effect", f"not injected: {failure}")
+        except asyncio.CancelledError:
+            self._settled(scene, active, under_way=active.struck)
+            raise
         self._note(scene, active, FaultState.INJECTED)
         proof = await until(
             # Taken anew at every look: other faults begin and end between two of them.
@@ -445,10 +448,19 @@ class Nemesis:
             over = isinstance(error, TimeoutError) and bound.expired()
             late = f"not over within hold_s, {active.planned.hold_s:g} s"
             problem = late if over else reason(error)
+        except asyncio.CancelledError:
+            self._settled(scene, active, under_way=bool(steps.unanswered))
+            raise
         # The heal is proven by other boots than those that the steps have ended.
         active.victims = attrs.evolve(active.victims, boots=steps.boots)
         active.cut_off = bool(steps.unanswered)
         return not problem or self._unproven(scene, active, "effect", f"a step failed: {problem}")
+
+    def _settled(self, scene: Scene, active: Active, *, under_way: bool) -> None:
+        """Note a fault whose verb, ``under_way``, was waited for behind the drive, in vain."""
+        if under_way:
+            active.cut_off = True
+            self._unproven(scene, active, "effect", "not injected: it had not ended when all heals")
 
     async def _inject(self, scene: Scene, active: Active) -> None:
         with self._tasks.uncut():

@@ -17,6 +17,7 @@ from harness.errors import DeadlineExceeded, HarnessError, InvariantError
 from harness.protocols.faults import Proof
 
 T = TypeVar("T")
+CUT_S = 1.0  # for a task that is cut off to note that; a plug-in's verb may refuse to end
 
 
 @attrs.frozen(kw_only=True)
@@ -160,6 +161,8 @@ class FaultTasks:
             _, stuck = await asyncio.wait(self._uncut, timeout=limit_s)
             for task in stuck:
                 task.cancel()
+            if stuck:
+                await asyncio.wait(stuck, timeout=CUT_S)
 
 
 def reason(error: Exception) -> str:

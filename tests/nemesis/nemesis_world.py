@@ -249,6 +249,7 @@ class Stage:
         faults: dict[str, Fault] | None = None,
         seed: int = 7,
         duration_s: float | None = None,
+        overtime_s: float = 0.0,
     ) -> None:
         self.world = world or World()
         self.records: list[Record] = []
@@ -259,6 +260,7 @@ class Stage:
             write=self.records.append,
             limits=Limits(),
             duration_s=duration_s,
+            overtime_s=overtime_s,
         )
         cluster = Cluster(nodes=NODES, bind={}, peer={}, client={}, work_dir={})
         world_as: Any = self.world

@@ -650,6 +650,23 @@ def test_an_injection_that_was_cut_off_is_healed_again_at_the_end(patience_s: fl
     in_virtual_time(scenario)
 
 
+def test_an_injection_that_outlasts_the_wait_behind_the_drive_makes_the_run_inconclusive() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=2), overtime_s=60.0)
+        stage.world.late, stage.world.late_s = ["kill"], 45.0
+        run = asyncio.ensure_future(stage.run())
+        await stage.until(lambda: stage.states()[-1:] == ["injecting"])
+        await cancelled(run)
+
+        await stage.heal_all()
+
+        assert stage.states() == ["planned", "injecting", "unproven", "healing", "healed"]
+        (told,) = stage.nemesis.trouble
+        assert told == "fault 0 (kill n1): not injected: it had not ended when all heals"
+
+    in_virtual_time(scenario)
+
+
 def test_heal_all_itself_can_be_cancelled_and_called_again() -> None:
     async def scenario() -> None:
         stage = Stage(kill("n1", hold_s=90), partition("n2", hold_s=90))
