@@ -5,6 +5,7 @@ own, since it lets every stopped program that it sees go on.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def watchdog(place: Path, *, stopped: bool = False) -> Iterator[subprocess.Popen[str]]:
+def watchdog(place: Path, *, stopped: bool = False) -> Iterator[subprocess.Popen[bytes]]:
     """A watchdog with a lease of half a second, beside a ``stopped`` program or without one."""
     numbers = ("0.5", "1000", "0.1", "2")
     argv = (sys.executable, "-I", "-S", "-c", fault_lease._WATCH, *numbers, "NO-CHAIN", str(place))
@@ -44,17 +45,27 @@ def watchdog(place: Path, *, stopped: bool = False) -> Iterator[subprocess.Popen
         [*IN_NAMESPACE, *within, *argv],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
         # Commands of this machine's network are none of its own.
         env={"PATH": "/nowhere:/usr/bin:/bin"},
     )
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "watching\n"
+        assert line_of(process) == "watching\n"
         yield process
     finally:
         process.kill()
         process.communicate(timeout=LIMIT_S)
+
+
+def line_of(process: subprocess.Popen[bytes]) -> str:
+    """Its next line. Read byte by byte: ``select`` does not see what a buffer holds."""
+    assert process.stdout is not None
+    line = b""
+    while not line.endswith(b"\n"):
+        assert select.select([process.stdout], [], [], LIMIT_S)[0], f"it says no more than {line!r}"
+        byte = os.read(process.stdout.fileno(), 1)
+        assert byte, f"it ended behind {line!r}"
+        line += byte
+    return line.decode()
 
 
 def fill(disk: Path) -> None:
@@ -85,14 +96,17 @@ def test_a_lease_ends_on_a_full_disk_and_its_lapse_is_told_by_the_next_watchdog(
             (place / "one-more").touch()
 
         until_gone(place / Path(fault_lease.LEASE_HELD).name)
-        # Its own words went to a controller that is gone.
+        # Its own words went to a controller that is gone. It ends the faults before it notes them.
+        ends_s = time.monotonic() + LIMIT_S
+        while not (place / "lapsed").read_text().strip():
+            assert time.monotonic() < ends_s, "no lapse is noted"
+            time.sleep(0.02)  # another process's file: there is nothing to wait on
 
     for filler in disk.glob("filler-*"):
         filler.unlink()
     for _ in range(2):  # what was told once may not have been read
         with watchdog(place) as following:
-            assert following.stdout is not None
-            number, _, kinds = following.stdout.readline().partition(" ")
+            number, _, kinds = line_of(following).partition(" ")
             assert number.isdigit()
             assert kinds == "stopped programs\n"
 
