@@ -197,6 +197,9 @@ def execute(arguments: Sequence[str]) -> int:
         return _failed(session, HarnessError(f"stdout: {refusal}"))
     except Exception as error:
         return _failed(session, error)
+    # Such as a cancellation that a plug-in made, which no code of ours asked for.
+    except BaseException as error:
+        return _failed(session, HarnessError(plugins.blamed(error)))
     return int(code or 0)
 
 

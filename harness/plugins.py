@@ -84,7 +84,8 @@ def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> A
     """
     with naming(group, name):
         part = factory()
-    lacking = [member for member in _members(protocol) if not hasattr(part, member)]
+        # A member may be code of the plug-in's, too.
+        lacking = [member for member in _members(protocol) if not hasattr(part, member)]
     if lacking:
         kind = type(part)
         what = f"{kind.__name__} has no {', no '.join(map(repr, lacking))}"

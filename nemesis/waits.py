@@ -64,6 +64,12 @@ async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
     try:
         async with asyncio.timeout(limit_s) as timeout:
             return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # The verb's own: nothing has asked this task to end.
+        raise Failed(f"{what} failed: {type(error).__name__}") from error
     except Exception as error:
         # A TimeoutError of the verb's own is a failure of it, not the end of this deadline.
         if isinstance(error, TimeoutError) and timeout.expired():

@@ -33,6 +33,9 @@ from harness.protocols.workload import WHOLE, Share, Workload
 ROLLBACK_LIMIT_S = 1.0  # best effort: a store drops a transaction with its connection too
 MAX_STUCK = 4  # cancelled calls of one slot that do not end, before it is taken out of service
 
+# What a generator may raise: it is called outside of any await, so a cancellation is its own, too.
+_OF_THE_WORKLOAD = (Exception, SystemExit, asyncio.CancelledError, GeneratorExit)
+
 
 class Driver:
     """Drives one store in one run. Made and used on one running loop; ``drive`` may be called again
@@ -165,7 +168,7 @@ class Driver:
             given: Any = generator.op(context)
         except FiredrillError:
             raise
-        except (Exception, SystemExit) as error:
+        except _OF_THE_WORKLOAD as error:
             raise plugins.broken("workloads", self._workload.name, error) from error
         match given:
             case (Operation() | Wait() as answer, after):
@@ -181,7 +184,7 @@ class Driver:
             return generator.update(context, event)
         except FiredrillError:
             raise
-        except (Exception, SystemExit) as error:
+        except _OF_THE_WORKLOAD as error:
             raise plugins.broken("workloads", self._workload.name, error) from error
 
     def _context(self, now_ns: int | None = None) -> Context:

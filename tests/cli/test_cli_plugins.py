@@ -19,6 +19,7 @@ import pytest
 from harness import plugin_trial, plugins
 from harness.errors import BrokenPlugin
 from harness.history.manifest import SEALED, read_manifest
+from harness.protocols.checker import Checker, Kernel
 from harness.run.directory import RunDirectory
 
 LIMIT_S = 120
@@ -274,6 +275,7 @@ def build"""
     [
         (1, "main", "raise KeyError('odd')", "KeyError: 'odd'"),
         (1, "main", "raise SystemExit(0)", "SystemExit: 0"),
+        (1, "main", "raise __import__('asyncio').CancelledError", "CancelledError"),
         (1, "final", "__import__('os')._exit(0)", "ProcessExit: os._exit(0)"),
         (2, "main", "__import__('os')._exit(0)", "ProcessExit: os._exit(0)"),
     ],
@@ -298,6 +300,35 @@ def test_a_generator_that_breaks_as_it_drives_is_named_and_the_run_is_sealed(
     assert "unexpected" not in said
     sealed = RunDirectory((tmp_path / "runs" / "latest").resolve())
     assert read_manifest(sealed).state == SEALED
+
+
+def test_a_heal_that_raises_a_cancellation_has_failed_and_breaks_no_more(
+    tmp_path: Path,
+) -> None:
+    act = "raise __import__('asyncio').CancelledError"
+    site = tmp_path / "site"
+    install(site)
+    text = FAULT.format(act="pass").replace(
+        "node):\n        pass\n\n    def eff", f"node):\n        {act}\n\n    def eff"
+    )
+    install_fault(site, text)
+    used = [word.replace("nemesis.mix=[]", "nemesis.mix=['boom']") for word in DRILL]
+
+    code, said = firedrill(
+        site,
+        tmp_path / "runs",
+        *used,
+        "--set",
+        "nemesis.first_s=0.2",
+        "--set",
+        "nemesis.hold_s=0.3",
+        "--set",
+        "nemesis.quiet_s=0.1",
+    )
+
+    assert code == 2, said
+    assert "heal failed: CancelledError" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -552,6 +583,18 @@ def test_two_packages_of_one_plugin_are_both_named(
     installed("boom", "bang")
     with pytest.raises(BrokenPlugin, match=r"'boom': .* \(got bang 1\.0 and boom 1\.0\)"):
         plugins.load("faults", "boom")
+
+
+def test_a_checker_whose_kernels_raise_as_they_are_looked_at_is_named() -> None:
+    class Odd:
+        name = "odd"
+
+        @property
+        def kernels(self) -> tuple[Kernel, ...]:
+            raise SystemExit(0)
+
+    with pytest.raises(BrokenPlugin, match=r"checker 'odd'.*SystemExit: 0 .*test_cli_plugins\.py:"):
+        plugins.made("checkers", "odd", Checker, Odd)
 
 
 def test_a_plugin_that_would_end_the_process_stops_no_drill_without_it(tmp_path: Path) -> None:
