@@ -199,10 +199,13 @@ def _source(
     flags = {key: value for key, value in given.items() if value is not None}
     if plan is None or any(_within(error.path, key) for key in flags):
         return "flags"
-    if _refused_at(again, {}) == error.path:
+    alone = _refused_at(again, {})
+    if alone == error.path:
         return str(plan)
     left = {key: {k: v for k, v in flags.items() if k != key} for key in flags}
     causes = [key for key, others in left.items() if _refused_at(again, others) is None]
+    if alone is not None and not causes:
+        return str(plan)  # refused without any flag, for a mistake that comes before this one
     # Of several that each are enough none mends it alone.
     return f"{plan} and flags ({', '.join(causes or flags)})" if flags else str(plan)
 

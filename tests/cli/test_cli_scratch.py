@@ -198,6 +198,9 @@ def test_where_no_directory_can_be_made_neither_judge_nor_jvm_starts_and_nothing
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone") if found else None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    # As in a process that has no JVM yet, which another test may have started in this one.
+    monkeypatch.setattr(gateway, "_running", [])
+    monkeypatch.setattr(gateway, "_starting", [])
     run, before = RunDirectory(tmp_path), os.listdir("/proc/self/fd")
 
     with pytest.raises(HarnessError, match="no temporary directory can be made: No "):
