@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import attrs
 import msgspec
 
-from harness.clock import NS_PER_S
+from harness.clock import NS_PER_S, RunClock
 from harness.errors import MissingCapability, PlanError
 from harness.protocols import targets
 from harness.protocols.cluster import Roles
@@ -176,3 +176,14 @@ def materialised(fault: PlannedFault, happening: Happening, since_ns: int) -> Pl
 def give_up_s(fault: PlannedFault, duration_s: float) -> float:
     """The offset after which a moment comes too late for ``fault`` to end within the drive."""
     return max(fault.at_s, duration_s - fault.hold_s - (fault.after_s or 0.0) - HEAL_S)
+
+
+def last_s(
+    clock: RunClock, fault: PlannedFault, duration_s: float | None, started_ns: int
+) -> float | None:
+    """The loop's time after which ``fault`` could not end any more within the drive, which began at
+    ``started_ns``; ``None`` for a drive without an end.
+    """
+    if duration_s is None:
+        return None
+    return clock.loop_time(started_ns + int(give_up_s(fault, duration_s) * NS_PER_S))

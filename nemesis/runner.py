@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
 import attrs
 
-from harness.clock import NS_PER_S, substream
+from harness.clock import NS_PER_S
 from harness.errors import MissingCapability
 from harness.history.records import (
     EventKind,
@@ -27,22 +26,20 @@ from harness.history.records import (
     Record,
     StoreEvent,
 )
-from harness.protocols.cluster import Capability, Readmits, Roles
+from harness.protocols.cluster import Capability, Readmits
 from harness.protocols.faults import (
     Fault,
     PlannedFault,
     Proof,
     Scene,
     Victims,
-    WaitsForPoint,
-    configured,
-    resolved,
 )
 from harness.protocols.moments import Happening, RolesHeard, WatchesMoments, moment_of
 from harness.tasks import together
-from nemesis import active_faults, aims, exclusion
+from nemesis import active_faults, aims
 from nemesis.active_faults import Active
 from nemesis.procedures import Procedure, Steps
+from nemesis.reservations import Reservations
 from nemesis.waits import CutOff, Failed, FaultTasks, Limits, call, reason, until
 
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
@@ -94,19 +91,19 @@ class Nemesis:
         self._schedule = list(schedule)
         self._duration_s, self._overtime_s = duration_s, overtime_s
         self._aims, self._heard = aims.Aims(), RolesHeard()
-        self._faults = faults
-        self._seed = seed
         self._write = write
         self._limits = limits or Limits()
-        # For the whole schedule at once: equal rows are told apart by their count so far.
-        self._streams = _streams(schedule, seed)
-        self._active: dict[int, Active] = {}
+        self._reservations = Reservations(
+            schedule,
+            faults,
+            seed,
+            limits=self._limits,
+            duration_s=duration_s,
+            overtime_s=overtime_s,
+        )
+        self._active = self._reservations.active
         # Two: a destroying fault may wait seconds for whole replicas, and no cut may wait with it.
         self._cutting, self._destroying = asyncio.Lock(), asyncio.Lock()
-        # Steps of procedures that wait for those before them, and such as did not come about: what
-        # was to come after these rests on nothing.
-        self._waiting_steps: set[int] = set()
-        self._failed_steps: dict[int, str] = {}
         # By fault and phase: a heal that is proven later takes back its own reason, and no other's.
         self._trouble: dict[tuple[int, str], str] = {}
         self._tasks = FaultTasks()
@@ -162,7 +159,7 @@ class Nemesis:
         self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
     ) -> None:
         due = await self._await_due(scene, number, planned, started_ns)
-        active = None if due is None else await self._find(scene, number, due, started_ns)
+        active = None if due is None else await self._reserve(scene, number, due, started_ns)
         if active is None:
             return
         planned = active.planned
@@ -200,8 +197,7 @@ class Nemesis:
             planned = aims.materialised(planned, came, scene.clock.now_ns() - started_ns)
             # The record then holds the offset that it met: a replay strikes at the same instant.
             self._schedule[number] = planned
-            # Anew: the key of a stream holds the offset, which is known only now.
-            self._streams[number] = _stream(self._seed, planned)
+            self._reservations.met(number, planned)
         if planned.aimed is not None:
             await _wake(scene.clock.loop_time(started_ns + int(planned.at_s * NS_PER_S)))
         return planned
@@ -210,169 +206,24 @@ class Nemesis:
         self, scene: Scene, planned: PlannedFault, started_ns: int
     ) -> Happening | None:
         try:
-            async with asyncio.timeout_at(self._last_s(scene, planned, started_ns)):
+            last_s = aims.last_s(scene.clock, planned, self._duration_s, started_ns)
+            async with asyncio.timeout_at(last_s):
                 return await self._aims.wait(planned)
         except TimeoutError:
             return None
 
-    def _last_s(self, scene: Scene, planned: PlannedFault, started_ns: int) -> float | None:
-        """The loop's time after which the fault could not end within the drive any more."""
-        if self._duration_s is None:
-            return None
-        last_s = aims.give_up_s(planned, self._duration_s)
-        return scene.clock.loop_time(started_ns + int(last_s * NS_PER_S))
-
-    async def _find(
+    async def _reserve(
         self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
     ) -> Active | None:
-        """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
-        skipped.
-        """
-        fault = self._fault(planned)
-        if isinstance(fault, WaitsForPoint):
-            return await self._at_point(scene, number, planned, fault, started_ns)
-        return await self._claim(scene, number, planned, started_ns)
-
-    def _fault(self, planned: PlannedFault) -> Fault:
-        return configured(self._faults[planned.kind], planned, None, "options")
-
-    async def _at_point(
-        self,
-        scene: Scene,
-        number: int,
-        planned: PlannedFault,
-        fault: WaitsForPoint,
-        started_ns: int,
-    ) -> Active | None:
-        """Wait until a node of the target has come to the fault's point, and was struck there."""
-        # Without asking, where that is possible: from the offset on each operation counts.
-        roles = _roles_now(scene) or await self._roles(scene)
-        draw = self._streams[number].getrandbits(63)
-        whole = self._fault(planned)
-        meant = resolved(whole, planned.target, roles, scene.cluster, draw)
-        if meant is None:
-            text = f"target {planned.target!r} is nobody"
-            self._record(scene, number, planned, FaultState.SKIPPED, text=text)
-            return None
-
-        # Called in the middle of a node's step: it can't await, and has to claim at once.
-        def claim(node: str) -> bool:
-            now = _roles_now(scene) or roles
-            victims = resolved(whole, node, now, scene.cluster, draw)
-            if victims is None or exclusion.in_the_way(whole.kind, victims, self._active.values()):
-                return False
-            self._active[number] = Active(
-                number=number, planned=planned, fault=whole, victims=victims
-            )
-            return True
-
-        try:
-            async with asyncio.timeout_at(self._last_s(scene, planned, started_ns)):
-                await fault.await_point(scene, meant, claim)
-        except TimeoutError:
-            text = f"{', '.join(meant.nodes)} did not come to {fault} while it could still come"
-            self._record(scene, number, planned, FaultState.MISSED, text=text)
-            return None
-        return self._active[number]
-
-    async def _claim(
-        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
-    ) -> Active | None:
-        """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
-        skipped.
-        """
-        fault = self._fault(planned)
-        if active_faults.for_good(fault) is None:
-            return await self._claim_now(scene, number, planned, fault)
-        self._waiting_steps.add(number)
-        try:
-            why = await self._await_steps(scene, number, planned, started_ns)
-            if why:
-                self._record(scene, number, planned, FaultState.SKIPPED, text=why)
-                # Of a procedure that lacks a step little is shown.
-                self._trouble[number, "effect"] = f"fault {number} ({planned.kind}) skipped: {why}"
-            active = None if why else await self._claim_now(scene, number, planned, fault)
-        finally:
-            self._waiting_steps.discard(number)
-        if active is None:
-            self._failed_steps[number] = f"the step before it, {planned.kind}, was skipped"
-        return active
-
-    async def _claim_now(
-        self, scene: Scene, number: int, planned: PlannedFault, fault: Fault
-    ) -> Active | None:
-        # A leader may be missing for a moment, or a node be busy with the fault before.
-        wait_s = self._limits.wait_s + (self._overtime_s if planned.aimed is None else 0.0)
-        until_ns = scene.clock.now_ns() + int(wait_s * NS_PER_S)
-        # At a moment there is no time to ask: the store would be past it.
-        known = _roles_now(scene) if planned.aimed is not None else None
-        while True:
-            roles = await self._roles(scene) if known is None else known
-            victims, why = self._resolve(scene, number, planned, roles)
-            if victims is not None:
-                # No await between the check for busy nodes and the claim: both are one step.
-                active = Active(number=number, planned=planned, fault=fault, victims=victims)
-                self._active[number] = active
-                return active
-            if known is not None:
-                known = None  # some roles can only be asked for
-                continue
-            if scene.clock.now_ns() >= until_ns:
-                text = f"{why} for {wait_s:g} s"
-                # A moment that comes to a node which can't be struck is as good as none.
-                skipped = FaultState.SKIPPED if planned.aimed is None else FaultState.MISSED
-                self._record(scene, number, planned, skipped, text=text)
-                return None
-            await asyncio.sleep(self._limits.poll_s)
-
-    async def _await_steps(
-        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
-    ) -> str:
-        """Wait until the changes of members and placement before this one, which is for good, are
-        over. Returns why it must not begin: one of them failed, or the drive would end first.
-        """
-        last_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
-        if self._duration_s is not None:
-            give_up_s = aims.give_up_s(planned, self._duration_s + self._overtime_s)
-            last_ns = max(last_ns, started_ns + int(give_up_s * NS_PER_S))
-        while True:
-            failed = [text for other, text in self._failed_steps.items() if other < number]
-            if failed:
-                return failed[0]
-            before = [
-                active_faults.short(active)
-                for other, active in sorted(self._active.items())
-                if other < number and active_faults.changes_placement(active.fault)
-            ]
-            if not before and not any(other < number for other in self._waiting_steps):
-                return ""
-            if scene.clock.now_ns() >= last_ns:
-                return f"{before[0] if before else 'a step before it'} was not over in time"
-            await asyncio.sleep(self._limits.poll_s)
-
-    def _resolve(
-        self, scene: Scene, number: int, planned: PlannedFault, roles: Roles
-    ) -> tuple[Victims | None, str]:
-        """Victims of which no other active fault holds the mechanisms, or why there are none."""
-        fault = self._fault(planned)
-        # A draw of its own for every try: a target that hit a busy node may hit a free one next.
-        draw = self._streams[number].getrandbits(63)
-        try:
-            victims = resolved(fault, planned.target, roles, scene.cluster, draw)
-        # A kind may be a plugin's: its error skips this row, and must not end the others.
-        except Exception as error:
-            return None, f"resolving {planned.target!r} failed: {reason(error)}"
-        if victims is None:
-            return None, f"target {planned.target!r} is nobody"
-        why = exclusion.in_the_way(fault.kind, victims, self._active.values())
-        return (None, why) if why else (victims, "")
-
-    async def _roles(self, scene: Scene) -> Roles:
-        """The roles that the store reports; none where it does not answer in time."""
-        try:
-            return await call("roles", scene.system.roles(scene.cluster), self._limits.roles_s)
-        except Failed:
-            return Roles()
+        """Reserve the fault's nodes; ``None`` once the fault was recorded as skipped or missed."""
+        found = await self._reservations.reserve(scene, number, planned, started_ns)
+        if isinstance(found, Active):
+            return found
+        self._record(scene, number, planned, found.state, text=found.text)
+        if found.shows_little:
+            text = f"fault {number} ({planned.kind}) skipped: {found.text}"
+            self._trouble[number, "effect"] = text
+        return None
 
     async def _break(self, scene: Scene, active: Active) -> bool:
         """Inject and prove; whether the fault is proven effective."""
@@ -549,7 +400,7 @@ class Nemesis:
             work = step.came_about(scene, active.victims)
             if not await call("a look", work, self._limits.look_s):
                 text = f"the step before it, {active_faults.short(active)}, did not come about"
-                self._failed_steps[active.number] = text
+                self._reservations.step_failed(active.number, text)
 
     async def _readmit(self, scene: Scene, active: Active) -> None:
         """Let the system readmit the nodes that it removed, where it does not do so by itself. A
@@ -568,7 +419,7 @@ class Nemesis:
     def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
         """The heal is proven: record it, and free the nodes."""
         self._note(scene, active, FaultState.HEALED, proof.text)
-        del self._active[active.number]
+        self._reservations.release(active)
         # A later ``heal_all`` proved what an earlier one could not: the run is conclusive again.
         self._trouble.pop((active.number, "heal"), None)
 
@@ -645,31 +496,3 @@ async def _wake(at_s: float) -> None:
         await due
     finally:
         timer.cancel()
-
-
-def _roles_now(scene: Scene) -> Roles | None:
-    """The roles without asking any node, where the provider sees into them."""
-    provider = scene.provider
-    return provider.roles_now() if isinstance(provider, WatchesMoments) else None
-
-
-def _streams(schedule: Sequence[PlannedFault], seed: int) -> list[random.Random]:
-    """The random streams that decide targets. Keyed by the fault, not by its place in the schedule:
-    removing a fault leaves the draws of the others alone.
-    """
-    seen: dict[tuple[str, str, str], int] = {}
-    streams = []
-    for planned in schedule:
-        again = 0
-        # One that aims has its offset later: it must not count among those that have theirs.
-        if planned.on is None and planned.aimed is None:
-            key = (planned.kind, planned.target, repr(planned.at_s))
-            again = seen[key] = seen.get(key, -1) + 1
-        streams.append(_stream(seed, planned, again))
-    return streams
-
-
-def _stream(seed: int, planned: PlannedFault, again: int = 0) -> random.Random:
-    # ``repr`` is exact: two offsets that print alike stay two keys.
-    key = (planned.kind, planned.target, repr(planned.at_s))
-    return substream(seed, "nemesis target", *key, again)
