@@ -158,7 +158,7 @@ def _run(
                 guard.release()
 
     try:
-        with plugins.driving():
+        with plugins.keeping_alive():
             environment.run(main())
     except FiredrillError:
         store.forget(run)  # where nothing was written

@@ -186,7 +186,7 @@ def main() -> int:
     """Run the process; return 0 where it was dismissed."""
     bound_warnings()
     try:
-        with plugins.driving():
+        with plugins.keeping_alive():
             asyncio.run(serve())
     except FiredrillError as error:
         send(protocol.DriverFailure(text=str(error)))

@@ -148,7 +148,9 @@ def main() -> None:
     if sys.stdout is None:
         say("stdout is closed: the findings could not be printed")
         sys.exit(EXIT_HARNESS_ERROR)
-    code = execute(sys.argv[1:])
+    with plugins.keeping_alive():
+        code = execute(sys.argv[1:])
+    plugins.decide_exit_code(code)
     leave_on_signals(code)
     streams.settle()
     sys.exit(code)

@@ -1,56 +1,81 @@
 """Loads a plug-in in a child process first: a process that a signal ends while it imports a module,
-as a compiled one may, has no chance to name the plug-in.
+or that the module ends by a call of C, has no chance to name the plug-in.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
-import re
 import resource
 import select
 import signal
 import sys
-from importlib.metadata import EntryPoint
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 from harness.supervisor import die_with_parent
 
 LIMIT_S = 30.0  # a module that takes longer is loaded without the trial's end
-TRACE_MAX_BYTES = 1 << 16
+GONE_S = 1.0  # from the end of a process's files to its own
+LINE_BYTES = 4096
 
-# Of ``faulthandler``, whose first line of a stack is the innermost.
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ', re.MULTILINE)
 _OF_THE_USER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOADED = b"loaded"
 
 
-def fatal_signal(point: EntryPoint) -> str:
-    """The signal that ends a process which loads ``point``, as ``SIGSEGV (boom/fault.py:3)``; empty
-    where none does. What else goes wrong is left to the load in this process.
+def fatal_end(module: str, load: Callable[[], object]) -> str:
+    """How a process ends within ``load``, which imports ``module``: ``SIGSEGV (boom/fault.py:3)``,
+    with the line of the module's package that was run last. Empty where it comes through, also by
+    an exception: that is left to the load in this process.
     """
-    if point.module in sys.modules:  # its code has run
+    if module in sys.modules:  # its code has run
         return ""
-    trace, parent = os.memfd_create("firedrill-trial"), os.getpid()
+    package = module.partition(".")[0]
+    lines = os.memfd_create("firedrill-trial")
     try:
-        child = os.fork()
-        if child == 0:
-            _load(point, trace, parent)
-        number = _signal_of(child)
-        if number is None:
-            return ""
-        stack = os.pread(trace, TRACE_MAX_BYTES, 0).decode(errors="replace")
-        place = _place(stack, point.module.partition(".")[0])
-        return f"{_name(number)} ({place})" if place else _name(number)
+        how = _tried(load, lambda: None)
+        # To follow each line is slow, and sound plug-ins need none of it.
+        if not how or not _tried(load, lambda: _follow(package, lines)):
+            return how
+        place = os.pread(lines, LINE_BYTES, 0).decode(errors="replace").rstrip("\n")
+        return f"{how} ({place})" if place else how
     except OSError:  # of a machine without another process there is no trial
         return ""
     finally:
-        os.close(trace)
+        os.close(lines)
 
 
-def _load(point: EntryPoint, trace: int, parent: int) -> NoReturn:
+def _tried(load: Callable[[], object], prepare: Callable[[], None]) -> str:
+    """How a child ends within ``load``; empty where it comes to its own end, or not in time."""
+    parent = os.getpid()
+    told, mark = os.pipe()
+    try:
+        child = os.fork()
+        if child == 0:
+            _live(parent, mark, load, prepare)
+    finally:
+        os.close(mark)
+    try:
+        ended = os.pidfd_open(child)
+        try:
+            return _end(child, ended, told)
+        finally:
+            os.close(ended)
+    except BaseException:
+        _kill(child)
+        raise
+    finally:
+        os.close(told)
+
+
+def _live(
+    parent: int, mark: int, load: Callable[[], object], prepare: Callable[[], None]
+) -> NoReturn:
     """The whole life of the child."""
+    child = os.getpid()
     try:
         # What it sends to its process group is for this process alone.
         os.setpgid(0, 0)
@@ -62,32 +87,40 @@ def _load(point: EntryPoint, trace: int, parent: int) -> NoReturn:
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)
-        faulthandler.enable(trace, all_threads=False)
+        prepare()
         with contextlib.suppress(BaseException):  # the parent meets it as well, and tells it
-            point.load()
+            load()
+        if os.getpid() == child:  # and no copy that the plug-in made of it
+            os.write(mark, _LOADED)
     finally:
         # Neither the parent's exit handlers nor its stack may run in the fork.
         os._exit(0)
 
 
-def _signal_of(child: int) -> int | None:
-    """The signal that ended ``child``; ``None`` where it ended by itself, or not in time."""
-    try:
-        ended = os.pidfd_open(child)
-        try:
-            waiting = select.poll()
-            waiting.register(ended, select.POLLIN)
-            in_time = bool(waiting.poll(LIMIT_S * 1000))
-        finally:
-            os.close(ended)
-    except BaseException:
+def _end(child: int, ended: int, told: int) -> str:
+    """See ``_tried``. Waits for the child."""
+    either = select.poll()
+    either.register(ended, select.POLLIN)
+    either.register(told, select.POLLIN | select.POLLHUP)
+    if not either.poll(LIMIT_S * 1000):
         _kill(child)
-        raise
-    if not in_time:
-        _kill(child)
-        return None
+        return ""
+    last = select.poll()
+    last.register(ended, select.POLLIN)
+    gone = bool(last.poll(GONE_S * 1000))
+    if not gone:  # its files are closed: of a loaded one by its end, of another by ``execve``
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    # Of a pipe that a process of the plug-in's own still holds there is no end to wait for.
+    os.set_blocking(told, False)
+    with contextlib.suppress(BlockingIOError):
+        if os.read(told, len(_LOADED)) == _LOADED:
+            return ""
+    if not gone:
+        return "another program in its place"
+    if os.WIFSIGNALED(status):
+        return _name(os.WTERMSIG(status))
+    return f"exit code {os.waitstatus_to_exitcode(status)}"
 
 
 def _kill(child: int) -> None:
@@ -102,15 +135,21 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _place(stack: str, package: str) -> str:
-    """The innermost line of ``package`` in ``stack``, in the form of ``plugins.where``; of a
-    library that it called no line.
+def _follow(package: str, lines: int) -> None:
+    """Keep the line of ``package`` that this process runs in the file ``lines``, which outlives it,
+    in the form of ``plugins.where``: of a library that it calls no line.
     """
-    for frame in _FRAME.finditer(stack):
-        file = Path(frame["file"])
-        if file.stem == package:
-            return f"{file.name}:{frame['line']}"
-        if package in file.parts:
-            within = file.parts[file.parts.index(package) :]
-            return f"{'/'.join(within)}:{frame['line']}"
-    return ""
+
+    def trace(frame: FrameType, _event: str, _argument: Any) -> Any:  # noqa: ANN401 (``sys``)
+        name = str(frame.f_globals.get("__name__"))
+        if name.partition(".")[0] != package:
+            return None
+        within = str(frame.f_globals.get("__package__") or "").split(".")
+        file = "/".join((*filter(None, within), Path(frame.f_code.co_filename).name))
+        # One write, of one length: the next line leaves nothing of it.
+        line = f"{file}:{frame.f_lineno}".encode()[: LINE_BYTES - 1]
+        os.pwrite(lines, line.ljust(LINE_BYTES, b"\n"), 0)
+        return trace
+
+    threading.settrace(trace)
+    sys.settrace(trace)

@@ -22,7 +22,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
-from harness.plugin_trial import fatal_signal
+from harness.plugin_trial import fatal_end
 
 # The entry point of the command ``firedrill``, which another distribution of its name lacks.
 COMMAND = "cli.entry:main"
@@ -45,11 +45,18 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
     if len(found) > 1:
         raise BrokenPlugin(f"{group.removesuffix('s')} {name!r}: {_several(found.values())}")
     (point,) = found.values()
-    if _is_foreign(point) and (ended := fatal_signal(point)):
+    if not _is_well_formed(point):
+        what = f"its entry point: expected package.module:factory (got {point.value!r:.100})"
+        raise BrokenPlugin(f"{_known_as(group, name)}: {what}")
+
+    def loaded() -> Any:  # noqa: ANN401
+        with naming(group, name):
+            return point.load()
+
+    if _is_foreign(point) and (ended := fatal_end(point.module, loaded)):
         what = f"{ended} ends a process that loads it"
         raise BrokenPlugin(f"{_known_as(group, name)}: {what}")
-    with naming(group, name):
-        return point.load()
+    return loaded()
 
 
 def _several(points: Iterable[EntryPoint]) -> str:
@@ -147,31 +154,41 @@ class _Guard(threading.local):
 
 
 _GUARD = _Guard()
-_driving: list[int] = []  # the process that drives, as often as it does
+_kept: list[int] = []  # the process that is kept alive in all threads, as often as it is
+_decided: dict[int, int] = {}  # the exit code of a process
 
 exit_at_once = os._exit
 """Ends the process from anywhere, also where a plug-in that asks for it is refused."""
 
 
 @contextmanager
-def driving() -> Iterator[None]:
+def keeping_alive() -> Iterator[None]:
     """Within the block ``os._exit`` and ``os.abort`` raise ``ProcessExit`` in all of this process's
-    threads: a run that ended so would be neither healed nor sealed, and its exit code would be
-    taken for a verdict.
+    threads: a run that ended so would be neither healed nor sealed, and the exit code of a plug-in
+    would be taken for a verdict.
     """
-    _driving.append(os.getpid())
+    _kept.append(os.getpid())
     try:
         yield
     finally:
-        _driving.pop()
+        _kept.pop()
+
+
+def decide_exit_code(code: int) -> None:
+    """From here on ``os._exit`` ends this process with ``code``: what a plug-in has Python call at
+    its end (``atexit``) changes no verdict.
+    """
+    _decided[os.getpid()] = code
 
 
 @contextmanager
 def _kept_alive() -> Iterator[None]:
-    """Within the block ``os._exit`` and ``os.abort`` raise ``ProcessExit``: with the exit code of a
-    plug-in a drill that never began would look like one that is valid.
+    """Within the block ``os._exit`` and ``os.abort`` of this thread raise ``ProcessExit``, also
+    where no command keeps the process alive.
     """
-    _GUARD.depth, _GUARD.process = _GUARD.depth + 1, os.getpid()
+    if _GUARD.process != os.getpid():  # the blocks of the process that this is a fork of
+        _GUARD.depth, _GUARD.process = 0, os.getpid()
+    _GUARD.depth += 1
     try:
         yield
     finally:
@@ -181,7 +198,7 @@ def _kept_alive() -> Iterator[None]:
 def _refuse(call: str) -> None:
     # A child that the plug-in forks has to end, and what other threads ask for is not its own.
     process = os.getpid()
-    if process in _driving or (_GUARD.depth and _GUARD.process == process):
+    if process in _kept or (_GUARD.depth and _GUARD.process == process):
         raise ProcessExit(call)
 
 
@@ -190,7 +207,7 @@ def _install_refusal() -> None:
 
     def refused_exit(status: int) -> NoReturn:
         _refuse(f"os._exit({status})")
-        end(status)
+        end(_decided.get(os.getpid(), status))
 
     def refused_abort() -> NoReturn:
         _refuse("os.abort()")
@@ -287,6 +304,11 @@ def _is_foreign(point: EntryPoint) -> bool:
     return point.dist is None or point.dist.name != _own().name
 
 
+def _is_well_formed(point: EntryPoint) -> bool:
+    """Whether ``point`` names a module: of another even that can't be looked at."""
+    return point.pattern.match(point.value) is not None
+
+
 def _bringers() -> dict[str, str]:
     """The package of each top-level name that a plug-in which is not firedrill's own brings."""
     foreign = (point for group in GROUPS for point in _points(group) if _is_foreign(point))
@@ -295,7 +317,8 @@ def _bringers() -> dict[str, str]:
 
 def _packages(point: EntryPoint) -> Iterator[str]:
     """The top-level names of the distribution that brings ``point``."""
-    yield point.module.partition(".")[0]
+    if _is_well_formed(point):
+        yield point.module.partition(".")[0]
     for file in (point.dist.files if point.dist else None) or ():
         # An editable installation lists its finder alone: then the entry point has to do.
         name = file.parts[0].removesuffix(".py")

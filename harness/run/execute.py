@@ -29,7 +29,7 @@ async def execute(
     history up to then is sealed all the same, and the manifest names the failure.
     """
     manifest, life = _begin(plan, run, parts, progress, stop)
-    with plugins.driving():
+    with plugins.keeping_alive():
         try:
             return await _recorded(life, manifest, parts)
         except BaseException:

@@ -564,6 +564,18 @@ def test_threads_that_load_plugins_side_by_side_are_kept_alive_alone() -> None:
     assert (os._exit, os.abort) == before
 
 
+def listed(site: Path, what: str) -> subprocess.CompletedProcess[str]:
+    """``firedrill list``, which knows no runs directory, in lines that are long enough."""
+    return subprocess.run(
+        (str(Path(sys.executable).with_name("firedrill")), "list", what),
+        env={**os.environ, "PYTHONPATH": str(site), "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=site,
+    )
+
+
 def test_two_packages_of_one_plugin_are_both_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -620,19 +632,27 @@ def test_a_plugin_that_would_end_the_process_stops_no_drill_without_it(tmp_path:
 # A program of C reads address 0.
 CRASHES = {
     "import ctypes\nctypes.string_at(0)\n": "SIGSEGV (boom_fault.py:2)",
-    "import os\nos.kill(os.getpid(), 9)\n": "SIGKILL",
-    "import os\nos.kill(0, 15)\n": "SIGTERM",
+    "import os\nos.kill(os.getpid(), 9)\n": "SIGKILL (boom_fault.py:2)",
+    "import os\nos.kill(0, 15)\n": "SIGTERM (boom_fault.py:2)",
+    # Of C: none of these can be refused.
+    "import posix\nposix._exit(0)\n": "exit code 0 (boom_fault.py:2)",
+    "import ctypes\nctypes.CDLL(None).exit(3)\n": "exit code 3 (boom_fault.py:2)",
+    "import os\nos.execv('/bin/true', ['true'])\n": "exit code 0 (boom_fault.py:2)",
+    "import os\nos.execv('/bin/sleep', ['sleep', '60'])\n": "another program in its place (boom",
+    "import os, threading\nat = threading.Thread(target=os._exit, args=[0])\nat.start()\n"
+    "at.join()\n": "exit code 0 (boom_fault.py",
 }
 
 
 @pytest.mark.parametrize(("source", "told"), CRASHES.items(), ids=CRASHES.values())
-def test_a_plugin_whose_load_ends_the_process_by_a_signal_is_named_with_its_package(
+def test_a_plugin_whose_load_ends_the_process_is_named_with_its_package(
     source: str, told: str, tmp_path: Path
 ) -> None:
     site, runs = tmp_path / "site", tmp_path / "runs"
     install(site)
     install_fault(site, source)
-    told = f"fault 'boom' of package boom 1.0: {told} ends a process that loads it"
+    whole = " ends a process that loads it" if told.endswith(")") else ""
+    told = f"fault 'boom' of package boom 1.0: {told}{whole}"
 
     used = [word.replace("nemesis.mix=[]", "nemesis.mix=['boom']") for word in DRILL]
     code, said = firedrill(site, runs, *used)
@@ -656,7 +676,43 @@ def test_the_trial_of_a_plugin_that_does_not_end_is_given_up(
     (about,) = distributions(path=[str(tmp_path)])
     (point,) = about.entry_points
 
-    assert plugin_trial.fatal_signal(point) == ""
+    assert plugin_trial.fatal_end(point.module, point.load) == ""
+
+
+@pytest.mark.parametrize("value", ["!!! x", "boom_fault:", ""])
+def test_an_entry_point_that_names_no_module_is_named_with_its_package(
+    value: str, tmp_path: Path
+) -> None:
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    install(site)
+    install_fault(site, "def build():\n    return 1\n")
+    points = site / "boom-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"[firedrill.faults]\nboom = {value}\n")
+    expected = f"its entry point: expected package.module:factory (got {value!r})"
+    told = f"fault 'boom' of package boom 1.0: {expected}"
+
+    code, said = firedrill(site, runs, *DRILL)
+    assert (code, "VALID" in said) == (0, True), said
+    used = [word.replace("nemesis.mix=[]", "nemesis.mix=['boom']") for word in DRILL]
+    code, said = firedrill(site, runs, *used)
+    assert (code, told in said) == (254, True), said
+    _, said = firedrill(site, runs, "doctor", "--json")
+    assert json.dumps(told)[1:-1] in said
+    done = listed(site, "faults")
+    assert (done.returncode, "kill" in done.stdout, told in done.stdout) == (0, True, True), done
+
+
+ENDING = "import atexit, os\natexit.register(os._exit, 0)\n"
+
+
+def test_the_end_of_a_plugin_changes_no_exit_code(tmp_path: Path) -> None:
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    install(site, checker=ENDING + CHECKER.replace("Part()", "Part(anomalies=1 / 0)"))
+
+    code, said = firedrill(site, runs, *DRILL)
+    assert (code, "ZeroDivisionError" in said) == (2, True), said
+    code, said = firedrill(site, runs, "plan", *DRILL[1:-1], "--set", "no.such=1")
+    assert code == 254, said
 
 
 @pytest.mark.parametrize("name", ["kill", "partition"])
@@ -693,18 +749,10 @@ def test_a_doctor_that_fails_is_named_among_the_findings(tmp_path: Path) -> None
 
 
 def test_what_else_is_listed_stays_beside_a_plugin_that_ends_the_process(tmp_path: Path) -> None:
-    site, runs = tmp_path / "site", tmp_path / "runs"
-    runs.mkdir()
+    site = tmp_path / "site"
     install_fault(site, "def build(*given):\n    raise SystemExit(5)\n")
 
-    done = subprocess.run(
-        (str(Path(sys.executable).with_name("firedrill")), "list", "faults"),
-        env={**os.environ, "PYTHONPATH": str(site), "COLUMNS": "400"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        cwd=runs,
-    )
+    done = listed(site, "faults")
 
     assert done.returncode == 0, done.stderr
     assert "SystemExit: 5 (boom_fault.py:2)" in done.stdout
