@@ -108,7 +108,8 @@ def swarm_plans(
 
 def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Plan:
     """Return the plan that ``seed`` draws, with its schedule. Raises ``PlanError``."""
-    from cli.wiring import drawn_schedule, named, schedule_of, told_of_the_mix
+    from cli.plan_plugins import named
+    from cli.plan_schedule import drawn_schedule, schedule_of, told_of_the_mix
     from clusters.reference.swarm import settings, sharpened
 
     drawn = settings(seed, workload, overrides)
@@ -142,7 +143,7 @@ def _with_some_kinds(plan: Plan) -> Plan:
 
 def refuse_unrunnable(plans: Sequence[Plan]) -> None:
     """Report an error that would refuse every seed once, before any. Raises ``UsageError``."""
-    from cli.wiring import build_system, build_workload, named
+    from cli.plan_plugins import build_system, build_workload, named
     from clusters.providers.sim.provider import build
 
     kinds = dict.fromkeys(kind for plan in plans for kind in plan.nemesis.mix)

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 
 PACKAGES = ("harness", "workloads", "nemesis", "checkers", "clusters")
 # Of the command line only what makes a cell: all else changes no result.
-WIRING = ("cli/cells.py", "cli/environment.py", "cli/wiring.py")
+WIRING = (
+    "cli/cells.py",
+    "cli/environment.py",
+    "cli/plan_plugins.py",
+    "cli/plan_schedule.py",
+    "cli/wiring.py",
+)
 _PRELOADED = (
     "checkers.engine.analyze",
     "cli.cleanup",

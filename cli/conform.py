@@ -80,7 +80,7 @@ def conform_command(
     A line a check, as it ends. Exit code 0: everything that could be tried holds; 1: something does
     not, and a directory with the results and the nodes' logs is left; 2: nothing could be tried.
     """
-    from cli.wiring import build_system, named, with_provider  # heavy
+    from cli.plan_plugins import build_system, named, with_provider  # heavy
 
     known = tuple(check.name for check in SUITE)
     if unknown := [name for name in chosen if name not in known]:
@@ -172,7 +172,7 @@ def _run(
 
 async def _bench(plan: Plan, environment: Environment) -> Bench:
     """Return the machines of a cluster, on which nothing runs yet."""
-    from cli.wiring import build_fault, build_system
+    from cli.plan_plugins import build_fault, build_system
     from harness.protocols.models import DECIDED
 
     system = build_system(plan, environment.system_extras)

@@ -105,7 +105,7 @@ def crash_points(
 
 def _base(path: Path, sets: Sequence[str], seed: int | None, hold_s: float) -> Plan:
     """Return the plan with its schedule. Raises ``PlanError``."""
-    from cli.wiring import schedule_of
+    from cli.plan_schedule import schedule_of
     from nemesis.aims import HEAL_S
 
     given = merged({"seed": seed}, sets)

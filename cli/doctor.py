@@ -163,7 +163,7 @@ def _disk(runs: Path) -> Requirement:
 
 
 def _choice() -> Choice:
-    from cli.wiring import choose_provider
+    from cli.plan_plugins import choose_provider
 
     name, why = choose_provider()
     possible = name != "process" or _processes().ok

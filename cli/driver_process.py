@@ -18,8 +18,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from cli.plan_plugins import build_system, build_workload
 from cli.streams import bound_warnings
-from cli.wiring import build_system, build_workload
 from harness import plugins
 from harness.clock import RunClock, cpu_s
 from harness.driving import protocol

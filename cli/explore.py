@@ -170,7 +170,7 @@ class Source:
 
     def fresh(self, number: int) -> Plan:
         """Return the plan of ``number``, with its schedule. Raises ``PlanError``."""
-        from cli.wiring import schedule_of
+        from cli.plan_schedule import schedule_of
 
         make = swarm_plans if self.path is None else seed_plans
         # Not beside those of another search's seed: two searches are to share no plan.
@@ -323,7 +323,7 @@ def _kinds(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _repertoire(kinds: Sequence[str]) -> Repertoire:
-    from cli.wiring import build_fault
+    from cli.plan_plugins import build_fault
     from harness import plugins
     from nemesis.schedule import COUNTED_TARGETS, LEADER_TARGET
 

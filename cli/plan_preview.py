@@ -122,7 +122,8 @@ def _tried(ready: ResolvedPlan) -> tuple[FiredrillError, ...]:
 
 
 def _tried_in(ready: ResolvedPlan, run: RunDirectory) -> tuple[FiredrillError, ...]:
-    from cli.wiring import build_system, examine
+    from cli.plan_plugins import build_system
+    from cli.wiring import examine
 
     plan, found = ready.plan, list[FiredrillError]()
     environment = prepare(plan, run)

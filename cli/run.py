@@ -203,9 +203,12 @@ def _source(
     if alone == error.path:
         return str(plan)
     left = {key: {k: v for k, v in flags.items() if k != key} for key in flags}
-    causes = [key for key, others in left.items() if _refused_at(again, others) is None]
+    without = {key: _refused_at(again, others) for key, others in left.items()}
+    causes = [key for key, refused in without.items() if refused is None]
     if alone is not None and not causes:
         return str(plan)  # refused without any flag, for a mistake that comes before this one
+    # Where another mistake is left behind this one, this one is mended.
+    causes = causes or [key for key, refused in without.items() if refused != error.path]
     # Of several that each are enough none mends it alone.
     return f"{plan} and flags ({', '.join(causes or flags)})" if flags else str(plan)
 

@@ -33,7 +33,9 @@ def in_modes(plan: Plan, modes: tuple[str, ...]) -> dict[str, Plan]:
     the mode can break or no other of them can. Raises ``PlanError`` where a run of one of them
     would be refused: before anything starts.
     """
-    from cli.wiring import build_system, resolve, schedule_of
+    from cli.plan_plugins import build_system
+    from cli.plan_schedule import schedule_of
+    from cli.wiring import resolve
 
     given = {mode: _in_mode(plan, mode) for mode in modes}
     may_lose = {mode: build_system(own).declaration.may_lose for mode, own in given.items()}

@@ -57,7 +57,7 @@ def sql(run: str, node: str, statement: str | None, store: RunStore) -> int:
 
 def _system(run: RunDirectory) -> tuple[System, str]:
     from cli.environment import SIMULATED
-    from cli.wiring import build_system
+    from cli.plan_plugins import build_system
 
     plan = plans.load(run.plan)
     if plan.cluster.provider == SIMULATED:

@@ -1,15 +1,16 @@
-"""Puts a plan's plugins together and runs it: the one module that depends on every package."""
+"""Resolves a plan, refuses it or runs it: the one module that depends on every package.
+
+What its names build is in ``cli.plan_plugins``, its faults are in ``cli.plan_schedule``.
+"""
 
 from __future__ import annotations
 
-import inspect
 import os
 import platform
-import re
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +23,18 @@ import msgspec
 from cli.calibrator import calibrate
 from cli.environment import SIMULATED, prepare
 from cli.impossible import Impossible
+from cli.plan_plugins import (
+    build_fault,
+    build_system,
+    build_workload,
+    check_provider_options,
+    faults_of,
+    named,
+    refuse_unfit,
+    refuse_without_checkers,
+    with_provider,
+)
+from cli.plan_schedule import materialised
 from cli.reaping.guard import ReaperGuard
 from cli.signals import ending_in_time
 from cli.untestable import Untestable
@@ -29,25 +42,17 @@ from harness import plugins
 from harness.arrow import without_pandas
 from harness.campaigns.coverage_log import CoverageLog
 from harness.errors import (
-    BrokenPlugin,
     FiredrillError,
     Interrupted,
-    PlanError,
-    UnknownPlugin,
     UsageError,
 )
 from harness.history.records import FaultTransition, Record
 from harness.mutation.loading import MUTANT, Mutation
-from harness.plan.installed_plugins import plugin
 from harness.plan.plan import (
     Plan,
     machine_names,
-    node_names,
-    options,
     resolved,
-    spare_names,
 )
-from harness.plan.plan_schema import NoStruct
 from harness.protocols.cluster import (
     Capability,
     Provider,
@@ -56,17 +61,12 @@ from harness.protocols.cluster import (
     felt,
     require_made,
 )
-from harness.protocols.fault_kinds import FaultKind, by_name, recorded
+from harness.protocols.fault_kinds import by_name, recorded
 from harness.protocols.faults import (
-    ChecksSystem,
-    EndsByItself,
     Fault,
-    PlannedFault,
-    configured,
 )
 from harness.protocols.moments import moments_told
 from harness.protocols.statement_language import of_system
-from harness.protocols.workload import Workload, WorkloadSetting, trouble_of
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
 from harness.run.execute import execute
@@ -78,7 +78,6 @@ from harness.text import inert
 LIBRARIES = ("msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
 DRIVER_COMMAND = (sys.executable, "-P", "-m", "cli.driver_process")
 NOTE_CHARS = 400  # a sentence that names some runs
-DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
 # A callback about a sealed run, or an interrupted one (``True``): does its cluster stay up?
@@ -183,13 +182,13 @@ def resolve(plan: Plan) -> ResolvedPlan:
     """
     plan, why = with_provider(plan)
     mix = plan.nemesis.mix
-    _check_provider_options(plan)
+    check_provider_options(plan)
     system = build_system(plan)
     # So that wrong options, and checkers that are not there, are refused before anything starts.
     workload = build_workload(plan, system)
-    _refuse_unfit(plan, workload)
-    _refuse_without_checkers(plan, workload)
-    faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
+    refuse_unfit(plan, workload)
+    refuse_without_checkers(plan, workload)
+    faults = faults_of(plan)
     plan = resolved(plan, materialised(plan, system, faults))
     refuse_untestable(plan, system, faults)
     return ResolvedPlan(plan=plan, mix=mix, provider_reason=why, system=system, faults=faults)
@@ -200,7 +199,7 @@ def refuse_impossible(plan: Plan) -> None:
     that was drawn is left to the run, in which such a fault is skipped. Raises ``PlanError``.
     """
     if plan.nemesis.schedule:
-        faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
+        faults = faults_of(plan)
         system = build_system(plan)
         materialised(plan, system, faults)  # for its checks
         Impossible.of(plan, system, faults).refuse()
@@ -227,13 +226,6 @@ def without_untestable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
     drawn = resolved(plan, materialised(plan, system, faults))
     left, gone = Untestable.of(drawn, system, faults).left_out(frozenset(plan.nemesis.mix))
     return msgspec.structs.replace(plan, promise=left), gone
-
-
-def _check_provider_options(plan: Plan) -> None:
-    named("cluster.provider", "providers", plan.cluster.provider)
-    known = plugin("providers", plan.cluster.provider).options
-    if not isinstance(known, NoStruct):
-        options(known, plan.cluster.options, "cluster.options")
 
 
 def _run(
@@ -379,214 +371,6 @@ async def examine(
     return MachineLook(able=able, missing=tuple(missing))
 
 
-def with_provider(plan: Plan) -> tuple[Plan, str]:
-    """Return ``plan`` with ``auto`` replaced by a provider, and the reason for that one."""
-    if plan.cluster.provider != "auto":
-        return plan, "as the plan says"
-    name, why = choose_provider()
-    cluster = msgspec.structs.replace(plan.cluster, provider=name)
-    return msgspec.structs.replace(plan, cluster=cluster), why
-
-
-def choose_provider() -> tuple[str, str]:
-    """Choose containers where a Docker daemon answers, else local processes; return the reason,
-    too.
-    """
-    from clusters.providers.docker.daemon import NoDaemon, connect
-
-    try:
-        daemon = connect(DAEMON_LIMIT_S).version()["Version"]
-    except NoDaemon as error:
-        where = f"at {error.where} ({error.reason})"
-        return "process", f"nodes are local processes, since no Docker daemon answers {where}"
-    return "docker", f"a Docker daemon answers, version {daemon}"
-
-
-def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> System:
-    """Build the system under test that the plan names; ``extras`` are the environment's arguments
-    for it. Raises ``PlanError``, also for spares of a system whose factory takes none.
-    """
-    build = named("system.name", "systems", plan.system.name)
-    parameters = inspect.signature(build).parameters
-    extras = dict(extras or {})
-    if spares := spare_names(plan):
-        if "spares" not in parameters:
-            what = f"no node joins system {plan.system.name!r} while it serves"
-            raise PlanError("cluster.spares", f"expected 0: {what} (got {len(spares)})")
-        extras["spares"] = spares
-    for name in extras:
-        if name not in parameters:
-            what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
-            why = f"whose nodes are programs: its factory takes no {name!r} that is simulated"
-            raise PlanError("cluster.provider", f"{what}, {why} (try --provider process)")
-    system: System = plugins.made(
-        "systems",
-        plan.system.name,
-        System,
-        lambda: build(plan.system.options, node_names(plan), plan.seed, **extras),
-    )
-    plugins.require_name("systems", plan.system.name, system.name)
-    return system
-
-
-def build_workload(plan: Plan, system: System) -> Workload:
-    """Build the plan's workload, with the system's properties that it may know."""
-    build = named("workload.name", "workloads", plan.workload.name)
-    setting = WorkloadSetting(
-        seed=plan.seed,
-        concurrency=plan.drive.concurrency,
-        drivers=plan.drive.drivers,
-        transaction_scope=system.declaration.transaction_scope,
-        partitions=system.partitions,
-        partition_of=system.partition_of,
-        kinds=tuple(promise.kind for promise in system.declaration.promises),
-    )
-    workload: Workload = plugins.made(
-        "workloads", plan.workload.name, Workload, lambda: build(plan.workload.options, setting)
-    )
-    plugins.require_name("workloads", plan.workload.name, workload.name)
-    return workload
-
-
-def _refuse_unfit(plan: Plan, workload: Workload) -> None:
-    """Refuse a workload that would break the run when it has begun. Raises ``BrokenPlugin``."""
-    name, kind = plan.workload.name, type(workload)
-    with plugins.naming("workloads", name):
-        trouble = trouble_of(workload)
-    if trouble:
-        where = f"{kind.__module__}.{kind.__qualname__}"
-        raise BrokenPlugin(f"workload {name!r} ({where}): {trouble}")
-
-
-def _refuse_without_checkers(plan: Plan, workload: Workload) -> None:
-    """Refuse a plan that could not be judged. Raises ``PlanError`` and ``BrokenPlugin``."""
-    from checkers.engine.analyze import checkers_named
-
-    try:
-        checkers_named(workload.checkers)
-    except UnknownPlugin as error:
-        kind = type(workload)
-        names = f"the checkers of {plan.workload.name!r} ({kind.__module__}.{kind.__qualname__})"
-        raise PlanError("workload.name", f"{names}: {error}") from error
-
-
-def _fault(path: str, kind: str) -> Fault:
-    return _checked(kind, plugins.made("faults", kind, Fault, named(path, "faults", kind)))
-
-
-def build_fault(kind: str) -> Fault:
-    """Build the fault kind that the plan names."""
-    return _checked(kind, plugins.made("faults", kind, Fault, plugins.load("faults", kind)))
-
-
-def _checked(name: str, fault: Fault) -> Fault:
-    """Refuse a fault without a kind of its name: plans, records and reports find it by that.
-    Raises ``BrokenPlugin``.
-    """
-    kind: object = fault.kind
-    if not isinstance(kind, FaultKind) or kind.name != name:
-        expected = f"expected its kind to be a FaultKind named {name!r} (got {kind!r:.200})"
-        raise BrokenPlugin(f"fault {name!r}: {expected}")
-    return fault
-
-
-def materialised(
-    plan: Plan, system: System, faults: Mapping[str, Fault]
-) -> tuple[PlannedFault, ...]:
-    """Return the plan's schedule: as written, or drawn from its mix and seed.
-    Raises ``PlanError``.
-    """
-    if plan.nemesis.schedule:
-        _check_schedule(plan, plan.nemesis.schedule, system, faults)
-        return plan.nemesis.schedule
-    drawn = _drawn(plan, system, faults)
-    with told_of_the_mix(drawn):
-        _check_schedule(plan, drawn, system, faults)
-    return drawn
-
-
-@contextmanager
-def told_of_the_mix(drawn: Sequence[PlannedFault]) -> Iterator[None]:
-    """Name the mix, which its author wrote, where a fault of the schedule that was ``drawn`` from
-    it is refused in the block.
-    """
-    try:
-        yield
-    except PlanError as error:
-        raise _of_the_mix(error, drawn) from error
-
-
-def _check_schedule(
-    plan: Plan, schedule: Sequence[PlannedFault], system: System, faults: Mapping[str, Fault]
-) -> None:
-    from nemesis.schedule import check_schedule
-
-    check_schedule(
-        schedule,
-        faults=faults,
-        nodes=node_names(plan),
-        spares=spare_names(plan),
-        duration_s=plan.drive.duration_s,
-        partitions=system.partitions,
-    )
-    for number, planned in enumerate(schedule):
-        path = f"nemesis.schedule[{number}].options"
-        fault = configured(faults[planned.kind], planned, system.partitions, path)
-        if isinstance(fault, ChecksSystem):
-            fault.check_system(system, path)
-        if isinstance(fault, EndsByItself) and fault.lease_s <= planned.hold_s:
-            least = f"more than its hold_s, {planned.hold_s:g}"
-            raise PlanError(f"{path}.lease_s", f"expected {least} (got {fault.lease_s:g})")
-
-
-def _of_the_mix(error: PlanError, drawn: Sequence[PlannedFault]) -> PlanError:
-    found = re.fullmatch(r"nemesis\.schedule\[(\d+)\](?:\.(.*))?", error.path)
-    if found is None:
-        return error
-    fault, key = drawn[int(found[1])], found[2] or ""
-    given = "" if not key.startswith("options") else "; a mix gives no options, a schedule does"
-    text = f"{fault.kind!r}, drawn at {fault.at_s:g} s: {key}: {error.problem}{given}"
-    return PlanError("nemesis.mix", text)
-
-
-def _drawn(plan: Plan, system: System, faults: Mapping[str, Fault]) -> tuple[PlannedFault, ...]:
-    from nemesis.schedule import materialise
-
-    given = plan.nemesis
-    return materialise(
-        mix=given.mix,
-        seed=plan.seed,
-        duration_s=plan.drive.duration_s,
-        first_s=given.first_s,
-        hold_s=given.hold_s,
-        quiet_s=given.quiet_s,
-        partitions=system.partitions,
-        overlap=given.overlap,
-        among=given.among,
-        kinds={name: fault.kind for name, fault in faults.items()},
-        nodes=plan.cluster.nodes,
-    )
-
-
-def drawn_schedule(plan: Plan) -> tuple[PlannedFault, ...]:
-    """Return the schedule that is drawn from the mix and seed of ``plan``, of which kinds that need
-    options have none yet. Raises ``PlanError``.
-    """
-    faults = {kind: build_fault(kind) for kind in sorted(plan.nemesis.mix)}
-    return _drawn(plan, build_system(plan), faults)
-
-
-def schedule_of(plan: Plan) -> tuple[PlannedFault, ...]:
-    """Return the schedule that a run of ``plan`` would have. Raises ``PlanError``."""
-    return materialised(plan, build_system(plan), faults_of(plan))
-
-
-def faults_of(plan: Plan) -> dict[str, Fault]:
-    """Return the kinds of faults that ``plan`` names, by name."""
-    kinds = {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
-    return {kind: build_fault(kind) for kind in sorted(kinds)}
-
-
 def can_run(plan: Plan) -> bool:
     """Tell whether its workload accepts its options, and the nodes that its faults name exist."""
     try:
@@ -621,21 +405,3 @@ def _calibrated(directory: Path) -> dict[str, float]:
         return attrs.asdict(calibrate(directory))
     except OSError:
         return {}  # a disk that refuses will be reported by what needs it
-
-
-def named(path: str, group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own)
-    """Return the plugin that the plan names at ``path``. Raises ``PlanError`` where
-    there is none.
-    """
-    try:
-        return plugins.load(group, name)
-    except UnknownPlugin as error:
-        raise PlanError(path, str(error)) from error
-
-
-def _kinds(plan: Plan) -> dict[str, str]:
-    """Return every kind of fault in ``plan``, with the path where it is first named."""
-    found = dict.fromkeys(plan.nemesis.mix, "nemesis.mix")
-    for number, fault in enumerate(plan.nemesis.schedule):
-        found.setdefault(fault.kind, f"nemesis.schedule[{number}].kind")
-    return found

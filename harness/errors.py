@@ -28,6 +28,7 @@ class PlanError(UsageError):
         """
         super().__init__(": ".join(part for part in (source, path, problem) if part))
         self.path, self.problem = path, problem
+        self.fault: int | None = None  # which one of the plan's schedule it is about
 
 
 class UnknownPlugin(UsageError):

@@ -178,6 +178,8 @@ def _make_locked(scratch: str) -> None:
     """Make the directory, and lock it for this process and the command: while either lives, it is
     no sweep's to remove (``harness.scratch``). Raises ``OSError``.
     """
+    # As ``directory_locks.lock_new_directory``, again: this module is run as a file, by itself, and
+    # may import the standard library alone.
     for _ in range(SCRATCH_ATTEMPTS_MAX):
         os.mkdir(scratch, 0o700)
         # A sweep may come between the two: it holds what it finds unheld, and removes it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from harness.clock import substream
@@ -14,6 +15,7 @@ from harness.protocols.faults import Fault, PlannedFault, configured
 from nemesis.aims import check_aim
 from nemesis.exclusion import on_any_targets
 
+PATH = "nemesis.schedule"
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
 FAULTS_LIMIT = 10_000
 # The targets of a random mix, for a store that reports its leaders and for one that does not.
@@ -133,7 +135,7 @@ def check_schedule(
     duration_s: float,
     partitions: int | None,
     spares: tuple[str, ...] = (),
-    path: str = "nemesis.schedule",
+    path: str = PATH,
 ) -> None:
     """Refuse a schedule that can't be applied. Raises ``PlanError`` with the place below
     ``path``. A target may name one of the ``spares``, which is somebody once it has joined.
@@ -141,30 +143,51 @@ def check_schedule(
     nodes = (*nodes, *spares)
     if len(schedule) > FAULTS_LIMIT:
         raise PlanError(path, f"at most {FAULTS_LIMIT} faults (got {len(schedule)})")
-    for at, fault in enumerate(schedule):
-        here = f"{path}[{at}]"
-        if fault.kind not in faults:
-            installed = ", ".join(sorted(faults)) or "none"
-            raise PlanError(
-                f"{here}.kind", f"unknown fault {fault.kind!r} (installed: {installed})"
-            )
-        if not 0 <= fault.at_s < duration_s:
-            raise PlanError(
-                f"{here}.at_s",
-                f"must be from 0 to below drive.duration_s, {duration_s:g} s (got {fault.at_s:g})",
-            )
-        if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
-            raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
-        target = check_aim(fault, nodes, partitions, duration_s, here)
-        end_s = fault.at_s + fault.hold_s + (fault.after_s or 0.0)
-        if end_s > duration_s:
-            raise PlanError(
-                f"{here}.hold_s",
-                f"would end at {end_s:g} s, after drive.duration_s, {duration_s:g} s: drive for "
-                f"more than {end_s:g} s, or hold shorter (got {fault.hold_s:g})",
-            )
-        kind = configured(faults[fault.kind], fault, partitions, f"{here}.options")
-        kind.check(target, nodes, partitions, f"{here}.target")
+    for number, fault in enumerate(schedule):
+        with about_fault(number, path) as here:
+            _check_fault(fault, faults, nodes, duration_s, partitions, here)
+
+
+@contextmanager
+def about_fault(number: int, path: str = PATH) -> Iterator[str]:
+    """Let each ``PlanError`` of the block say that it is about that fault of the schedule at
+    ``path``; yields the path of the fault.
+    """
+    try:
+        yield f"{path}[{number}]"
+    except PlanError as error:
+        error.fault = number
+        raise
+
+
+def _check_fault(
+    fault: PlannedFault,
+    faults: Mapping[str, Fault],
+    nodes: tuple[str, ...],
+    duration_s: float,
+    partitions: int | None,
+    here: str,
+) -> None:
+    if fault.kind not in faults:
+        installed = ", ".join(sorted(faults)) or "none"
+        raise PlanError(f"{here}.kind", f"unknown fault {fault.kind!r} (installed: {installed})")
+    if not 0 <= fault.at_s < duration_s:
+        raise PlanError(
+            f"{here}.at_s",
+            f"must be from 0 to below drive.duration_s, {duration_s:g} s (got {fault.at_s:g})",
+        )
+    if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
+        raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
+    target = check_aim(fault, nodes, partitions, duration_s, here)
+    end_s = fault.at_s + fault.hold_s + (fault.after_s or 0.0)
+    if end_s > duration_s:
+        raise PlanError(
+            f"{here}.hold_s",
+            f"would end at {end_s:g} s, after drive.duration_s, {duration_s:g} s: drive for "
+            f"more than {end_s:g} s, or hold shorter (got {fault.hold_s:g})",
+        )
+    kind = configured(faults[fault.kind], fault, partitions, f"{here}.options")
+    kind.check(target, nodes, partitions, f"{here}.target")
 
 
 def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: float) -> None:

@@ -98,7 +98,7 @@ def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
     system is not at hand. Only the attribution of losses to faults needs it: a history can be
     judged without.
     """
-    from cli.wiring import build_system
+    from cli.plan_plugins import build_system
     from harness.plan import plan
 
     if not plan_drove(run, read_manifest(run)):

@@ -468,8 +468,9 @@ HALF = FROM_FILE.replace('target = "n5"', 'target = "half"')
             ["--duration", "18", "--set", "promise.longest_gap_s=5"],
             "{} and flags (drive.duration_s)",
         ),
+        (FROM_FILE, ["--duration", "22", "--nodes", "3"], "{} and flags (drive.duration_s)"),
     ],
-    ids=["a flag", "the file", "one of two flags"],
+    ids=["a flag", "the file", "one of two flags", "the first of two mistakes of two flags"],
 )
 def test_an_error_that_names_no_key_of_a_flag_names_the_flag_that_causes_it(
     text: str, flags: list[str], source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

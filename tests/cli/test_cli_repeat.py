@@ -8,8 +8,9 @@ import pytest
 
 from cli import drill, repeat
 from cli.main import execute
+from cli.plan_schedule import schedule_of
 from cli.repeat import Bounds, over, rate, seed_of, series_code
-from cli.wiring import resolve, schedule_of, without_untestable
+from cli.wiring import resolve, without_untestable
 from harness.campaigns.cell import CellResult
 from harness.clock import NS_PER_S
 from harness.errors import PlanError

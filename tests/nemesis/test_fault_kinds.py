@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cli.wiring import build_fault
+from cli.plan_plugins import build_fault
 from harness import plugins
 from harness.errors import BrokenPlugin
 from harness.protocols import targets

@@ -44,6 +44,14 @@ def refused(*schedule: PlannedFault) -> PlanError:
     return refusal.value
 
 
+def test_a_refusal_says_which_fault_of_the_schedule_it_is_about() -> None:
+    sound = PlannedFault(at_s=1, kind="kill", target="n1", hold_s=2)
+    wrong = PlannedFault(at_s=1, kind="kill", target="n7", hold_s=2)
+
+    assert refused(sound, sound, wrong).fault == 2
+    assert refused(*[sound] * 10_001).fault is None
+
+
 @given(st.integers(0, 2**64))
 def test_the_default_drill_kills_a_leader_and_cuts_one_off(seed: int) -> None:
     schedule = mix(seed=seed)

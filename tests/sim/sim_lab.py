@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 
 from cli.environment import simulated_history
-from cli.wiring import build_fault, build_system, build_workload, materialised
+from cli.plan_plugins import build_fault, build_system, build_workload
+from cli.plan_schedule import materialised
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Body, wall_ns
 from clusters.providers.sim.provider import SimProvider, reference_node

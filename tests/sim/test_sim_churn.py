@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cli.campaign_plans import swarm_plans
-from cli.wiring import schedule_of
+from cli.plan_schedule import schedule_of
 from clusters.reference import churn
 from clusters.reference.chosen_faults import CHOSEN
 from harness.plan.plan import Plan, dumps, loads

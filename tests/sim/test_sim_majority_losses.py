@@ -10,7 +10,7 @@ import pytest
 
 from cli.campaign_plans import swarm_plans
 from cli.cells import simulate
-from cli.wiring import schedule_of
+from cli.plan_schedule import schedule_of
 from clusters.reference import majority_losses
 from clusters.reference.majority_losses import CALM_S, DATA_NODES, MAJORITY
 from clusters.reference.node.catalog.options import FILTER

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sim_lab import digest, drill
 
 from checkers.engine.analyze import analyze
-from cli.wiring import schedule_of
+from cli.plan_schedule import schedule_of
 from clusters.reference.options import Options as SystemOptions
 from clusters.reference.zones import Table, zones_of
 from clusters.reference.zones import unsettled as unsettled_in

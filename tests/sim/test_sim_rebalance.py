@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from sim_lab import digest, drill
 
 from checkers.engine.analyze import analyze
-from cli.wiring import run_plan, schedule_of
+from cli.plan_schedule import schedule_of
+from cli.wiring import run_plan
 from clusters.reference.system import build
 from clusters.reference.zones import Table, Zones, alteration, differing, unplaced
 from harness.errors import MissingCapability, PlanError, UsageError

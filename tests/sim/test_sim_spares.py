@@ -8,7 +8,8 @@ import pytest
 from sim_lab import drill
 
 from checkers.engine.analyze import analyze
-from cli.wiring import build_system, schedule_of
+from cli.plan_plugins import build_system
+from cli.plan_schedule import schedule_of
 from clusters.reference.cluster_readiness import missing, roles_of
 from clusters.reference.node.wire.reports import GroupStatus, NodeReport
 from harness.errors import PlanError

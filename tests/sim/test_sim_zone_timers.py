@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from cli.campaign_plans import swarm_plans
-from cli.wiring import schedule_of
+from cli.plan_schedule import schedule_of
 from clusters.reference import churn, zone_timers
 from clusters.reference.node.catalog.options import JOINT
 from harness.plan.plan import Plan, dumps, loads
