@@ -24,7 +24,8 @@ fact                     claim                 holds if
 ``LogUpdate`` (cut)      committed-on-majority its members are those of the place of the cut
 ``Acknowledgement``      durable-on-majority   so do those of each partition that was written
 ``PrimaryAct``           lease-valid           the sender's lease holds by its own clock
-``PrimaryAct``           one-primary           no primary of a later epoch has acted before
+``PrimaryAct``           one-primary           no primary of a later epoch has acted before, but
+                                               the same one, which answers for what it has logged
 ``PrimaryGrant`` (entry) one-primary           the lease before is over when it is committed, and
                                                its taker has waited for that, drift included
 ``LockGrant``            lock-exclusive        no other transaction holds the lock in a conflicting
@@ -227,11 +228,13 @@ class Acknowledgement(Fact, frozen=True):
 
 class PrimaryAct(Fact, frozen=True, gc=False):
     """The sender read or acknowledged as the primary of ``group``, under ``epoch`` if it
-    says so.
+    says so. With ``logged`` what it acknowledges came into the log under ``epoch``, and the same
+    start of the same node may act under a later one of its own by now.
     """
 
     group: str
     epoch: int = 0
+    logged: bool = False
 
 
 class Outcome(Fact, frozen=True, gc=False):

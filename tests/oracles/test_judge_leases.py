@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from oracles.toy_store import LOG, Bench, broken, details
@@ -172,3 +173,34 @@ def test_nobody_acts_in_an_epoch_that_another_has_left_behind() -> None:
         bench.send("n1", "acts q 1")
 
     assert ("one-primary", "n1", "acts to n3") in broken(act)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_primary_answers_for_what_it_has_logged_under_an_earlier_epoch_of_its_own(
+    between: bool,
+) -> None:
+    async def act(bench: Bench) -> None:
+        await led(bench)
+        bench.send("n1", "acts q 1")
+        if between:
+            bench.send("n2", "acts q 2")
+        bench.send("n1", "acts q 3")
+        bench.send("n1", "acts q 1 logged")
+
+    def overtaken(act: Callable[[Bench], Awaitable[None]]) -> list[str]:
+        return [each.detail for each in details(act) if each.claim is Claim.ONE_PRIMARY]
+
+    assert overtaken(act) == []
+
+    async def lock(bench: Bench) -> None:
+        await act(bench)
+        bench.send("n1", "acts q 1")
+
+    assert overtaken(lock) == ["it acts for q in epoch 1, after n1 did in 3"]
+
+    async def late(bench: Bench) -> None:
+        await act(bench)
+        bench.send("n2", "acts q 4")
+        bench.send("n1", "acts q 1 logged")
+
+    assert overtaken(late) == ["it acts for q in epoch 1, after n2 did in 4"]

@@ -27,10 +27,18 @@ from clusters.reference.node.topology.logical import LOGICAL, Member
 from clusters.reference.node.tx import commands
 from clusters.reference.node.wire.messages import (
     Ack,
+    CommitReply,
+    CommitTx,
+    Execute,
+    ExecuteReply,
     Failed,
+    Lock,
+    LockReply,
     LockToken,
+    PeerAnswer,
     PeerReply,
     PeerRequest,
+    PrimaryBody,
     ReadAt,
     Resolve,
     ResolveReply,
@@ -185,6 +193,28 @@ def test_stable_members_are_told_with_their_place_in_the_log() -> None:
 
     told = StableMembers("p0@2", 40, ("n1", "n2", "n3"))
     assert [fact for fact in facts if isinstance(fact, StableMembers)] == [told]
+
+
+def test_a_commit_is_acknowledged_for_the_epoch_that_has_logged_it() -> None:
+    logged, token = Logged(), LockToken(4, 1)
+    writes = ((b"k", b"v"),)
+    logged.commit("p0", commands.encode(commands.Commit(3, TXN, 50, writes, ())))
+
+    def acts(body: PrimaryBody, answer: PeerAnswer) -> list[Fact]:
+        said = logged.reader.declared("n1", PrimaryAnswer(body, answer))
+        return [fact for _, fact in said if isinstance(fact, PrimaryAct)]
+
+    step = CommitTx(
+        partition=0, txn=TXN, token=token, ts=0, writes=writes, participants=(), limit_ms=9
+    )
+    assert acts(step, CommitReply(50)) == [PrimaryAct("p0", 3, logged=True)]
+    whole = Execute(partition=0, txn=TXN, steps=writes, limit_ms=9)
+    assert acts(whole, ExecuteReply((), 50)) == [PrimaryAct("p0", 3, logged=True)]
+    # Another transaction that only reads may have the same timestamp.
+    reads = Execute(partition=0, txn=TxnId(8, "n1~a", 2), steps=((b"k", None),), limit_ms=9)
+    assert acts(reads, ExecuteReply((b"v",), 50)) == [PrimaryAct("p0")]
+    lock = Lock(partition=0, txn=TXN, token=token, key=b"k", exclusive=True, read=False, limit_ms=9)
+    assert acts(lock, LockReply(token, None)) == [PrimaryAct("p0", 4)]
 
 
 def test_what_is_told_to_be_valid_was_read_under_locks_until_now() -> None:

@@ -127,7 +127,8 @@ def _said(text: str) -> Fact:
         case ["learnt", group, index]:
             return CommitLearnt(group, int(index))
         case ["acts", group, *epoch]:
-            return PrimaryAct(group, int(epoch[0]) if epoch else 0)
+            number = int(epoch[0]) if epoch else 0
+            return PrimaryAct(group, number, logged="logged" in epoch)
         case ["done", *commands]:
             pairs = (command.split("@") for command in commands)
             return Acknowledgement("T1", tuple((group, name) for name, group in pairs))

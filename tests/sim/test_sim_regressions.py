@@ -116,3 +116,16 @@ def test_what_an_old_majority_commits_behind_a_reset_overtakes_no_snapshot(tmp_p
 
     assert pq.read_table(run.root / "claims_judged.parquet").num_rows > 0
     assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
+
+
+def test_a_primary_answers_for_a_commit_of_its_own_earlier_epoch(tmp_path: Path) -> None:
+    # n3 commits as the primary of partition 0 under epoch 5, and waits until each participant has
+    # the outcome. Meanwhile it loses leadership, and is elected and granted epoch 6 before any
+    # other node; its lease holds all the while.
+    plan = load(PLANS / "answer-under-a-later-epoch.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    judged = pq.read_table(run.root / "claims_judged.parquet").to_pylist()
+
+    assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
+    assert any(row["claim"] == "one-primary" for row in judged)

@@ -189,7 +189,7 @@ class ReferenceClaims:
                 self._of_transaction(event.body, event.answer),
                 self._ended(event.body, event.answer),
                 _end_refused(event.body, event.answer),
-                _acts(event.body, event.answer),
+                self._acts(event.body, event.answer),
                 self._promised(node, event.body, event.answer),
                 *_read_at_once(event.body, event.answer),
             )
@@ -299,11 +299,27 @@ class ReferenceClaims:
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Statement]:
         claims = ANSWERS.get((type(asked), type(answer)), ())
         facts: list[Fact] = []
-        if (act := _acts(asked, answer)) is not None:
+        if (act := self._acts(asked, answer)) is not None:
             facts.append(act)
         if Claim.DURABLE_ON_MAJORITY in claims:
             facts += self._durable(asked, answer)
         return [(type(answer).__name__, fact) for fact in facts]
+
+    def _acts(self, body: PeerBody, answer: PeerAnswer) -> Fact | None:
+        """It answers as a primary: as it says so, and as that leaves, if another node has asked."""
+        if Claim.LEASE_VALID not in ANSWERS.get((type(body), type(answer)), ()):
+            return None
+        if isinstance(body, LeaderBody):
+            return None
+        group = partition_group(body.partition)
+        if isinstance(answer, LockReply):
+            return PrimaryAct(group, answer.token.epoch)
+        # One that only reads has an ``ExecuteReply``, too, and no entry in any log.
+        if isinstance(body, CommitTx | Execute) and isinstance(answer, CommitReply | ExecuteReply):
+            commit = self._commits.get(answer.ts, {}).get(group)
+            if commit is not None and commit.txn == body.txn:
+                return PrimaryAct(group, commit.epoch, logged=True)
+        return PrimaryAct(group)
 
     def _durable(self, asked: PeerBody, answer: PeerAnswer) -> list[Fact]:
         if isinstance(asked, Prepare):
@@ -369,7 +385,7 @@ class ReferenceClaims:
             facts.append(self._committed(f"the transaction at {body.ts}", body.ts, writes))
             home, commit = self._home(body.ts, writes)
             if commit is not None and str(commit.txn) not in self._sent:
-                facts.append(PrimaryAct(home, commit.epoch))
+                facts.append(PrimaryAct(home, commit.epoch, logged=True))
         return [(type(body).__name__, fact) for fact in facts]
 
     def ended(self, node: str, connection: int) -> Iterable[Statement]:
@@ -570,16 +586,6 @@ def _clock_of(reply: PeerReply, asked_ts: int) -> list[Statement]:
     if isinstance(reply.body, Failed) and reply.body.code == codes.CLOCK_DRIFT:
         return []
     return [("PeerReply", AnswerClock(reply.ts, asked_ts))]
-
-
-def _acts(body: PeerBody, answer: PeerAnswer) -> Fact | None:
-    """It answers as a primary: as it says so, and as that leaves, if another node has asked."""
-    if Claim.LEASE_VALID not in ANSWERS.get((type(body), type(answer)), ()):
-        return None
-    if isinstance(body, LeaderBody):
-        return None
-    epoch = answer.token.epoch if isinstance(answer, LockReply) else 0
-    return PrimaryAct(partition_group(body.partition), epoch)
 
 
 def _end_refused(body: PeerBody, answer: PeerAnswer) -> Fact | None:

@@ -60,7 +60,7 @@ class Leases:
         self._present: dict[str, str] = {}  # node: holder
         self._last: dict[str, str] = {}  # node: the holder whose renewal came last
         self._grants: dict[str, PrimaryGrant] = {}  # by the group
-        self._acted: dict[str, tuple[int, str]] = {}  # group: the last epoch, and its node
+        self._acted: dict[str, tuple[int, str]] = {}  # group: the last epoch, and its holder
 
     def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
         """A program starts."""
@@ -122,11 +122,13 @@ class Leases:
         outside = self._outside(start, fact) if start is not None else ""
         epoch, before = self._acted.get(fact.group, (0, ""))
         if fact.epoch >= epoch:
-            self._acted[fact.group] = fact.epoch, node
+            self._acted[fact.group] = fact.epoch, holder
             return outside, ""
-        if not fact.epoch:
+        # An entry outlives its epoch: each later takeover stands behind it. A lock does not.
+        if not fact.epoch or (fact.logged and before == holder):
             return outside, ""
-        text = f"it acts for {fact.group} in epoch {fact.epoch}, after {before} did in {epoch}"
+        earlier = self.node_of(before)
+        text = f"it acts for {fact.group} in epoch {fact.epoch}, after {earlier} did in {epoch}"
         return outside, text
 
     def _outside(self, start: _Start, fact: PrimaryAct) -> str:
