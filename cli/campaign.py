@@ -46,7 +46,8 @@ from harness.campaigns.matrix import (
 from harness.campaigns.pool import Pool, in_turn
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
 from harness.exit_codes import FAILED, Outcome, worst
-from harness.history.files import is_regular, read_small, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import is_regular, read_small
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import long_duration

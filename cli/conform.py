@@ -26,7 +26,7 @@ from harness.conform.loop_watch import watched
 from harness.conform.suite import SUITE, conform
 from harness.errors import FiredrillError, PlanError, UsageError
 from harness.exit_codes import Outcome
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.plan import planfile
 from harness.plan.overrides import PLUGINS, Overrides, merged
 from harness.plan.plan import Plan, load, node_names

@@ -15,7 +15,7 @@ import attrs
 
 from harness import plugins
 from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor, OpenHistory
-from harness.history.files import disk_failure
+from harness.history.durable_files import disk_failure
 from harness.plan.plan import Plan
 from harness.protocols.cluster import Provider
 from harness.protocols.coverage import CoverageSink, RecordsCoverage

@@ -32,7 +32,7 @@ from harness.campaigns.variation import Repertoire, Variation
 from harness.errors import FiredrillError, Interrupted, UsageError
 from harness.exit_codes import Outcome
 from harness.history.directory_locks import locked
-from harness.history.files import disk_failure
+from harness.history.durable_files import disk_failure
 from harness.plan.overrides import PLUGINS, Overrides, applied
 from harness.plan.plan import MAX_SEED, Plan, dumps, loads, resolved
 from harness.protocols.cluster import OF_SYSTEMS, Capability

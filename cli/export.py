@@ -17,7 +17,7 @@ from cli.judging.analysis import Export, exported
 from cli.run_state import ON, driven
 from cli.session import RunName, Session, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
-from harness.history import files
+from harness.history import durable_files, regular_files
 from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
@@ -151,15 +151,15 @@ def _target(output: Path | None) -> Iterator[BinaryIO]:
         return
     if not os.path.isdir(output.parent):
         raise UsageError(f"--output: expected a file in a directory that is there (got {output})")
-    if os.path.lexists(output) and not files.is_regular(output):
+    if os.path.lexists(output) and not regular_files.is_regular(output):
         raise UsageError(f"--output: expected a file (got {output})")
     try:
-        unfinished = files.begin(output)
+        unfinished = durable_files.begin(output)
         try:
             with unfinished.open("wb") as stream:
                 yield stream
-            files.publish(unfinished, output)
+            durable_files.publish(unfinished, output)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise files.disk_failure("write", output, error, "nothing was exported") from error
+        raise durable_files.disk_failure("write", output, error, "nothing was exported") from error

@@ -18,8 +18,8 @@ from cli.judging.analysis import HistoryFile
 from cli.session import say
 from harness import plugins
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.history.files import what_it_is
 from harness.history.manifest import read_manifest
+from harness.history.regular_files import what_it_is
 from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
 from harness.run.directory import BankRules, RunDirectory
 from harness.scratch import scratch_directory

@@ -13,7 +13,8 @@ import msgspec
 
 from cli.display import Rate, Tally
 from harness.errors import FiredrillError
-from harness.history.files import begin, read_small
+from harness.history.durable_files import begin
+from harness.history.regular_files import read_small
 from harness.run.directory import RunDirectory
 
 FILE = "status.json"

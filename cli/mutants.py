@@ -30,7 +30,7 @@ from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.pool import Choose, RunStarted, Work, in_this_process, in_turn
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, exit_code
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.mutation.line_coverage import count_lines, decode, encode
 from harness.mutation.loading import MUTANT, load_mutant
 from harness.mutation.rules import Mutant

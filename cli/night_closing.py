@@ -26,7 +26,8 @@ from harness.campaigns.ledger import RESULTS_FILE
 from harness.campaigns.matrix import CampaignFile, NightRules
 from harness.errors import FiredrillError, HarnessError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
-from harness.history.files import is_regular, read_small, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import is_regular, read_small
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import MIB
 from harness.text import inert

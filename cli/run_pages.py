@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cli.run_summary import listed
 from cli.session import say
 from harness.errors import FiredrillError
-from harness.history.files import is_regular
+from harness.history.regular_files import is_regular
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 

@@ -24,7 +24,7 @@ from harness.campaigns.pool import in_turn
 from harness.campaigns.rates import cells_per_finding, until_found
 from harness.errors import UsageError
 from harness.exit_codes import FAILED, Outcome
-from harness.history.files import disk_failure, write_atomically
+from harness.history.durable_files import disk_failure, write_atomically
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.protocols.models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
 from harness.run.directory import RunDirectory

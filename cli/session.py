@@ -20,7 +20,7 @@ from cli.quantities import seconds
 from harness import plugins
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import Outcome, worst
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import DEFAULT_ROOT, LATEST, RunStore

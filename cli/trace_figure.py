@@ -15,8 +15,9 @@ import msgspec
 from cli.environment import TRACE
 from harness.campaigns.cell import CRASHES
 from harness.clock import NS_PER_S
-from harness.history.files import open_regular, write_atomically
+from harness.history.durable_files import write_atomically
 from harness.history.records import EventKind, MicroOp
+from harness.history.regular_files import open_regular
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.models import LOST_WRITE

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
-from harness.history.files import regular
 from harness.history.layout import FAULTS, TRANSACTIONS, table_path
 from harness.history.manifest import read_manifest
 from harness.history.records import OpType
+from harness.history.regular_files import regular
 from harness.plan import plan as plans
 from harness.protocols.conflicts import ends
 from harness.protocols.finding import Finding

@@ -33,7 +33,7 @@ from checkers.promises.stays_up import patterns_of
 from harness import plugins
 from harness.errors import NotStored, UsageError
 from harness.exit_codes import Outcome, worst
-from harness.history import files
+from harness.history import durable_files
 from harness.history.consistency import missing_faults
 from harness.history.load import History, load
 from harness.history.parquet import read_key_names
@@ -407,19 +407,19 @@ def _left_open(model: str, found: Iterable[str]) -> str:
 def _write(directory: Path, tables: Tables) -> None:
     """Write each table atomically and durably, before the verdict that rests on it is written."""
     try:
-        with files.held(directory, make=True) as place:
+        with durable_files.held(directory, make=True) as place:
             for name, table in sorted(tables.items()):
                 _write_table(place / f"{name}.parquet", table)
     except OSError as error:
         missing = "the tables behind the verdict are missing"
-        raise files.disk_failure("write into", directory, error, missing) from error
+        raise durable_files.disk_failure("write into", directory, error, missing) from error
 
 
 def _write_table(path: Path, table: pa.Table) -> None:
-    unfinished = files.begin(path)
+    unfinished = durable_files.begin(path)
     try:
         pq.write_table(table, unfinished, compression="zstd")
-        files.publish(unfinished, path)
+        durable_files.publish(unfinished, path)
     except OSError:
         # What is to be told is the failed write, not that its rest could not be removed.
         with suppress(OSError):

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.history import files
+from harness.history import durable_files, regular_files
 
 # The directory that the archive becomes where an executor starts.
 NAME = "firedrill-environment"
@@ -32,13 +32,13 @@ def as_archive(path: Path) -> Path:
     Raises ``UsageError`` where it is no file that can be read or made.
     """
     if path.exists():
-        if not files.is_regular(path):
+        if not regular_files.is_regular(path):
             raise UsageError(f"--spark-environment: {path}: expected a file")
         return path.absolute()
     try:
-        unfinished = files.begin(path)
+        unfinished = durable_files.begin(path)
         pack(unfinished)
-        files.publish(unfinished, path)
+        durable_files.publish(unfinished, path)
     except OSError as error:
         raise UsageError(f"--spark-environment: {path}: {error.strerror}") from error
     return path.absolute()

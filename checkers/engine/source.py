@@ -18,8 +18,8 @@ from checkers.engine.arrays import Ints
 from checkers.engine.split import Split, split_of_steps
 from harness.errors import InvariantError, MalformedHistory, UsageError
 from harness.history import schema
-from harness.history.files import regular
 from harness.history.records import MicroOp
+from harness.history.regular_files import regular
 from harness.protocols.checker import KEY_COLUMNS
 from harness.protocols.finding import RecordedOperation
 

@@ -21,7 +21,7 @@ from checkers.engine.source import Source
 from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Laid, begins_in_order
 from checkers.engine.transactions import OBSERVED_TABLE, proven
 from checkers.engine.work import OfGroups, OfSplits, OfStretches, OfWindows, OnTasks, Step, Work
-from harness.history import files
+from harness.history import durable_files
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.windows import (
     CYCLIC,
@@ -284,7 +284,9 @@ def run_by_key(
             return on_all(kernels, source, setting, laid, _side_by_side)
         except OSError as error:
             missing = "the analysis lacks room for the edges of its graph"
-            raise files.disk_failure("write into", laid.directory, error, missing) from error
+            raise durable_files.disk_failure(
+                "write into", laid.directory, error, missing
+            ) from error
 
 
 def _side_by_side(work: Work, count: int) -> KernelOutput:

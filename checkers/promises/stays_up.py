@@ -24,9 +24,9 @@ import pyarrow as pa
 from checkers.engine.spans import Spans
 from harness.errors import MalformedHistory
 from harness.history.evidence import NodeLog
-from harness.history.files import open_or_refuse
 from harness.history.load import History
 from harness.history.records import EventKind
+from harness.history.regular_files import open_or_refuse
 from harness.history.store_events import of_kinds, rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.cluster import NODE_LOG_BYTES

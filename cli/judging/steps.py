@@ -16,7 +16,7 @@ from cli.judging.analysis import Drawing, JudgeOptions
 from cli.judging.keep import keep_verdict
 from cli.session import say
 from harness.errors import FiredrillError, MalformedHistory, NotStored, PlanError, UsageError
-from harness.history.files import READ_ONLY, copy_files
+from harness.history.durable_files import READ_ONLY, copy_files
 from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 
 from harness.errors import NotRemoved
-from harness.history.files import append_plain
+from harness.history.durable_files import append_plain
 from harness.run.directory import directory_mark
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from cli.signals import unwinding
 from harness.campaigns.cell import CRASHES
 from harness.campaigns.rates import METHOD, between
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.faults import PlannedFault
 from harness.protocols.models import OF_CLAIMS

@@ -17,7 +17,8 @@ import msgspec
 
 from harness.campaigns.cell import CalmCounts, CellResult
 from harness.errors import UsageError
-from harness.history.files import read_small, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import read_small
 
 MAX_BYTES = 64 << 20
 SEEDS_MIN = 4  # of a workload: of fewer a mean says little

@@ -19,7 +19,8 @@ import attrs
 from harness.campaigns.cell import Cell, key_of
 from harness.campaigns.coverage_log import decode, encode
 from harness.errors import PlanError
-from harness.history.files import disk_failure, is_regular, open_regular, write_atomically
+from harness.history.durable_files import disk_failure, write_atomically
+from harness.history.regular_files import is_regular, open_regular
 from harness.plan.plan import Plan, dumps, loads
 from harness.protocols.coverage import Features
 

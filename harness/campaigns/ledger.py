@@ -18,7 +18,8 @@ import attrs
 import msgspec
 
 from harness.campaigns.cell import CellResult
-from harness.history.files import disk_failure, open_regular
+from harness.history.durable_files import disk_failure
+from harness.history.regular_files import open_regular
 
 RESULTS_FILE = "campaign.jsonl"
 _BLOCK_BYTES = 1 << 16

@@ -25,7 +25,7 @@ from harness.errors import (
 )
 from harness.history import record_frames
 from harness.history.directory_locks import lock_directory
-from harness.history.files import OUT_OF_ROOM, disk_failure, sync_directory
+from harness.history.durable_files import OUT_OF_ROOM, disk_failure, sync_directory
 from harness.history.records import Complete, Invoke, Record, is_recordable
 from harness.history.scan import Scan, TornChunk, scan
 

@@ -21,8 +21,8 @@ import attrs
 import msgspec
 
 from harness.errors import MalformedHistory
-from harness.history import files, record_frames
-from harness.history.files import FileStamp
+from harness.history import durable_files, record_frames, regular_files
+from harness.history.regular_files import FileStamp
 from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.run.directory import EXPLAINING, LogSum, Manifest, RunDirectory
 from harness.text import inert
@@ -82,7 +82,9 @@ def sizes(run: RunDirectory, names: Iterable[str]) -> dict[str, int]:
     differs from its checksum all the same. Raises ``OSError``.
     """
     paths = {name: run.root / name for name in names}
-    return {name: path.stat().st_size for name, path in paths.items() if files.is_regular(path)}
+    return {
+        name: path.stat().st_size for name, path in paths.items() if regular_files.is_regular(path)
+    }
 
 
 def require_checksums(run: RunDirectory, manifest: Manifest) -> dict[Path, FileStamp]:
@@ -103,7 +105,7 @@ def require_unchanged(stamps: Mapping[Path, FileStamp | None]) -> None:
     was made of it since may be of another run, or of no one.
     """
     for path, before in stamps.items():
-        if files.stamp(path) != before:
+        if regular_files.stamp(path) != before:
             raise MalformedHistory(str(path), "", _CHANGED)
 
 
@@ -112,7 +114,7 @@ def require_logs_unchanged(logs: NodeLogs) -> None:
     it, which is no change.
     """
     for path, before in logs.stamps.items():
-        now = files.stamp(path)
+        now = regular_files.stamp(path)
         if now == before.file:
             continue
         if now is None or not _is_same_file(now, before.file):
@@ -170,7 +172,7 @@ def _inside(run: RunDirectory, name: str) -> Path:
 
 def _require_size(path: Path, expected_bytes: int) -> None:
     with _readable(path, f"{expected_bytes} bytes"):
-        found_bytes = files.regular(path).stat().st_size
+        found_bytes = regular_files.regular(path).stat().st_size
     if found_bytes != expected_bytes:
         reason = f"expected {expected_bytes} bytes, found {found_bytes}: it is not what was sealed"
         raise MalformedHistory(str(path), "", reason)
@@ -194,7 +196,7 @@ def require_checksum(path: Path, expected: str) -> FileStamp:
     SHA-256.
     """
     with _readable(path, f"SHA-256 {expected}"):
-        found, stamp = files.sha256_of(path)
+        found, stamp = regular_files.sha256_of(path)
     if found != expected:
         reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
         raise MalformedHistory(str(path), "", reason)
@@ -207,10 +209,10 @@ def sum_logs(run: RunDirectory) -> dict[str, LogSum]:
     """
     found = list(_present(run))
     for _, _, path in found:
-        files.sync_file(path)
+        durable_files.sync_file(path)
     for directory in sorted({above for _, _, path in found for above in path.parents}):
         if directory == run.root or run.root in directory.parents:
-            files.sync_directory(directory)
+            durable_files.sync_directory(directory)
     return {name: _sum(path, path.stat().st_size) for _, name, path in found}
 
 
@@ -317,7 +319,7 @@ def _present(run: RunDirectory) -> Iterator[tuple[str, str, Path]]:
 def _require_log(path: Path, sealed: LogSum) -> FileStamp:
     """The stamp of ``path``, taken before its sealed bytes were summed: a later write shows."""
     try:
-        with files.open_regular(path) as stream:
+        with regular_files.open_regular(path) as stream:
             stamp = FileStamp.of(os.fstat(stream.fileno()))
             found = _sum_of(stream, sealed.size_bytes)
     except OSError as error:
@@ -336,7 +338,7 @@ def _sum(path: Path, size_bytes: int) -> LogSum:
     """The checksum of the first ``size_bytes``, or of all bytes where there are fewer. A node that
     was left up goes on writing while its log is read.
     """
-    with files.open_regular(path) as stream:
+    with regular_files.open_regular(path) as stream:
         return _sum_of(stream, size_bytes)
 
 

@@ -26,7 +26,6 @@ from harness.history.evidence import (
     require_unchanged,
     unnamed_tables,
 )
-from harness.history.files import FileStamp, regular, stamp
 from harness.history.layout import (
     EVENTS,
     FAULTS,
@@ -40,6 +39,7 @@ from harness.history.layout import (
 from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.history.parquet import ROWS_PER_BYTE, require_plausible
 from harness.history.records import EventKind, OpType
+from harness.history.regular_files import FileStamp, regular, stamp
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 

@@ -13,7 +13,8 @@ from collections import Counter
 import msgspec
 
 from harness.errors import MalformedHistory
-from harness.history.files import read_small, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import read_small
 from harness.protocols.promise import MAX_LOG_PATTERN_CHARS, MAX_LOG_PATTERNS
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
 from harness.text import brackets, inert, inert_json, key_twice

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
-from harness.history import files
+from harness.history import durable_files, regular_files
 from harness.history.evidence import require_checksum
-from harness.history.files import open_regular, regular
 from harness.history.layout import (
     KEYS,
     KEYS_FILE,
@@ -29,6 +28,7 @@ from harness.history.layout import (
     table_schema,
 )
 from harness.history.page_headers import PageMismatch, RepeatedTexts, require_agreement
+from harness.history.regular_files import open_regular, regular
 from harness.history.schema import without_later, without_values
 from harness.run.directory import RunDirectory
 
@@ -67,12 +67,12 @@ class ParquetSink:
         self._writers: dict[str, pq.ParquetWriter] = {}
         try:
             run.root.mkdir(parents=True, exist_ok=True)
-            self._history = self._held.enter_context(files.held(run.history, make=True))
+            self._history = self._held.enter_context(durable_files.held(run.history, make=True))
             for directory in (run.root, self._history):
-                files.remove_partials(directory)
+                durable_files.remove_partials(directory)
             for name, path in self._paths.items():
                 at = self._history / path.name if path.parent == run.history else path
-                self._paths[name], self._unfinished[name] = at, files.begin(at)
+                self._paths[name], self._unfinished[name] = at, durable_files.begin(at)
                 self._writers[name] = writer(self._unfinished[name], table_schema(name))
         except OSError:
             self.abandon()
@@ -95,9 +95,11 @@ class ParquetSink:
         for name, pieces in self._late.items():
             _merge(self._unfinished[name], pa.concat_tables(pieces))
         for name, path in self._paths.items():
-            files.publish(self._unfinished[name], path)
+            durable_files.publish(self._unfinished[name], path)
         self._forget_others()
-        checksums = {self._names[name]: files.sha256(path) for name, path in self._paths.items()}
+        checksums = {
+            self._names[name]: regular_files.sha256(path) for name, path in self._paths.items()
+        }
         self._held.close()
         return checksums
 
@@ -129,9 +131,9 @@ class SideTable:
         """
         self._path, self._missing = root / name, missing
         try:
-            self._unfinished = files.begin(self._path)
+            self._unfinished = durable_files.begin(self._path)
         except OSError as error:
-            raise files.disk_failure("write", self._path, error, missing) from error
+            raise durable_files.disk_failure("write", self._path, error, missing) from error
         with self._writing():
             self._writer = writer(self._unfinished, columns)
 
@@ -144,8 +146,8 @@ class SideTable:
         """Give the table its name; returns its checksum by name. Raises ``HarnessError``."""
         with self._writing():
             self._writer.close()
-            files.publish(self._unfinished, self._path)
-            return {self._path.name: files.sha256(self._path)}
+            durable_files.publish(self._unfinished, self._path)
+            return {self._path.name: regular_files.sha256(self._path)}
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -154,7 +156,7 @@ class SideTable:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._unfinished.unlink(missing_ok=True)
-            raise files.disk_failure("write", self._path, error, self._missing) from error
+            raise durable_files.disk_failure("write", self._path, error, self._missing) from error
 
 
 def write_side_table(root: Path, name: str, table: pa.Table, missing: str) -> dict[str, str]:
@@ -198,7 +200,7 @@ def rows_of(run: RunDirectory, splits: int) -> tuple[int, int]:
 
 def _merge(path: Path, late: pa.Table) -> None:
     """Rewrite ``path`` with the rows of ``late`` in their places; both are sorted."""
-    merged = files.begin(path)
+    merged = durable_files.begin(path)
     try:
         with pq.ParquetFile(path) as source, writer(merged, late.schema) as sink:
             for piece in _woven(source, late):

@@ -17,8 +17,8 @@ import msgspec
 
 from harness.errors import HarnessError, MalformedHistory
 from harness.history import record_frames
-from harness.history.files import open_regular
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
+from harness.history.regular_files import open_regular
 from harness.plan.plan import MAX_DRIVERS
 
 # The controller's and its driver processes'. All are open at once while they are merged.

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from harness.errors import HarnessBug, InvariantError, MalformedHistory, UsageError
-from harness.history import files, schema
+from harness.history import durable_files, regular_files, schema
 from harness.history.directory_locks import locked
 from harness.history.evidence import require_checksums, sizes, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
@@ -91,15 +91,15 @@ def _adopt_settled_plan(run: RunDirectory, manifest: Manifest) -> None:
     """
     settled = run.settled_plan
     try:
-        if not files.is_regular(settled):
+        if not regular_files.is_regular(settled):
             return
-        if files.sha256(settled) == manifest.checksums.get(run.plan.name):
-            files.publish(settled, run.plan)
+        if regular_files.sha256(settled) == manifest.checksums.get(run.plan.name):
+            durable_files.publish(settled, run.plan)
         else:
             settled.unlink()
     except OSError as error:
         missing = "its plan lacks the moments at which faults came"
-        raise files.disk_failure("write", run.plan, error, missing) from error
+        raise durable_files.disk_failure("write", run.plan, error, missing) from error
 
 
 def _tabulate(
@@ -113,7 +113,7 @@ def _tabulate(
     try:
         # The tables of a run on a full disk need this room.
         if run.chunks.is_dir():
-            with files.held(run.chunks) as chunks:
+            with durable_files.held(run.chunks) as chunks:
                 for reserve in sorted(chunks.glob("reserve-*")):
                     reserve.unlink()
         scanned, tables = _written(run, manifest, partition_of, splits, None)
@@ -126,7 +126,7 @@ def _tabulate(
         sized, logs = sizes(run, sums), sum_logs(run)
     except OSError as error:
         missing = "the tables are missing, the chunks are kept"
-        raise files.disk_failure("seal", run.history, error, missing) from error
+        raise durable_files.disk_failure("seal", run.history, error, missing) from error
     trouble = _trouble(scanned, ended)
     return msgspec.structs.replace(
         manifest,

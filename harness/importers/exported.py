@@ -24,7 +24,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from harness.errors import MalformedHistory, UsageError
-from harness.history import files, schema
+from harness.history import durable_files, regular_files, schema
 from harness.history.evidence import sizes
 from harness.history.layout import EVENTS, FAULTS, NOTES
 from harness.history.load import History, load
@@ -177,7 +177,7 @@ def import_exported(
         finally:
             restored.abandon()
     except OSError as error:
-        raise files.disk_failure(
+        raise durable_files.disk_failure(
             "import into", run.root, error, "the tables are missing"
         ) from error
     # Last: until it is there, the directory is no run, and may be imported into again.
@@ -282,8 +282,8 @@ class _Restored:
                 sums = explaining if table.file in EXPLAINING else checksums
                 sums |= write_side_table(self._run.root, table.file, made[name], missing)
         if self._plan is not None:
-            files.write_atomically(self._run.plan, self._plan.encode())
-            checksums[self._run.plan.name] = files.sha256(self._run.plan)
+            durable_files.write_atomically(self._run.plan, self._plan.encode())
+            checksums[self._run.plan.name] = regular_files.sha256(self._run.plan)
         return replace(
             manifest,
             run_id=self._run.root.name,

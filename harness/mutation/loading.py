@@ -20,7 +20,7 @@ import attrs
 from msgspec.structs import replace
 
 from harness.errors import HarnessBug, UsageError
-from harness.history.files import disk_failure
+from harness.history.durable_files import disk_failure
 from harness.protocols.cluster import Program, PythonTree
 
 MUTANT, CHANGE = "mutant", "mutant-change"  # among the versions in a manifest

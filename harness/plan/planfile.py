@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from harness.errors import PlanError
-from harness.history.files import open_regular
+from harness.history.regular_files import open_regular
 
 T = TypeVar("T")
 

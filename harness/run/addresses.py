@@ -7,7 +7,8 @@ import contextlib
 import msgspec
 
 from harness.errors import MalformedHistory, UsageError
-from harness.history.files import read_small, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import read_small
 from harness.protocols.cluster import Address, Cluster
 from harness.run.directory import RunDirectory, directory_mark
 

@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from harness.errors import MalformedHistory
-from harness.history.files import what_it_is
+from harness.history.regular_files import what_it_is
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import Declaration
 
@@ -251,9 +251,9 @@ def require_plain(run: RunDirectory) -> None:
     other files of this machine.
 
     Every reader of a run calls it first, or is told that its caller did (``plain``);
-    ``harness.history.files`` opens the files of these directories. The run itself may be named by a
-    link. Files that programs of nodes made below their own directories are not checked, since no
-    reader opens them. Raises ``MalformedHistory``.
+    ``harness.history.regular_files`` opens the files of these directories. The run itself may be
+    named by a link. Files that programs of nodes made below their own directories are not checked,
+    since no reader opens them. Raises ``MalformedHistory``.
     """
     directories = {path.name for path in (run.history, run.chunks, run.undo, run.analysis)}
     for entry in _entries(run.root):

@@ -9,8 +9,9 @@ import msgspec
 
 from harness import plugins
 from harness.errors import HarnessError
-from harness.history.files import sha256, write_atomically
+from harness.history.durable_files import write_atomically
 from harness.history.manifest import RUNNING, write_manifest
+from harness.history.regular_files import sha256
 from harness.history.seal import seal
 from harness.plan.plan import Plan, dumps
 from harness.protocols.cluster import TellsVersions

@@ -20,8 +20,9 @@ from harness.driving.driver import Driver
 from harness.driving.driver_pool import DriverPool, Load, OwnLoad
 from harness.errors import FiredrillError, HarnessError
 from harness.history.chunks import ChunkWriter, OpenHistory
-from harness.history.files import sha256, write_atomically
+from harness.history.durable_files import write_atomically
 from harness.history.records import Heartbeat, Note, OpType, PhaseMark, Record
+from harness.history.regular_files import sha256
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.changes import TellsChanges
 from harness.protocols.claims import JudgesClaims

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.history.files import disk_failure, is_regular, write_atomically
+from harness.history.durable_files import disk_failure, write_atomically
+from harness.history.regular_files import is_regular
 from harness.text import inert_json
 from results.compare.comparison import Comparison
 from results.compare.comparison_tables import meaning, tables

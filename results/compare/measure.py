@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory
-from harness.history.files import write_held
+from harness.history.durable_files import write_held
 from harness.history.load import History, load
 from harness.history.records import FaultState, OpType
 from harness.plan import planfile

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.campaigns.cell_table import CampaignTable
 from harness.errors import MalformedHistory, UsageError
-from harness.history.files import read_small
+from harness.history.regular_files import read_small
 from results.store.index import OPERATORS, Condition, Query, opened
 from results.store.run_entry import RunEntry
 from results.store.run_tags import split_tag

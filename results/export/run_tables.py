@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from harness.clock import NS_PER_S
 from harness.errors import HarnessError, UsageError
-from harness.history.files import begin, disk_failure, open_regular, publish
+from harness.history.durable_files import begin, disk_failure, publish
+from harness.history.regular_files import open_regular
 from harness.protocols.verdict import Verdict
 from harness.text import inert
 from results.export.rows import cell

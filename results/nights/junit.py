@@ -16,7 +16,7 @@ from junitparser.junitparser import FinalResult
 
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.exit_codes import Outcome
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.text import inert
 from results.nights.summary import NightSummary, axes_of, why
 

@@ -15,7 +15,8 @@ import msgspec
 
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.exit_codes import FAILED, Outcome
-from harness.history.files import read_small, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import read_small
 from harness.text import inert
 from results.store.run_entry import RunEntry
 

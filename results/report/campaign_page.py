@@ -9,7 +9,7 @@ import attrs
 
 from harness.campaigns.cell_table import CellRow, sums
 from harness.exit_codes import Outcome
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from results.report.html import MARKS, rendered
 
 PAGE = "campaign.html"

@@ -11,7 +11,7 @@ import attrs
 import pyarrow as pa
 
 from harness.exit_codes import Outcome
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.history.load import load
 from harness.history.records import OpType
 from harness.history.store_events import resets_in

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from harness.errors import FiredrillError, MalformedHistory
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.run.directory import RunDirectory
 from results.report.html import rendered
 from results.report.page import Page, page

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.history.due_faults import schedule_of
-from harness.history.files import is_regular
 from harness.history.load import History, load
 from harness.history.records import OpType
+from harness.history.regular_files import is_regular
 from harness.history.schema import split_of
 from harness.plan import planfile
 from harness.protocols.conflicts import conflicts

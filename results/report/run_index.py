@@ -8,7 +8,8 @@ from pathlib import Path
 
 import attrs
 
-from harness.history.files import open_regular, write_atomically
+from harness.history.durable_files import write_atomically
+from harness.history.regular_files import open_regular
 from results.report.html import MARKS, rendered
 
 INDEX = "index.html"

@@ -24,7 +24,7 @@ import attrs
 import msgspec
 
 from harness.errors import HarnessError, UsageError
-from harness.history.files import is_regular
+from harness.history.regular_files import is_regular
 from harness.plan.planfile import nearest
 from harness.run.directory import RunDirectory, directory_mark
 from results.store.run_entry import RunEntry, entry_of

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.errors import MalformedHistory
-from harness.history.files import read_small
+from harness.history.regular_files import read_small
 from harness.protocols.verdict import SEAL_BYTES
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import inert

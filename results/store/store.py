@@ -21,8 +21,8 @@ import attrs
 
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.history.directory_locks import lock_new_directory, locked
-from harness.history.files import what_it_is
 from harness.history.manifest import RUNNING, read_manifest
+from harness.history.regular_files import what_it_is
 from harness.run.directory import RunDirectory, require_plain
 
 DEFAULT_ROOT = Path("runs")

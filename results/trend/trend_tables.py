@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.text import inert_json
 from results.compare.comparison_page import make_directory
 from results.compare.comparison_tables import aligned

@@ -22,7 +22,7 @@ from harness.campaigns.cell_table import CellRow
 from harness.clock import NS_PER_S
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
-from harness.history.files import is_regular, read_small
+from harness.history.regular_files import is_regular, read_small
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
 from harness.run.directory import RunDirectory, require_plain

@@ -17,7 +17,7 @@ import msgspec
 from harness.campaigns.cell_table import CampaignTable
 from harness.clock import NS_PER_S
 from harness.errors import FiredrillError
-from harness.history.files import read_small
+from harness.history.regular_files import read_small
 from harness.plan.plan import NAME_PATTERN
 from results.nights.summary import NIGHT, NightSummary, nights_before, read_night
 from results.store.index import RunIndex, opened

@@ -16,7 +16,6 @@ from harness import plugins
 from harness.history import schema
 from harness.history.chunks import ChunkWriter
 from harness.history.consistency import MARKS
-from harness.history.files import sha256
 from harness.history.manifest import write_manifest
 from harness.history.records import (
     Complete,
@@ -29,6 +28,7 @@ from harness.history.records import (
     Record,
     StoreEvent,
 )
+from harness.history.regular_files import sha256
 from harness.history.seal import seal
 from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise

@@ -14,8 +14,8 @@ from checker_histories import STRICT, Fault, a, fail, ok, r, write_run
 from checkers.engine.analyze import analyze
 from checkers.engine.source import Source
 from checkers.promises import controller_overload
-from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.regular_files import sha256
 from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.verdict import Coverage, Memory

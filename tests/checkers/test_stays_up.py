@@ -15,10 +15,10 @@ from checkers.promises.stays_up import KEPT_MAX, scan
 from harness.errors import MalformedHistory
 from harness.history import evidence
 from harness.history.chunks import ChunkWriter
-from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
+from harness.history.regular_files import sha256
 from harness.history.seal import recover, seal
 from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.protocols.fault_kinds import RecordedFaultKind

@@ -17,9 +17,9 @@ import pytest
 from cli.main import EXIT_NO_READER, execute
 from harness.history.chunks import ChunkWriter
 from harness.history.consistency import MARKS
-from harness.history.files import sha256
 from harness.history.manifest import write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
+from harness.history.regular_files import sha256
 from harness.history.seal import seal
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise

@@ -19,12 +19,12 @@ import pytest
 
 from cli.judging import analysis, limits
 from cli.main import execute
-from harness.history import files
+from harness.history import regular_files
 from harness.history.chunks import ChunkWriter
 from harness.history.consistency import MARKS
-from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
+from harness.history.regular_files import sha256
 from harness.history.seal import seal
 from harness.protocols.promise import Declaration, Promise
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
@@ -222,7 +222,7 @@ def test_a_file_that_claims_more_rows_than_it_can_hold_is_refused_unread(
         for _ in range(many >> 20):
             writer.write_table(group)
     manifest = read_manifest(run)
-    sums = {**manifest.checksums, f"history/{path.name}": files.sha256(path)}
+    sums = {**manifest.checksums, f"history/{path.name}": regular_files.sha256(path)}
     assert isinstance(manifest.sizes, dict)
     sizes = {**manifest.sizes, f"history/{path.name}": path.stat().st_size}
     write_manifest(run, msgspec.structs.replace(manifest, checksums=sums, sizes=sizes))

@@ -18,7 +18,7 @@ from checkers.engine.analyze import analyze
 from cli.judging.keep import keep_verdict
 from cli.main import execute
 from harness.errors import HarnessError, MalformedHistory
-from harness.history import files
+from harness.history import durable_files
 from harness.history.evidence import require_logs
 from harness.history.load import load
 from harness.history.manifest import RUNNING, read_manifest
@@ -64,8 +64,8 @@ def once_begun(
         begun.append(path)
         return original(path)
 
-    original = files.begin
-    monkeypatch.setattr(files, "begin", begin)
+    original = durable_files.begin
+    monkeypatch.setattr(durable_files, "begin", begin)
     return begun
 
 
@@ -119,14 +119,14 @@ def test_a_link_in_the_place_of_the_chunks_costs_no_other_file(
 ) -> None:
     run = RunDirectory(Path(shutil.copytree(RUNS / "two-drivers-killed", tmp_path / "run")))
     before = content(outside)
-    original = files.held
+    original = durable_files.held
 
     def held(directory: Path, **asked: Any) -> Any:
         if directory == run.chunks:
             link_instead(run.chunks, outside)
         return original(directory, **asked)
 
-    monkeypatch.setattr(files, "held", held)
+    monkeypatch.setattr(durable_files, "held", held)
 
     with pytest.raises(HarnessError, match=r"cannot seal .*Not a directory"):
         recover(run)

@@ -15,9 +15,9 @@ from checkers.engine.analyze import analyze
 from cli.main import execute
 from harness.errors import MalformedHistory
 from harness.history.evidence import sizes
-from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.regular_files import sha256
 from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
 from harness.run.node_usage import USAGE, read_usage
 from results.compare.measure import keep_figures

@@ -19,9 +19,9 @@ from pyarrow.parquet import encryption
 from checkers.engine.analyze import UNTESTED, analyze
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
-from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.regular_files import sha256
 from harness.protocols.promise import LogPattern
 from harness.run.directory import RunDirectory
 from harness.run.state_log import read_states

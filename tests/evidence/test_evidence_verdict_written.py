@@ -16,7 +16,7 @@ import pytest
 from cli.judging.keep import keep_first_verdict
 from harness.errors import DeadlineExceeded, MalformedHistory, NotStored
 from harness.exit_codes import Outcome
-from harness.history import directory_locks, files
+from harness.history import directory_locks, durable_files, regular_files
 from harness.protocols import verdict as verdicts
 from harness.protocols.verdict import Verdict, read_verdict, write_first_verdict, write_verdict
 from harness.run.directory import RunDirectory
@@ -45,7 +45,7 @@ def refusing(patched: pytest.MonkeyPatch, count: int, error: BaseException) -> N
         if len(written) == count:
             raise error
         written.append(path)
-        files.write_held(path, content)
+        durable_files.write_held(path, content)
 
     patched.setattr(verdicts, "write_held", write)
 
@@ -145,7 +145,7 @@ def test_between_look_and_write_no_other_writer_comes(
 
     original = verdicts.read_outcome
     monkeypatch.setattr(verdicts, "read_outcome", looked)
-    monkeypatch.setattr(files, "ALONE_WITHIN_S", 0.0)
+    monkeypatch.setattr(durable_files, "ALONE_WITHIN_S", 0.0)
 
     assert write_first_verdict(run, NONE)
 
@@ -195,10 +195,10 @@ def test_a_reader_between_two_replacements_finds_the_new_verdict(
     coming = ([OTHER, PROVEN] * times)[:times]
 
     def read(path: Path, limit_bytes: int) -> bytes:
-        content = files.read_small(path, limit_bytes)
+        content = regular_files.read_small(path, limit_bytes)
         if path == run.verdict and coming:
             with monkeypatch.context() as original:
-                original.setattr(verdicts, "read_small", files.read_small)
+                original.setattr(verdicts, "read_small", regular_files.read_small)
                 write_verdict(run, coming.pop(0))
         return content
 
@@ -216,7 +216,7 @@ def test_a_verdict_that_is_another_runs_is_refused_at_once(
 
     def counted(path: Path, limit_bytes: int) -> bytes:
         read.append(path)
-        return files.read_small(path, limit_bytes)
+        return regular_files.read_small(path, limit_bytes)
 
     monkeypatch.setattr(verdicts, "read_small", counted)
 

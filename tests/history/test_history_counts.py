@@ -14,10 +14,10 @@ from history_parts import append, complete, invoke, new_run, read, small_history
 from harness.errors import HarnessBug, MalformedHistory
 from harness.history import parquet, tables
 from harness.history.evidence import sizes
-from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
+from harness.history.regular_files import sha256
 from harness.history.seal import recover, seal
 from harness.importers.jepsen.imported_history import import_run
 from harness.run.directory import RecordCounts, RunDirectory

@@ -16,11 +16,11 @@ from history_parts import append, complete, invoke, new_run, read, small_history
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history.chunks import ChunkWriter
-from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.record_frames import FRAME, HEADER
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
+from harness.history.regular_files import sha256
 from harness.history.scan import MAX_STREAMS
 from harness.history.seal import recover, seal
 from harness.run.directory import RunDirectory

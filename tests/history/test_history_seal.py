@@ -31,9 +31,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from harness.errors import HarnessError, MalformedHistory, UsageError
-from harness.history import files, schema, tables
+from harness.history import regular_files, schema, tables
 from harness.history.chunks import ChunkWriter
-from harness.history.files import sha256
 from harness.history.layout import table_names, table_path
 from harness.history.load import History, load
 from harness.history.manifest import read_manifest, write_manifest
@@ -45,6 +44,7 @@ from harness.history.records import (
     PartitionReset,
     Record,
 )
+from harness.history.regular_files import sha256
 from harness.history.seal import seal
 from harness.run.directory import RunDirectory
 from harness.run.state_log import read_states
@@ -285,7 +285,7 @@ def test_a_chunk_that_the_system_refuses_to_open_seals_nothing(
     def refuse(path: Path, *sizes: int) -> BinaryIO:
         if path.name == "w0-000002.chunk":
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        return files.open_regular(path, *sizes)
+        return regular_files.open_regular(path, *sizes)
 
     monkeypatch.setattr("harness.history.scan.open_regular", refuse)
     with pytest.raises(HarnessError, match=r"w0-000002\.chunk: Too many open files.*are kept"):
@@ -586,7 +586,7 @@ def test_a_file_of_another_size_is_named_before_any_is_read(
     grown = table_path(run, "transactions")
     size_bytes = grown.stat().st_size
     os.truncate(grown, 1 << 40)
-    monkeypatch.setattr(files, "sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(regular_files, "sha256", lambda path: pytest.fail(f"{path} was read"))
 
     expected = f"transactions.*expected {size_bytes} bytes, found {1 << 40}: it is not what was"
     with pytest.raises(MalformedHistory, match=expected):
@@ -607,18 +607,18 @@ def test_a_run_of_before_sizes_were_recorded_is_judged_by_its_sums(tmp_path: Pat
 
 def test_a_file_that_is_a_hole_is_not_read_and_one_with_some_holes_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    half = files.HOLES_MAX_BYTES
+    half = regular_files.HOLES_MAX_BYTES
     with path.open("wb") as file:
         file.truncate(half)
-    assert len(files.open_regular(path).read()) == half
+    assert len(regular_files.open_regular(path).read()) == half
 
     os.truncate(path, half + 1)
     with pytest.raises(OSError, match=f"it is a hole, of {half + 1} bytes only 0 were written"):
-        files.open_regular(path)
+        regular_files.open_regular(path)
     with path.open("r+b") as file:
         file.seek(1 << 20)
         file.write(b"x" * 4096)
-    assert files.open_regular(path).seek(0, os.SEEK_END) == half + 1
+    assert regular_files.open_regular(path).seek(0, os.SEEK_END) == half + 1
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "nodes/../../secret", "", "a//b"])

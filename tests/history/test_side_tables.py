@@ -16,8 +16,8 @@ import pytest
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.evidence import sum_logs
-from harness.history.files import sha256
 from harness.history.parquet import write_side_table
+from harness.history.regular_files import sha256
 from harness.protocols.cluster import Cluster
 from harness.protocols.replica_states import RecoveredState, ReplicaState, TellsStates
 from harness.run import controller_health, state_log

@@ -11,7 +11,7 @@ import msgspec
 
 from harness.exit_codes import Outcome
 from harness.history.chunks import ChunkWriter
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.history.manifest import write_manifest
 from harness.history.records import (
     Complete,

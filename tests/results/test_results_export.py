@@ -27,10 +27,10 @@ from cli.main import execute
 from harness.errors import MalformedHistory, UsageError
 from harness.history.directory_locks import locked
 from harness.history.due_faults import due_ns
-from harness.history.files import sha256
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.parquet import write_side_table
+from harness.history.regular_files import sha256
 from harness.importers.exported import Digest, end_record, import_exported, is_exported
 from harness.importers.jepsen.imported_history import import_run
 from harness.importers.jepsen.operation_forms import Names, normalize

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from synthetic_run import BREAKS, build, valid, write_verdict
 
 from harness.clock import NS_PER_S
-from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.regular_files import sha256
 from harness.run.node_usage import USAGE, USAGE_FILE
 from results.drawing.resources import NODES_MAX, POINTS_MAX, draw, panels
 from results.report.render import write_report

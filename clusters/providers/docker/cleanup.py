@@ -22,7 +22,7 @@ from docker.errors import APIError
 from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from harness.errors import HarnessError, NotRemoved, UsageError
-from harness.history.files import disk_failure
+from harness.history.durable_files import disk_failure
 from harness.run.directory import same_directory
 
 LOOK_LIMIT_S = 10  # of a run that only wants to tell what others left

@@ -20,7 +20,7 @@ from clusters.providers.docker.cleanup import Requests
 from clusters.providers.docker.daemon import doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import HarnessError
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 
 # A label of an image that was made here: the digest of what it was made on.
 BASE = "firedrill.base"

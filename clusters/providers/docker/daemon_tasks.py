@@ -14,7 +14,7 @@ from clusters.providers.docker.daemon import DaemonError
 from clusters.providers.docker.machines import Machines, MachineState
 from clusters.providers.remote import program
 from harness.errors import HarnessError
-from harness.history.files import disk_failure
+from harness.history.durable_files import disk_failure
 from harness.protocols.cluster import NODE_LOG_BYTES, Capability, NodeStatus
 
 CONTAINER_LOG_LINES = 2000

@@ -19,7 +19,7 @@ from clusters.providers.process.child import Child, spawn
 from clusters.providers.process.cleanup import Ledger
 from clusters.providers.process.link_lanes import Lane
 from clusters.providers.process.proxy import LinkProxy, Mesh
-from harness.history.files import write_atomically
+from harness.history.durable_files import write_atomically
 from harness.protocols.cluster import Address
 
 # The name of the process among those of the nodes.

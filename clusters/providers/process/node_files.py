@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 from harness.errors import HarnessError, UsageError
-from harness.history.files import begin, disk_failure, publish
+from harness.history.durable_files import begin, disk_failure, publish
 from harness.protocols.cluster import NODE_LOG_BYTES, LogPiece, Program, PythonTree
 
 _BLOCK_BYTES = 1 << 20

@@ -40,7 +40,7 @@ from harness.campaigns.marker_counts import MARKERS_FILE, dumps
 from harness.campaigns.point_census import POINTS_FILE
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessBug, MissingCapability, UsageError
-from harness.history.files import disk_failure
+from harness.history.durable_files import disk_failure
 from harness.plan.plan import options as convert
 from harness.protocols.claims import ClaimsReader, ClaimsReport
 from harness.protocols.cluster import (

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from harness.errors import MalformedHistory, UsageError
-from harness.history import files, schema
+from harness.history import durable_files, regular_files, schema
 from harness.history.evidence import sizes
 from harness.history.layout import (
     EVENTS,
@@ -195,7 +195,7 @@ def import_run(
         checksums = _write(history, run)
         sized = sizes(run, checksums)
     except OSError as error:
-        raise files.disk_failure(
+        raise durable_files.disk_failure(
             "import into", run.root, error, "the tables are missing"
         ) from error
     written = {"run_id": run.root.name, "checksums": checksums, "sizes": sized}
@@ -232,12 +232,12 @@ def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
     if not history.keys.num_rows:
         return {}
     # By a descriptor: a link that is planted meanwhile leads nowhere.
-    with files.held(run.history) as directory:
+    with durable_files.held(run.history) as directory:
         path = directory / KEYS_FILE
-        unfinished = files.begin(path)
+        unfinished = durable_files.begin(path)
         pq.write_table(history.keys, unfinished, compression="zstd")
-        files.publish(unfinished, path)
-        checksum = files.sha256(path)
+        durable_files.publish(unfinished, path)
+        checksum = regular_files.sha256(path)
     return {(run.history / KEYS_FILE).relative_to(run.root).as_posix(): checksum}
 
 
