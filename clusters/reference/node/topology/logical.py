@@ -21,11 +21,11 @@ from clusters.reference.node.config import Zoned
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Change,
+    Condition,
     Group,
     Invoke,
     InvokeResult,
     Operation,
-    Versioned,
     View,
     encode_invoke,
     unchanged,
@@ -295,15 +295,15 @@ class TopologyService:
         known = {member.name: {member.origin} for member in logical(self._view)}
         for origin in () if marker is None else decode_names(marker.value):
             known.setdefault(origin.rpartition("~")[0], set()).add(origin)
-        if not known or any(
-            (seen := self._leases.seen.get(name)) is not None
-            and seen.lease.origin in origins
-            and seen.at_s > since_s
-            for name, origins in known.items()
-        ):
+        if not known or self._goes_on(known, since_s):
             self.settled = True
             return
         alive = await self._last_alive([o for origins in known.values() for o in origins])
+        if self._goes_on(known, since_s):
+            # Its renewal was in the log before that write, or came with it.
+            reached("cluster goes on with a start that renews late")
+            self.settled = True
+            return
         voters = self._voters()
         asking = [
             member
@@ -314,12 +314,23 @@ class TopologyService:
         if len(fresh) <= len(voters) // 2:
             return
         # A voter alone is a majority of one, and hears of the others' leases only after a while.
-        silent = known.keys() - {member.name for member in asking}
+        silent = sorted(known.keys() - {member.name for member in asking})
         if silent and self._monotonic_s() < since_s + self._zoned.detection_s:
             return
         reached("whole cluster started again")
         starts = tuple(sorted(member.origin for member in fresh))
-        self.settled = await self._resumed(starts, alive, marker)
+        # A renewal that is in the log before this write says that its node has run all the while.
+        unheard = tuple(unchanged(f"{LEASE}{n}", self._view.get(f"{LEASE}{n}")) for n in silent)
+        self.settled = await self._resumed(starts, alive, (unchanged(RESUMED, marker), *unheard))
+
+    def _goes_on(self, known: Mapping[str, set[str]], since_s: float) -> bool:
+        """Whether one of the starts that are ``known`` by node has renewed its lease since."""
+        return any(
+            (seen := self._leases.seen.get(name)) is not None
+            and seen.lease.origin in origins
+            and seen.at_s > since_s
+            for name, origins in known.items()
+        )
 
     async def _last_alive(self, earlier: Sequence[str]) -> int | None:
         """The ceiling of the last renewal by one of the starts that were there ``earlier``, written
@@ -335,17 +346,17 @@ class TopologyService:
         return last if written is None or last is None else max(last, written)
 
     async def _resumed(
-        self, starts: tuple[str, ...], alive: int | None, marker: Versioned | None
+        self, starts: tuple[str, ...], alive: int | None, conditions: tuple[Condition, ...]
     ) -> bool:
-        """Write that the cluster goes on with ``starts``; ``alive``: the ceiling of the last
-        renewal before.
+        """Write that the cluster goes on with ``starts``, on ``conditions``; ``alive``: the ceiling
+        of the last renewal before.
         """
         # A ceiling lies CEILING_S ahead of its renewal: so this is when the last one was sent.
         invokes = () if alive is None else self._resume(alive - span(CEILING_S))
         invokes += self._restart(tuple(origin.rpartition("~")[0] for origin in starts))
         invoke = Invoke(
             # One revision for all zones and the marker: another leader does all of it or nothing.
-            (unchanged(RESUMED, marker), *(c for each in invokes for c in each.conditions)),
+            (*conditions, *(c for each in invokes for c in each.conditions)),
             (Operation(RESUMED, _encode(starts)), *(o for each in invokes for o in each.success)),
         )
         return await self._propose(invoke)
