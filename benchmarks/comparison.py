@@ -29,7 +29,8 @@ import click
 import msgspec
 
 from cli.cells import pool_of, run_on_nodes, simulation_pool
-from clusters.providers.sim import disk, network
+from clusters.providers.sim import disk
+from clusters.providers.sim import simulated_links as links
 from clusters.providers.sim.provider import SimProvider
 from harness.campaigns.cell import Cell
 from harness.campaigns.ledger import Ledger
@@ -88,7 +89,10 @@ EXPECTED = {
 def slower() -> Iterator[None]:
     """Simulated disks and links take ``SLOWER`` times as long."""
     with contextlib.ExitStack() as stack:
-        for module, names in ((disk, ("SYNC_S", "CALL_S")), (network, ("BASE_S", "JITTER_S"))):
+        for module, names in (
+            (disk, ("SYNC_S", "CALL_S")),
+            (links, ("BASE_S", "JITTER_S")),
+        ):
             for name in names:
                 usual = getattr(module, name)
                 longer = tuple(SLOWER * each for each in usual)

@@ -15,8 +15,9 @@ import clusters.reference.node as node_package
 from clusters.providers.sim.disk import SECTOR_BYTES, Platter, SimDisk
 from clusters.providers.sim.loop import SimLoop, simulate
 from clusters.providers.sim.machine import Chance, Machine, track_tasks
-from clusters.providers.sim.network import Fabric, HostNetwork, Weather
+from clusters.providers.sim.network import Fabric, HostNetwork
 from clusters.providers.sim.provider import SimProvider
+from clusters.providers.sim.simulated_links import Weather
 from clusters.reference.node.runtime import (
     POINTS,
     Connection,
@@ -335,9 +336,9 @@ def test_loss_and_delay_of_a_link_show_in_streams_and_in_measurements() -> None:
         fabric = Fabric(1)
         usual = await round_trips(fabric)
         fabric.listeners.clear()
-        fabric.shape((LinkShape(link=("a", "b"), loss=0.3, delay_s=0.05),))
+        fabric.links.shape((LinkShape(link=("a", "b"), loss=0.3, delay_s=0.05),))
         spoiled = await round_trips(fabric)
-        seen, other = await fabric.measure(("a", "b")), await fabric.measure(("c", "b"))
+        seen, other = await fabric.links.measure(("a", "b")), await fabric.links.measure(("c", "b"))
         assert max(usual) < 0.01
         assert min(spoiled) >= 0.05
         assert 40 <= sum(took > 0.2 for took in spoiled) <= 90  # what was lost was sent again

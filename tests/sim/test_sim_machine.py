@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from clusters.providers.sim import network as sim_fabric
 from clusters.providers.sim import network as sim_network
+from clusters.providers.sim import simulated_links
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import WALL_EPOCH_NS, Machine, track_tasks
-from clusters.providers.sim.network import Fabric, HostNetwork, SimConnection, Weather
+from clusters.providers.sim.network import Fabric, HostNetwork, SimConnection
+from clusters.providers.sim.simulated_links import Weather
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, FrameError
 from harness.clock import NS_PER_S
@@ -62,12 +63,12 @@ def test_frames_arrive_in_order_and_take_time() -> None:
     frames, took_s = simulate(main())
 
     assert frames == [b"%d" % number for number in range(50)]
-    assert took_s > 4 * (sim_fabric.BASE_S[0] + sim_fabric.JITTER_S[0])
+    assert took_s > 4 * (simulated_links.BASE_S[0] + simulated_links.JITTER_S[0])
 
 
 def copying(pair: Pair) -> list[bytes]:
     """Let every message that begins with ``!`` come twice; what ``b`` gets from now on."""
-    pair.fabric.weather = Weather(duplicate=1.0)
+    pair.fabric.links.weather = Weather(duplicate=1.0)
     pair.fabric.repeatable = lambda payload: payload.startswith(b"!")
     return []
 
@@ -124,10 +125,10 @@ def test_a_cut_holds_frames_and_mending_lets_them_go(link: tuple[str, str]) -> N
     async def main() -> tuple[bytes | None, bytes | None]:
         pair = Pair()
         connection = await pair.connected()
-        pair.fabric.cut((link,))
+        pair.fabric.links.cut((link,))
         connection.send(b"x")
         during = await answer(connection)
-        pair.fabric.cut(())
+        pair.fabric.links.cut(())
         return during, await answer(connection)
 
     assert simulate(main()) == (None, b"x")
@@ -138,10 +139,10 @@ def test_nobody_connects_over_a_cut(link: tuple[str, str]) -> None:
     async def main() -> None:
         pair = Pair()
         await pair.b.listen("b", PORT, echo)
-        pair.fabric.cut((link,))
+        pair.fabric.links.cut((link,))
         with pytest.raises(ConnectionLost, match=r"no answer within 0\.5 s"):
             await pair.a.dial("b", PORT, 0.5)
-        pair.fabric.cut(())
+        pair.fabric.links.cut(())
         assert await pair.a.dial("b", PORT, 0.5)
 
     simulate(main())
@@ -194,11 +195,11 @@ def test_the_death_of_a_process_is_seen_as_a_reset_unless_a_cut_hides_it() -> No
         for cut in ((), (("b", "a"),)):
             pair = Pair()
             connection = await pair.connected()
-            pair.fabric.cut(cut)
+            pair.fabric.links.cut(cut)
             pair.b.die()
             if cut:
                 assert await answer(connection) is None
-                pair.fabric.cut(())
+                pair.fabric.links.cut(())
             with pytest.raises(ConnectionLost, match="closed by the other side"):
                 await connection.recv()
             with pytest.raises(ConnectionLost, match="killed"):
@@ -213,7 +214,7 @@ def test_a_sender_that_is_too_far_ahead_is_cut_off(monkeypatch: pytest.MonkeyPat
     async def main() -> None:
         pair = Pair()
         connection = await pair.connected()
-        pair.fabric.cut((("a", "b"),))
+        pair.fabric.links.cut((("a", "b"),))
         connection.send(b"x" * 100)
         with pytest.raises(ConnectionLost, match="send queue over 100 bytes"):
             connection.send(b"x")
@@ -435,12 +436,12 @@ def test_the_network_forgets_connections_that_are_over() -> None:
 def test_a_reset_of_the_weather_is_a_packet_that_no_cut_lets_through(how: str) -> None:
     async def main() -> bool:
         pair = Pair()
-        pair.fabric.weather = Weather(resets_per_s=10.0)
+        pair.fabric.links.weather = Weather(resets_per_s=10.0)
         connection = cast(SimConnection, await pair.connected())
         if how == "lost":
-            pair.fabric.silence("b")
+            pair.fabric.links.silence("b")
         links = {"cut": (("a", "b"), ("b", "a")), "one way": (("b", "a"),)}
-        pair.fabric.cut(links.get(how, ()))
+        pair.fabric.links.cut(links.get(how, ()))
         breaking = asyncio.ensure_future(pair.fabric.break_connections())
         await asyncio.sleep(5)
         breaking.cancel()

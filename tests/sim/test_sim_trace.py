@@ -33,7 +33,7 @@ def test_a_message_that_a_cut_held_to_the_end_stands_in_the_trace(tmp_path: Path
         open_one = await HostNetwork(fabric, "a").dial("b", 1, 5.0)
         open_one.send(b"came")
         await asyncio.sleep(1)
-        fabric.cut((("a", "b"),))
+        fabric.links.cut((("a", "b"),))
         open_one.send(b"held")
         await asyncio.sleep(5)
 

@@ -16,8 +16,10 @@ from functools import partial
 
 import attrs
 
+from clusters.providers.sim.loop import later, true_loop
 from clusters.providers.sim.message_classes import Part, joined, parts_of
-from clusters.providers.sim.network import AIMED_S, SimConnection, later, true_loop
+from clusters.providers.sim.network import SimConnection
+from clusters.providers.sim.simulated_links import AIMED_S
 from harness.clock import substream
 from harness.protocols.cluster import Link
 from harness.protocols.crash_points import (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from clusters.providers.sim.network import true_loop
+from clusters.providers.sim.loop import true_loop
 from clusters.providers.sim.trace import Row, Trace, Verb
 from clusters.reference.node.runtime import DiskError
 from harness.protocols.crash_points import Operation, When

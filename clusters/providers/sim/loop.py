@@ -390,3 +390,13 @@ def simulate(main: Coroutine[Any, Any, T], *, horizon_s: float = DEFAULT_HORIZON
             return runner.run(main)
     finally:
         gc.set_threshold(*usual)
+
+
+def true_loop() -> SimLoop:
+    """The running loop."""
+    return cast(SimLoop, asyncio.get_running_loop())
+
+
+def later(delay_s: float, callback: Callable[[], object]) -> None:
+    """Call ``callback`` after ``delay_s``, as an event of the world and of no process."""
+    true_loop().call_truly(delay_s, callback)

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from clusters.providers.sim.disk import Platter, SimDisk
-from clusters.providers.sim.loop import Timeline, live_by
-from clusters.providers.sim.network import Fabric, HostNetwork, true_loop
+from clusters.providers.sim.loop import Timeline, live_by, true_loop
+from clusters.providers.sim.network import Fabric, HostNetwork
 from clusters.reference.node import declarations, moments
 from clusters.reference.node.markers import Counts, count_into
 from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
@@ -354,21 +354,21 @@ class Machine:
     def freeze(self) -> None:
         """Let everything on the machine stand still; nothing reaches it or leaves it."""
         self._frozen = True
-        self._fabric.silence(self._name)
+        self._fabric.links.silence(self._name)
         true_loop().halt(self.clocks.timeline)
 
     def thaw(self) -> None:
         """Let it go on. Idempotent."""
         if self._frozen:
             self._frozen = False
-            self._fabric.unsilence(self._name)
+            self._fabric.links.unsilence(self._name)
             true_loop().release(self.clocks.timeline)
 
     async def lose(self) -> None:
         """Take the machine away with its unsynced data: its peers see no reset."""
         if not self._lost:
             self._lost = True
-            self._fabric.silence(self._name)
+            self._fabric.links.silence(self._name)
             if self._process is not None:
                 # Before the kill, which would send the peers resets.
                 self._process.network.vanish()
@@ -378,7 +378,7 @@ class Machine:
         """Bring it back with its disk; nothing runs on it. Idempotent."""
         if self._lost:
             self._lost = False
-            self._fabric.unsilence(self._name)
+            self._fabric.links.unsilence(self._name)
             if self._process is not None:
                 # The kernel that comes back knows none of these connections, and says so.
                 self._process.network.refuse_old()

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from clusters.providers.sim.adversary import Adversary
 from clusters.providers.sim.disk import SimDisk
-from clusters.providers.sim.loop import SimLoop
+from clusters.providers.sim.loop import SimLoop, true_loop
 from clusters.providers.sim.machine import (
     Body,
     Machine,
@@ -28,8 +28,9 @@ from clusters.providers.sim.machine import (
     wall_ns,
 )
 from clusters.providers.sim.moment_feed import MomentFeed
-from clusters.providers.sim.network import Fabric, HostNetwork, Weather, true_loop
+from clusters.providers.sim.network import Fabric, HostNetwork
 from clusters.providers.sim.oracles.judge import Judge
+from clusters.providers.sim.simulated_links import Weather
 from clusters.providers.sim.trace import Trace, describe, repeatable
 from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.config import loads
@@ -332,16 +333,16 @@ class SimProvider:
 
     async def cut(self, grudge: Grudge) -> None:
         """Make ``grudge`` the whole set of cut links."""
-        self._fabric.cut(grudge)
+        self._fabric.links.cut(grudge)
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
         """Make ``shapes`` the whole set of shapes beside the weather."""
-        self._fabric.shape(shapes)
+        self._fabric.links.shape(shapes)
 
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
         """The loss and delay of each link, by sending many packets."""
         asked = [link for link in links if self._can_be_asked(link)]
-        seen = await together(self._fabric.measure(link) for link in asked)
+        seen = await together(self._fabric.links.measure(link) for link in asked)
         return dict(zip(asked, seen, strict=True))
 
     async def set_disk(self, node: str, trouble: DiskTrouble) -> None:
@@ -423,12 +424,12 @@ class SimProvider:
         return dict(zip(asked, passed, strict=True))
 
     def _can_be_asked(self, link: Link) -> bool:
-        return all(self._fabric.present(host) for host in link)
+        return all(self._fabric.links.present(host) for host in link)
 
     async def _passes(self, link: Link) -> bool:
         try:
             async with asyncio.timeout(PROBE_LIMIT_S):
-                await self._fabric.pass_over(link)
+                await self._fabric.links.pass_over(link)
         except TimeoutError:
             return False
         return True

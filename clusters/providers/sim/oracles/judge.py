@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 from clusters.providers.sim.disk import Platter
+from clusters.providers.sim.loop import true_loop
 from clusters.providers.sim.machine import Clocks
-from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.contents import LOG, Contents
 from clusters.providers.sim.oracles.durability import Durability
 from clusters.providers.sim.oracles.duties import DutyList

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import attrs
 
+from clusters.providers.sim.loop import true_loop
 from clusters.providers.sim.machine import Clocks
-from clusters.providers.sim.network import true_loop
 from harness.clock import NS_PER_S
 from harness.protocols.claims import ClaimsReader, LeaseRenewal, LogEntry, PrimaryAct, PrimaryGrant
 
