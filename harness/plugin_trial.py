@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from harness.supervisor import die_with_parent
 
-LIMIT_S = 30.0  # a module that takes longer is loaded without the trial's end
+LIMIT_S = 60.0  # a module that takes longer would hold the command
 GONE_S = 1.0  # from the end of a process's files to its own
 LINE_BYTES = 4096
 
@@ -26,10 +26,10 @@ _OF_THE_USER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOADED = b"loaded"
 
 
-def fatal_end(module: str, load: Callable[[], object]) -> str:
-    """How a process ends within ``load``, which imports ``module``: ``SIGSEGV (boom/fault.py:3)``,
-    with the line of the module's package that was run last. Empty where it comes through, also by
-    an exception: that is left to the load in this process.
+def refusal(module: str, load: Callable[[], object]) -> str:
+    """Why this process can't ``load``, which imports ``module``: ``SIGSEGV (boom/fault.py:3) ends a
+    process that loads it``, with the line of the module's package that was run last. Empty where a
+    child comes through, also by an exception: that is left to the load in this process.
     """
     if module in sys.modules:  # its code has run
         return ""
@@ -38,18 +38,24 @@ def fatal_end(module: str, load: Callable[[], object]) -> str:
     try:
         how = _tried(load, lambda: None)
         # To follow each line is slow, and sound plug-ins need none of it.
-        if not how or not _tried(load, lambda: _follow(package, lines)):
-            return how
-        place = os.pread(lines, LINE_BYTES, 0).decode(errors="replace").rstrip("\n")
-        return f"{how} ({place})" if place else how
+        if how and _tried(load, lambda: _follow(package, lines)):
+            place = os.pread(lines, LINE_BYTES, 0).decode(errors="replace").rstrip("\n")
+            how = f"{how} ({place})" if place else how
+        return f"{how} ends a process that loads it" if how else ""
+    except _Endless:
+        return f"loading it takes more than {LIMIT_S:g} s"
     except OSError:  # of a machine without another process there is no trial
         return ""
     finally:
         os.close(lines)
 
 
+class _Endless(Exception):
+    """A child had not loaded the module in time."""
+
+
 def _tried(load: Callable[[], object], prepare: Callable[[], None]) -> str:
-    """How a child ends within ``load``; empty where it comes to its own end, or not in time."""
+    """How a child ends within ``load``; empty where it comes to its end. Raises ``_Endless``."""
     parent = os.getpid()
     told, mark = os.pipe()
     try:
@@ -103,8 +109,7 @@ def _end(child: int, ended: int, told: int) -> str:
     either.register(ended, select.POLLIN)
     either.register(told, select.POLLIN | select.POLLHUP)
     if not either.poll(LIMIT_S * 1000):
-        _kill(child)
-        return ""
+        raise _Endless
     last = select.poll()
     last.register(ended, select.POLLIN)
     gone = bool(last.poll(GONE_S * 1000))

@@ -22,7 +22,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
-from harness.plugin_trial import fatal_end
+from harness.plugin_trial import refusal
 
 # The entry point of the command ``firedrill``, which another distribution of its name lacks.
 COMMAND = "cli.entry:main"
@@ -53,9 +53,8 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
         with naming(group, name):
             return point.load()
 
-    if _is_foreign(point) and (ended := fatal_end(point.module, loaded)):
-        what = f"{ended} ends a process that loads it"
-        raise BrokenPlugin(f"{_known_as(group, name)}: {what}")
+    if _is_foreign(point) and (why := refusal(point.module, loaded)):
+        raise BrokenPlugin(f"{_known_as(group, name)}: {why}")
     return loaded()
 
 
@@ -121,7 +120,7 @@ def naming(group: str, name: str) -> Iterator[None]:
 
 def broken(group: str, name: str, error: BaseException) -> BrokenPlugin:
     """The report of ``error``, which the plug-in ``name`` raised, with package, file and line."""
-    return BrokenPlugin(f"{_known_as(group, name)}: {_told(error)}")
+    return BrokenPlugin(f"{_known_as(group, name)}: {told(error)}")
 
 
 def blamed(error: BaseException) -> str:
@@ -132,10 +131,11 @@ def blamed(error: BaseException) -> str:
     brings = _bringers()
     packages = [brings[top] for name in names if (top := name.partition(".")[0]) in brings]
     of = f"package {packages[-1]}" if packages else "a plug-in"
-    return f"code of {of} ended the process: {_told(error)}"
+    return f"code of {of} ended the process: {told(error)}"
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
+    """The type and the text of ``error``, and the line that raised it, as ``where`` has it."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     place = where(error)
     # A file that is no Python raises in none of its own lines; the text names file and line.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import attrs
 import msgspec
 
+from harness import plugins
 from harness.errors import FiredrillError, HarnessError
 from harness.protocols import targets
 from harness.protocols.cluster import NodeStatus, Provider, Roles
@@ -75,7 +76,7 @@ class NodeFault:
         if self.kind.ends_program:
             # All are looked at before the first is struck: they are struck together.
             dead = await together(_dead(scene.provider, node) for node in victims.nodes)
-        await together(self.verbs.inject(scene.provider, node) for node in victims.nodes)
+        await together(_acted(self.verbs.inject, scene, node) for node in victims.nodes)
         if any(dead):
             raise HarnessError("; ".join(filter(None, dead)))
 
@@ -91,13 +92,25 @@ class NodeFault:
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Mend all targets."""
-        await together(self.verbs.heal(scene.provider, node) for node in victims.nodes)
+        await together(_acted(self.verbs.heal, scene, node) for node in victims.nodes)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Every target runs, as another boot than one that was seen dead, is neither paused nor
         frozen, and answers.
         """
         return await prove_runs(scene, victims)
+
+
+async def _acted(
+    verb: Callable[[Provider, str], Awaitable[object]], scene: Scene, node: str
+) -> None:
+    """Call ``verb``, which may be a plug-in's. Raises ``HarnessError`` where it leaves by
+    ``sys.exit``: in a task of its own that would end the loop.
+    """
+    try:
+        await verb(scene.provider, node)
+    except SystemExit as error:
+        raise HarnessError(plugins.told(error)) from error
 
 
 async def prove_runs(scene: Scene, victims: Victims) -> Proof:

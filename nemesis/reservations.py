@@ -222,7 +222,7 @@ class Reservations:
         try:
             victims = resolved(fault, planned.target, roles, scene.cluster, draw)
         # A kind may be a plugin's: its error skips this row, and must not end the others.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return None, f"resolving {planned.target!r} failed: {reason(error)}"
         if victims is None:
             return None, f"target {planned.target!r} is nobody"

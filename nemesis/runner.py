@@ -295,7 +295,7 @@ class Nemesis:
         except Failed as failure:
             problem = str(failure)
         # A kind may be a plugin's, as in ``call``: its error must not keep it from being healed.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             over = isinstance(error, TimeoutError) and bound.expired()
             late = f"not over within hold_s, {active.planned.hold_s:g} s"
             problem = late if over else reason(error)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import attrs
 
+from harness import plugins
 from harness.errors import DeadlineExceeded, HarnessError, InvariantError
 from harness.protocols.faults import Proof
 
@@ -70,7 +71,8 @@ async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
             raise
         # The verb's own: nothing has asked this task to end.
         raise Failed(f"{what} failed: {type(error).__name__}") from error
-    except Exception as error:
+    # Code that is made to be a program leaves by ``sys.exit``.
+    except (Exception, SystemExit) as error:
         # A TimeoutError of the verb's own is a failure of it, not the end of this deadline.
         if isinstance(error, TimeoutError) and timeout.expired():
             raise CutOff(f"{what} did not answer within {limit_s:g} s") from error
@@ -171,9 +173,9 @@ class FaultTasks:
                 await asyncio.wait(stuck, timeout=CUT_S)
 
 
-def reason(error: Exception) -> str:
-    """The reason of ``error`` in a few words: our own errors are sentences; of others the type is
-    half of what there is to know.
+def reason(error: BaseException) -> str:
+    """The reason of ``error`` in a few words: our own errors are sentences; of others, which may be
+    a plug-in's, type, file and line are what there is to know.
     """
     text = str(error)
-    return text if text and isinstance(error, HarnessError) else f"{type(error).__name__}: {text}"
+    return text if text and isinstance(error, HarnessError) else plugins.told(error)
