@@ -103,7 +103,7 @@ class Scene:
             may_be_reset=lambda number: self.zoned,
             resets_itself=lambda number: self.resettable,
         )
-        self.partition.epoch = self.primary.epoch = EPOCH
+        self.partition.epoch = self.primary.transactions.epoch = EPOCH
 
     async def propose(self, command: commands.Command, limit_s: float) -> object:
         self.index += 1

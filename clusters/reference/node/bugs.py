@@ -21,7 +21,7 @@ KNOWN = {
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the "
     "second one for the outcome (tx/coordinator.py)",
     "conflict-ignored": "a transaction that should die for a lock of an older one goes on "
-    "(tx/primary.py)",
+    "(tx/open_transactions.py)",
     "conflict-kept": "a follower keeps its entry where its leader has another (raft/raft_log.py)",
     "dead-coordinator-kept": "the transactions of a dead coordinator stay open (tx/primary.py)",
     "destroyed-replica-votes": "a replica that was erased comes back as the same member "
@@ -52,7 +52,8 @@ KNOWN = {
     "lock-timeout-ignored": "a transaction that has waited too long for a lock goes on "
     "(tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
-    "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
+    "lost-hold-ignored": "a transaction goes on after it has lost its locks "
+    "(tx/open_transactions.py)",
     "no-fsync": "the log is appended but not synced before it is acknowledged "
     "(storage/shared_log.py)",
     "needed-copy-erased": "a copy is cleaned up though others lack what it has "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from clusters.reference.node import declarations
-from clusters.reference.node.availability.majority import never
 from clusters.reference.node.config import Config
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import ChunkQueue, Restorable
@@ -152,7 +151,7 @@ class Components:
             ask=self.router.ask,
             notify=self.router.notify,
             removed=self.routes.removed,
-            refused=never if self.zoned is None else self.zoned.refusals.of,
+            refused=None if self.zoned is None else self.zoned.refusals.of,
         )
         self.replicas = ReplicaManager(
             member=self.member,

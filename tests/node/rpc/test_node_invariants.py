@@ -49,7 +49,7 @@ def test_a_lock_table_that_raises_ends_the_node(body: PrimaryBody, remote: bool)
     async def scenario() -> tuple[KeyError, list[PeerAnswer]]:
         scene, failure = Scene(), Failure()
         answers, tasks = list[PeerAnswer](), Tasks(failure)
-        scene.primary.locks = Broken()
+        scene.primary.transactions.locks = Broken()
         router = RequestRouter(
             node="n1",
             links={},

@@ -55,7 +55,7 @@ def test_a_lock_that_the_log_asks_for_and_is_not_held_is_named(
 ) -> None:
     async def scenario() -> str | None:
         scene = await prepared()
-        scene.primary.locks = LockTable()
+        scene.primary.transactions.locks = LockTable()
         for key, exclusive in held.items():
             scene.primary.locks.restore(OLD, key, exclusive=exclusive)
         return scene.primary.broken()

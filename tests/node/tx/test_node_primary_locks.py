@@ -55,7 +55,7 @@ def primary() -> Primary:
         clock=always,
         leases=always,
     )
-    made.epoch = EPOCH
+    made.transactions.epoch = EPOCH
     return made
 
 

@@ -203,7 +203,7 @@ def test_a_primary_refuses_a_one_shot_whose_answer_is_too_large_and_holds_nothin
             clock=always,
             leases=always,
         )
-        primary.epoch = 1
+        primary.transactions.epoch = 1
         answers = [
             await primary.serve(Execute(0, TxnId(age, "n1~1", 1), steps, 5000))
             for age, steps in (

@@ -8,7 +8,7 @@ may know too little, as one that is cut off from metastorage, and then asks the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.markers import reached
@@ -98,10 +98,3 @@ class Refusals:
         reached("request refused without a majority")
         text = f"partition {partition.number} has no majority: too few of {nodes} are left"
         return Failed(codes.NO_MAJORITY, text)
-
-
-def never(_: int) -> None:
-    """Refuses nothing."""
-
-
-Refuse = Callable[[int], Failed | None]

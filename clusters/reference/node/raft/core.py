@@ -26,7 +26,6 @@ from clusters.reference.node.raft.election import Election, ElectionTimer
 from clusters.reference.node.raft.follower import Follower
 from clusters.reference.node.raft.leader import Leadership
 from clusters.reference.node.raft.membership import Membership, PeerChange
-from clusters.reference.node.raft.outbox import Outbox
 from clusters.reference.node.raft.raft_log import Log
 from clusters.reference.node.raft.settings import (
     ChangeRefused,
@@ -45,6 +44,7 @@ from clusters.reference.node.raft.types import (
     HardState,
     Mark,
     Message,
+    Outbox,
     Ready,
     Role,
     Status,

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.raft.outbox import Outbox
 from clusters.reference.node.raft.raft_log import Log
-from clusters.reference.node.raft.types import Append, AppendReply, Chunk, ChunkReply, Mark
+from clusters.reference.node.raft.types import Append, AppendReply, Chunk, ChunkReply, Mark, Outbox
 
 
 class Follower:

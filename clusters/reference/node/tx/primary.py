@@ -121,18 +121,26 @@ class Primary:
         self.number, self.partition, self.clock = number, partition, clock
         self._replication, self._outcomes, self._leases = replication, outcomes, leases
         self._may_be_reset, self._resets_itself = may_be_reset, resets_itself
-        self.epoch = 0
         self.last_closed_epoch = 0  # it never opens again
         # While this node hands them over: what is open in one of them goes on, in any of them, and
         # nothing more begins.
         self.drained_with: tuple[Primary, ...] = ()
         self.promises = Promises(clock, leases)
-        self.locks = LockTable()
-        self.transactions = OpenTransactions()
+        self.transactions = OpenTransactions(number)
         self.lazy = LazyProposals()
         self.counters = dict.fromkeys(
             ("commits", "reads", "snapshots", "died", "lock-timeouts", "expired", "recovered"), 0
         )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which it is open; 0 while it is closed."""
+        return self.transactions.epoch
+
+    @property
+    def locks(self) -> LockTable:
+        """The locks of the transactions that are open here."""
+        return self.transactions.locks
 
     @property
     def open(self) -> bool:
@@ -190,15 +198,14 @@ class Primary:
             return False
         # Commands of this node's last epoch may stand before the takeover, above its floor.
         self.clock.observe(self.partition.max_ts)
-        self.epoch, self.drained_with = epoch, ()
+        self.drained_with = ()
         self.promises.opened(self.partition.written_ts)
-        self.locks = LockTable()
-        self.transactions.clear()
+        self.transactions.begin(epoch)
         if not planted("locks-not-rebuilt"):
             # The log is the only witness: a prepared transaction must find its locks whoever leads.
             for prepared in self.partition.prepared.values():
                 reached("prepared transaction found at a takeover")
-                self._restore(prepared)
+                self.transactions.restore(prepared)
         # At once: what it found may be finished before any state is asked for.
         name = f"partition {self.number}"
         declarations.inspected(lambda: declarations.Inspection(name, self.broken()))
@@ -210,9 +217,8 @@ class Primary:
             reached("primary closed")
             # Closed for good: its locks are gone, and with them the
             # protection of reads under that epoch.
-            self.last_closed_epoch, self.epoch = self.epoch, 0
-            self.locks = LockTable()
-            self.transactions.clear()
+            self.last_closed_epoch = self.epoch
+            self.transactions.begin(0)
 
     def try_fast_path(self, body: PrimaryBody) -> PeerAnswer | None:
         """The answer to a request for a lock that is free, or its refusal; ``None`` where ``serve``
@@ -222,11 +228,11 @@ class Primary:
             return refused
         if not isinstance(body, Lock):
             return None
-        tx = self.open_or_resume(body.txn, body.token, body.limit_ms)
+        tx = self.transactions.open_or_resume(body.txn, body.token, body.limit_ms)
         if isinstance(tx, Failed):
             return tx
         if body.exclusive or not planted("read-lock-skipped"):
-            answer = self._ask(tx, body.key, exclusive=body.exclusive)
+            answer = self.transactions.ask(tx, body.key, exclusive=body.exclusive)
             if answer is not Answer.GRANTED:
                 # ``serve`` asks again and waits: of several requests of a
                 # transaction the last one counts.
@@ -258,7 +264,7 @@ class Primary:
     # -- steps of a transaction
 
     async def _lock(self, body: Lock) -> LockReply | Failed:
-        tx = self.open_or_resume(body.txn, body.token, body.limit_ms)
+        tx = self.transactions.open_or_resume(body.txn, body.token, body.limit_ms)
         if isinstance(tx, Failed):
             return tx
         failed = None
@@ -273,7 +279,7 @@ class Primary:
         return LockReply(LockToken(self.epoch, tx.number), value)
 
     async def _validate(self, body: Validate) -> Ack | Failed:
-        tx = self.open_or_resume(body.txn, body.token, 0)
+        tx = self.transactions.open_or_resume(body.txn, body.token, 0)
         if isinstance(tx, Failed):
             return tx
         # Its locks may have gone while it waited: then another may have written what it read.
@@ -281,11 +287,11 @@ class Primary:
             reached("reads not valid any more")
             return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
         # From here on the promise at ``ts`` protects its reads, so the locks may go.
-        self.drop(body.txn)
+        self.transactions.drop(body.txn)
         return Ack()
 
     async def _prepare(self, body: Prepare) -> PrepareReply | Failed:
-        tx = self.open_or_resume(body.txn, body.token, body.limit_ms)
+        tx = self.transactions.open_or_resume(body.txn, body.token, body.limit_ms)
         if isinstance(tx, Failed):
             return tx
         failed = await self._lock_writes(tx, body.writes, body.limit_ms / 1000)
@@ -310,7 +316,7 @@ class Primary:
         return done
 
     async def _commit_step(self, body: CommitTx) -> CommitReply | Failed:
-        tx = self.open_or_resume(body.txn, body.token, body.limit_ms)
+        tx = self.transactions.open_or_resume(body.txn, body.token, body.limit_ms)
         if isinstance(tx, Failed):
             return tx
         failed = await self._lock_writes(tx, body.writes, body.limit_ms / 1000)
@@ -328,7 +334,7 @@ class Primary:
         for key, _ in writes:
             failed = await self.acquire(tx, key, exclusive=True, limit_s=give_up_s - _now_s())
             if failed is not None:
-                self.drop(tx.txn)
+                self.transactions.drop(tx.txn)
                 return failed
         return None
 
@@ -347,11 +353,11 @@ class Primary:
         txn, limit_s = tx.txn, tx.deadline_s - _now_s()
         # Refused while that is still certain: past here the outcome is up to the log.
         if limit_s <= 0:
-            self.drop(txn)
+            self.transactions.drop(txn)
             reached("commit past its deadline")
             return Failed(codes.EXPIRED, f"{txn} is over its deadline")
         if _now_s() >= self._prepared_until_s(prepared):
-            self.drop(txn)
+            self.transactions.drop(txn)
             reached("commit refused, a participant may be reset")
             return Failed(codes.LOST, f"{txn}: a lease ended that it was prepared under")
         # Above every timestamp that a participant prepared at,
@@ -362,7 +368,7 @@ class Primary:
         self.locks.settle(txn)
         command = commands.Commit(self.epoch, txn, tx.ts, writes, participants)
         if planted("released-before-durable"):
-            self.drop(txn)
+            self.transactions.drop(txn)
         done = self._interpret_outcome(txn, await self.propose(command, limit_s), CommitReply)
         if isinstance(done, CommitReply):
             self.counters["commits"] += 1
@@ -417,7 +423,7 @@ class Primary:
                 await self.lazy.wait_for_batch()
             done = await self._replication.propose(command, INTERNAL_TIMEOUT_S)
             return done if isinstance(done, Ack | Failed) else self.refusal()
-        self.drop(body.txn)
+        self.transactions.drop(body.txn)
         return Ack()
 
     async def _execute(self, body: Execute) -> ExecuteReply | Failed:
@@ -425,7 +431,7 @@ class Primary:
         see the puts before them.
         """
         # One request is the whole transaction: there is no earlier hold to prove.
-        tx = self.open_or_resume(body.txn, NO_TOKEN, body.limit_ms)
+        tx = self.transactions.open_or_resume(body.txn, NO_TOKEN, body.limit_ms)
         if isinstance(tx, Failed):
             return tx
         writes: dict[bytes, bytes] = {}
@@ -433,7 +439,7 @@ class Primary:
         for key, value in body.steps:
             failed = await self.acquire(tx, key, exclusive=value is not None)
             if failed is not None:
-                self.drop(body.txn)
+                self.transactions.drop(body.txn)
                 return failed
             if value is not None:
                 writes[key] = value
@@ -442,14 +448,14 @@ class Primary:
                 values.append(writes.get(key, self.partition.versions.newest(key).value))
         failed = answer_too_large(values)
         if failed is not None:
-            self.drop(body.txn)
+            self.transactions.drop(body.txn)
             return failed
         if not writes:
             reached("one-shot that only reads")
             ts = self.clock.now()
             # Reads need no entry of the log, but the same proof that this was still the primary.
             promised = await self.promised(ts) and not tx.over
-            self.drop(body.txn)
+            self.transactions.drop(body.txn)
             if promised:
                 return ExecuteReply(tuple(values), ts)
             text = f"{body.txn}: the lease ended before its reads were valid"
@@ -532,29 +538,13 @@ class Primary:
         """From now on no version here is at or below ``ts``, under any primary."""
         return await self.promises.made(ts) and self.serving
 
-    # -- open transactions and locks
-
-    def open_or_resume(
-        self, txn: TxnId, token: LockToken, limit_ms: int
-    ) -> OpenTransaction | Failed:
-        """``txn`` as it is open here, opened now where it is not."""
-        tx = self.transactions.get(txn)
-        # A token of a former hold proves that its locks were given to others since.
-        shown = 0 if planted("lost-hold-ignored") else token.number
-        if shown and (tx is None or tx.proposed or token != LockToken(self.epoch, tx.number)):
-            reached("locks lost")
-            return Failed(codes.LOST, f"{txn} has lost its locks in partition {self.number}")
-        if tx is None:
-            tx = self.transactions.add(txn, limit_ms / 1000)
-            if tx is None:
-                return Failed(codes.OVERLOADED, f"partition {self.number}: too many transactions")
-        return tx
+    # -- locks, and what the log ends
 
     async def acquire(
         self, tx: OpenTransaction, key: bytes, *, exclusive: bool, limit_s: float = LOCK_TIMEOUT_S
     ) -> Failed | None:
         """Acquire the lock of ``key`` within ``limit_s``, or return why not."""
-        answer, request = self._ask(tx, key, exclusive=exclusive), tx.asked
+        answer, request = self.transactions.ask(tx, key, exclusive=exclusive), tx.asked
         if answer is Answer.WAITING:
             # The finish that would release this lock may be among the delayed ones.
             self.lazy.flush()
@@ -565,7 +555,7 @@ class Primary:
                 return Failed(codes.LOST, f"{tx.txn} has lost its locks while it waited")
             if not granted:
                 # Its place in the queue may have been all that others waited behind.
-                self._grant(self.locks.withdraw(tx.txn))
+                self.transactions.withdraw(tx.txn)
                 reached("lock not free in time")
                 self.counters["lock-timeouts"] += 1
                 if planted("lock-timeout-ignored"):
@@ -573,42 +563,17 @@ class Primary:
                 return Failed(codes.LOCK_TIMEOUT, f"key {key.hex()} is locked for too long")
         return self._died(key) if answer is Answer.DIED else None
 
-    def _ask(self, tx: OpenTransaction, key: bytes, *, exclusive: bool) -> Answer:
-        """Ask for the lock. Of several requests of one transaction the last counts: a transaction
-        waits for one key at a time.
-        """
-        tx.ask()
-        self._grant(self.locks.withdraw(tx.txn))
-        answer = self.locks.acquire(tx.txn, key, exclusive=exclusive)
-        if answer is Answer.DIED and planted("conflict-ignored"):
-            return Answer.GRANTED
-        return answer
-
     def _died(self, key: bytes) -> Failed:
         reached("transaction died for an older one")
         self.counters["died"] += 1
         return Failed(codes.CONFLICT, f"key {key.hex()} is locked by an older transaction")
-
-    def _grant(self, txns: list[TxnId]) -> None:
-        for txn in txns:
-            tx = self.transactions.get(txn)
-            if tx is not None:
-                tx.granted()
-
-    def drop(self, txn: TxnId) -> None:
-        """``txn`` is over here: its locks go to the transactions that wait."""
-        tx = self.transactions.remove(txn)
-        if tx is not None:
-            tx.end()
-            declarations.released(self.number, self.epoch, txn)
-            self._grant(self.locks.release(txn))
 
     def applied(self, ended: list[TxnId]) -> None:
         """These transactions hold nothing here any more, by the log: end them."""
         # Followers apply as well, and hold nothing that could be ended.
         if self.epoch:
             for txn in ended:
-                self.drop(txn)
+                self.transactions.drop(txn)
 
     def _interpret_outcome(self, txn: TxnId, done: object, wanted: type[T]) -> T | Failed:
         """The meaning of ``done``, the result of proposing for ``txn``. A command that was never in
@@ -621,7 +586,7 @@ class Primary:
         # Only then is it certain that no entry of it can still be applied.
         if failed.code in codes.NOT_PROPOSED:
             reached("command certainly not proposed")
-            self.drop(txn)
+            self.transactions.drop(txn)
         elif planted("doubt-called-abort"):
             return Failed(codes.ABORTED, failed.message)
         return failed
@@ -651,37 +616,11 @@ class Primary:
         why = "its lease has run out" if self.open else "another node, or nobody, is"
         return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
 
-    def _restore(self, prepared: commands.Prepare) -> None:
-        # Beyond the limit of open ones if need be: it was admitted before.
-        # The deadline does not count: ``found`` marks it as
-        # proposed, and ``sweep`` leaves that alone.
-        tx = self.transactions.add(prepared.txn, 0.0, forced=True)
-        if tx is not None:
-            tx.found(prepared.ts)
-        for key in prepared.reads:
-            self.locks.restore(prepared.txn, key, exclusive=False)
-        for key, _ in prepared.writes:
-            self.locks.restore(prepared.txn, key, exclusive=True)
-        # Whether it waits for a lock elsewhere is not in the log; a
-        # circle is broken by each wait's limit.
-        self.locks.settle(prepared.txn)
-
     def broken(self) -> str | None:
         """The text of the first broken invariant, ``None`` when all hold: what is prepared is
         protected as its log says, and only what is open holds locks.
         """
-        if (problem := self.locks.broken()) is not None or not self.epoch:
-            return problem
-        for key, txn, _, _ in self.locks.rows():
-            if self.transactions.get(txn) is None:
-                return f"key {key!r}: locked by {txn}, which is over"
-        for prepared in self.partition.prepared.values():
-            wanted = (*((key, False) for key in prepared.reads),)
-            wanted += (*((key, True) for key, _ in prepared.writes),)
-            for key, exclusive in wanted:
-                if not self.locks.holds(prepared.txn, key, exclusive=exclusive):
-                    return f"key {key!r}: {prepared.txn} is prepared with it, and has no lock of it"
-        return None
+        return self.transactions.broken(self.partition.prepared.values())
 
     # -- for the finisher
 
@@ -700,7 +639,7 @@ class Primary:
                 if not (late or self.dropped):
                     reached("transaction of a dead coordinator dropped")
                 self.counters["expired"] += 1
-                self.drop(tx.txn)
+                self.transactions.drop(tx.txn)
 
 
 def _now_s() -> float:

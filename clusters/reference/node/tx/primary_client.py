@@ -37,7 +37,7 @@ class PrimaryClient:
         ask: Ask,
         notify: Notify,
         removed: Callable[[int], bool] = lambda number: False,
-        refused: Callable[[int], Failed | None] = lambda partition: None,
+        refused: Callable[[int], Failed | None] | None = None,
     ) -> None:
         """``removed``: see ``Routes``; ``refused``: why nothing can be asked of a partition now,
         where that is known.
@@ -63,7 +63,7 @@ class PrimaryClient:
             if (known := self._known(body)) is not None:
                 return known
             # No primary that it could wait for would come.
-            if (refusal := self._refused(partition)) is not None:
+            if self._refused and (refusal := self._refused(partition)) is not None:
                 return refusal
             node = self._route(partition)
             if node is None:
