@@ -99,7 +99,7 @@ class Impossible:
         return ""
 
     def _moves(self, effects: frozenset[Effect]) -> bool:
-        """Tell whether a fault of the schedule may change who votes."""
+        """Tell whether a fault of the schedule may change which nodes vote."""
         kinds = (self.faults[fault.kind].kind for fault in self._schedule)
         return any(kind.takes_replicas or kind.effects & effects for kind in kinds)
 

@@ -17,11 +17,11 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from checkers.cycles.backward_edges import leads_back
 from checkers.cycles.classification import NUMBERS, cycles_among, find_cycles
 from checkers.cycles.components import components
 from checkers.cycles.cyclic_core import untimed_of
 from checkers.cycles.graph import Edges, Kind, gates_of, processes_of, tails_of
-from checkers.cycles.stretches import leads_back
 from checkers.cycles.window_paths import Timeline, contracted
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, distinct, group_starts, ints
 from checkers.engine.transactions import Transactions, transactions_of

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.cycles.anomaly_kinds import CLASSES, REVERSES
+from checkers.cycles.backward_edges import readers_before
 from checkers.cycles.classification import STEPS
 from checkers.cycles.graph import Edges, Tails, dependencies_of, tails_of
 from checkers.cycles.kernel import CYCLES
-from checkers.cycles.stretches import readers_before
 from checkers.engine.arrays import INFO, ints
 from checkers.engine.transactions import NOBODY, Transactions
 from checkers.explain.attribution import explain_operations

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from harness.protocols.finding import Dependency
 from results.drawing.svg import arrow_head, clipped, path, picture, tag, text
-from results.report.steps import MicroOpFormat
+from results.report.operation_texts import MicroOpFormat
 
 WIDTH = 1000.0
 ROW_MAX = 4  # boxes side by side before they go around

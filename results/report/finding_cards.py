@@ -24,8 +24,8 @@ from results.report import event_context, key_history
 from results.report.key_history import KeyHistory
 from results.report.limit_rows import with_unit
 from results.report.missed import MissedWrite
+from results.report.operation_texts import MicroOpFormat, Step, parting
 from results.report.run_data import RunData
-from results.report.steps import MicroOpFormat, Step, parting
 from results.report.tabulate import DASH, cell, words
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from results.drawing.axis import Scale
+from results.report.operation_texts import MicroOpFormat
 from results.report.run_data import RunData
-from results.report.steps import MicroOpFormat
 
 KEYS_MAX = 2  # of one anomaly
 AROUND = 10  # operations before and after each of the proof

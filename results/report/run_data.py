@@ -28,7 +28,7 @@ from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
 from results.drawing.lanes import Window
 from results.drawing.partitions import Touches
 from results.report.missed import MissedWrite, first_missed
-from results.report.steps import key_names
+from results.report.operation_texts import key_names
 
 FILES_MAX = 12  # of one node's directory, listed
 NODES_MAX = 256

@@ -14,8 +14,8 @@ import pytest
 from checker_generator import generate
 from checker_histories import Txn, a, info, ok, r, setting, source
 
+from checkers.cycles.backward_edges import leads_back, readers_before
 from checkers.cycles.graph import tails_of
-from checkers.cycles.stretches import leads_back, readers_before
 from checkers.engine import output, stages
 from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, begins_in_order
 from checkers.lists.checker import CHECKER

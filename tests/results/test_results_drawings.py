@@ -21,7 +21,7 @@ from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text, width_px
 from results.report import plot_data
 from results.report.finding_cards import _places
-from results.report.steps import MicroOpFormat, parting
+from results.report.operation_texts import MicroOpFormat, parting
 
 HOSTILE = '"><script>alert(1)</script>\x1b\u202e&'
 MS = 1_000_000
