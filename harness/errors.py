@@ -78,6 +78,10 @@ class NotStored(HarnessError):
     """The disk accepts no writes: it is full, or its files are read-only."""
 
 
+class Outweighed(NotStored):
+    """What is stored already is proven, and what was to replace it rests on less."""
+
+
 class NotRemoved(HarnessError):
     """Some resources of a run could not be removed; ``removed`` lists those that were, a text
     each.

@@ -31,7 +31,7 @@ from checkers.promises.lost_write import ATTRIBUTION
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
 from harness import plugins
-from harness.errors import NotStored, UsageError
+from harness.errors import MalformedHistory, NotStored, Outweighed, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history import durable_files
 from harness.history.consistency import missing_faults
@@ -74,6 +74,7 @@ from harness.protocols.verdict import (
     LogLines,
     Verdict,
     fitted,
+    read_outcome,
     reason_of,
 )
 from harness.run.change_recorder import read_changes
@@ -98,10 +99,13 @@ ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 
 @attrs.frozen(kw_only=True)
 class Analysis:
-    """A verdict, and the tables behind it by name."""
+    """A verdict, the tables behind it by name, and the checkers that gave up, which it leaves
+    out.
+    """
 
     verdict: Verdict
     tables: Tables
+    gave_up: tuple[str, ...] = ()
 
 
 def analyze(
@@ -120,7 +124,8 @@ def analyze(
     ``crashed`` names kernels and checkers that ended the process of an earlier analysis, and how:
     they are not tried again. Writes the tables behind the verdict into ``analysis/``; the caller
     writes the verdict itself, last. Calls ``unstored`` with the error where the disk does not take
-    the tables, since the findings hold; without ``unstored`` raises that error.
+    the tables, or where a checker gave up and a violation of the same manifest is stored, which
+    stays with its tables: the findings hold. Without ``unstored`` raises that error.
 
     Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
     an unknown executor, model or checker, ``HarnessError`` where Spark does not start.
@@ -155,6 +160,7 @@ def analyze(
     )
     history.require_unchanged()
     try:
+        _require_nothing_lost(run, analysis.gave_up)
         _write(run.analysis, analysis.tables)
     except NotStored as error:
         if unstored is None:
@@ -189,8 +195,12 @@ def judge(
     last = apply(of(kernels, Exchange.ONE_PLACE), Joined(small, {}, loading), setting)
     broken = {**last.broken, **given.broken, **crashed}
     tables = Joined(last.tables, small, loading)
-    parts = [_part(chain, tables, broken, setting, source) for chain in asked]
-    return _combined(parts, setting)
+    judged = [_part(chain, tables, broken, setting, source) for chain in asked]
+    ENTERING.get()("")
+    gave_up = tuple(
+        chain.checker.name for chain, (_, whole) in zip(asked, judged, strict=True) if not whole
+    )
+    return attrs.evolve(_combined([part for part, _ in judged], setting), gave_up=gave_up)
 
 
 def _untested(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -291,8 +301,10 @@ def _part(
     broken: Mapping[str, str],
     setting: Setting,
     source: Source,
-) -> Part:
-    """Return the part of a checker; one that breaks gives ``unknown`` and the reason."""
+) -> tuple[Part, bool]:
+    """Return the part of a checker, and whether it is whole; a checker that breaks gives
+    ``unknown`` and the reason.
+    """
     checker, why = chain.checker, chain.refused
     names = (checker.name, *(kernel.name for kernel in chain.kernels))
     # A kernel that misses a broken one's tables breaks as well; the cause comes first in the order.
@@ -301,11 +313,12 @@ def _part(
     if why is None:
         ENTERING.get()(checker.name)
         try:
-            return complete(checker.name, checker.judge(tables, setting, source))
+            return complete(checker.name, checker.judge(tables, setting, source)), True
         # ``SystemExit`` as well: a broken checker must not end the others.
         except (Exception, SystemExit) as error:
             why = describe(error)
-    return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
+    reasons = (f"checker {checker.name} gave up: {why}",)
+    return Part(outcome=Outcome.UNKNOWN, reasons=reasons), False
 
 
 def _meanings(parts: Iterable[Part]) -> Meanings:
@@ -402,6 +415,16 @@ def _left_open(model: str, found: Iterable[str]) -> str:
         f"undecided: whether {model} holds can't be told; it would follow from a stronger model, "
         f"but those that can be decided are ruled out by {', '.join(sorted(found))}"
     )
+
+
+def _require_nothing_lost(run: RunDirectory, gave_up: tuple[str, ...]) -> None:
+    """Raise ``Outweighed`` where a violation is stored that may be of those that ``gave_up``."""
+    if not gave_up:
+        return
+    with suppress(MalformedHistory):  # what no reader takes for a verdict is replaced
+        if read_outcome(run) is Outcome.VIOLATION:
+            left_out = f"it leaves out {', '.join(gave_up)}"
+            raise Outweighed(f"{left_out}, and the violation that is stored stays")
 
 
 def _write(directory: Path, tables: Tables) -> None:

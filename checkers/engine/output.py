@@ -23,7 +23,7 @@ THREADS = 2
 LONG = 100_000
 
 # A callback with the name of each kernel or checker before it runs: it tells which one a process
-# died of.
+# died of. Empty once all have judged, since no checker is to blame for what comes then.
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
 
 # A callback with a sentence for the user, at once.

@@ -113,14 +113,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
-    the kernel that it is ``at``, the file that it is ``opening`` (empty: it has), a result, or the
-    ``error`` (its family, or the exception's name) that ended it. ``done``: it is the last one, and
-    nothing but the process's end follows. ``findings`` are the verdict in
-    the lines that a terminal shows, ``following`` those that name the next commands.
+    the kernel that it is ``at`` (empty: all have judged), the file that it is ``opening`` (empty:
+    it has), a result, or the ``error`` (its family, or the exception's name) that ended it.
+    ``done``: it is the last one, and nothing but the process's end follows. ``findings`` are the
+    verdict in the lines that a terminal shows, ``following`` those that name the next commands.
     """
 
     note: str = ""
-    at: str = ""
+    at: str | None = None
     progress: str = ""
     opening: str | None = None
     imported: bool = False
@@ -136,7 +136,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class AnalysisResult(msgspec.Struct, kw_only=True):
     """The results of a child. ``death`` says how it ended before it was done, ``at`` in which
-    kernel or checker.
+    kernel or checker: ``None`` before the first one, empty after the last one.
     """
 
     imported: bool = False
@@ -144,7 +144,7 @@ class AnalysisResult(msgspec.Struct, kw_only=True):
     findings: tuple[str, ...] = ()
     following: tuple[str, ...] = ()
     drawing: Drawing | None = None
-    at: str = ""
+    at: str | None = None
     progress: str = ""
     opening: str = ""
     death: str = ""
@@ -173,6 +173,7 @@ def analyzed(
     limits = limits_of(run.root if history is None else Path(history.path), asked)
     ends_s = time.monotonic() + limits.time_s
     crashed: dict[str, str] = {}
+    whole_again = False
     for attempt in range(1, ATTEMPTS_MAX + 1):
         request = Request(
             root=str(run.root),
@@ -203,14 +204,19 @@ def analyzed(
                 continue
         if found.error is not None:
             raise _raised(found.error)
-        again = found.death and found.at and found.verdict is None and judge is not None
+        if not found.death or found.at is None or found.verdict is not None or judge is None:
+            break
         # Dead of what was left out already: one more attempt would change nothing.
-        if not again or found.at in crashed or attempt == ATTEMPTS_MAX:
+        if found.at in crashed or attempt == ATTEMPTS_MAX or time.monotonic() >= ends_s:
             break
-        if time.monotonic() >= ends_s:
+        if found.at:
+            crashed[found.at] = found.death
+            say(f"{found.at}: {found.death}; judging goes on without it")
+        elif whole_again:
             break
-        crashed[found.at] = found.death
-        say(f"{found.at}: {found.death}; judging goes on without it")
+        else:
+            whole_again = True
+            say(f"after the last checker: {found.death}; judging again")
     return found
 
 
@@ -274,7 +280,7 @@ def _once(
             f"it came to no end within {long_duration(limits.time_s)} "
             f"(--time-limit or {TIME_VARIABLE} sets the limit)"
         )
-        found.at = ""  # the time is over for all
+        found.at = None  # the time is over for all
     finally:
         child.end()
         os.close(reader)
@@ -370,7 +376,7 @@ def _reply(line: bytes) -> Reply:
 def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> None:
     if reply.note:
         say(reply.note)
-    if reply.at:
+    if reply.at is not None:
         found.at, found.progress = reply.at, ""
     if reply.progress:
         found.progress = reply.progress
@@ -378,7 +384,7 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
         found.opening = reply.opening
     if reply.verdict is not None:
         # No kernel is to blame for what comes after the verdict: drawing.
-        found.verdict, found.at = reply.verdict, ""
+        found.verdict, found.at = reply.verdict, None
         found.findings, found.following = reply.findings, reply.following
     if reply.error:
         found.error = reply

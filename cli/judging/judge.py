@@ -72,7 +72,8 @@ def judge(
     requested, draw its report.
 
     As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``,
-    which is stored only where no verdict is. Raises ``Interrupted`` soon after ``interrupted``
+    which is stored only where no verdict is; nor does one that leaves out what a process died of
+    replace a violation. Raises ``Interrupted`` soon after ``interrupted``
     returns true.
     """
     asked = JudgeOptions(

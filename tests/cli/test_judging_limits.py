@@ -208,6 +208,54 @@ def test_an_analysis_that_comes_to_no_end_takes_no_verdict_away(tmp_path: Path) 
     assert run.verdict.read_bytes() == proven
 
 
+def test_a_checker_that_gives_up_takes_no_violation_away(tmp_path: Path) -> None:
+    body = "if 'ASKED' in os.environ: exec(os.environ['ASKED'])"
+    environment = installed(tmp_path, body)
+    run = recorded(tmp_path / "run", lost=True)
+    assert checked(run, environment)[0] == 1
+    stored = {path: path.read_bytes() for path in run.analysis.iterdir()}
+
+    for asked in ("os.kill(os.getpid(), signal.SIGSEGV)", "raise KeyError(7)"):
+        code, verdict, said = checked(run, environment | {"ASKED": asked})
+        assert (code, verdict["outcome"]) == (1, "violation")
+        assert "it leaves out rash, and the violation that is stored stays" in said
+        assert {path: path.read_bytes() for path in run.analysis.iterdir()} == stored
+
+
+DIES_ONCE = """
+import os, pathlib, signal, sys
+if any("cli.judging.child" in word for word in sys.orig_argv):
+    from checkers.engine import {module}
+    armed, whole = pathlib.Path({armed!r}), {module}.{function}
+    def dies(*arguments):
+        if armed.exists():
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(*arguments)
+    {module}.{function} = dies
+"""
+
+
+@pytest.mark.parametrize("function", ["_combined", "_write"])
+def test_a_death_after_the_last_checker_is_no_checkers(function: str, tmp_path: Path) -> None:
+    armed = tmp_path / "armed"
+    environment = installed(tmp_path, "pass")
+    planted = DIES_ONCE.format(module="analyze", function=function, armed=str(armed))
+    (tmp_path / "packages" / "sitecustomize.py").write_text(planted)
+    run = recorded(tmp_path / "run", lost=True)
+    proven = checked(run, environment)
+    stored = run.verdict.read_bytes()
+    armed.touch()
+
+    code, verdict, said = checked(run, environment)
+
+    assert not armed.exists()
+    assert (code, verdict) == proven[:2]
+    assert code == 1
+    assert "after the last checker: its process was ended by SIGKILL" in said
+    assert run.verdict.read_bytes() == stored
+
+
 @pytest.mark.parametrize("name", ["transactions", "micro_ops-0000"])
 def test_a_file_that_claims_more_rows_than_it_can_hold_is_refused_unread(
     name: str, tmp_path: Path
