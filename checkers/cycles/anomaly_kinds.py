@@ -75,9 +75,9 @@ def allowed(core: Core, txns: Transactions, kind: Class) -> Bools:
     if kind.base > G1C:
         kinds += (Kind.RW, Kind.GATE)
     if kind.order >= PROCESS:
-        kinds += (Kind.PROCESS,)
+        kinds += (Kind.PROCESS, Kind.RW_PROCESS)
     if kind.order >= REALTIME:
-        kinds += (Kind.REALTIME, Kind.TIME)
+        kinds += (Kind.REALTIME, Kind.TIME, Kind.RW_REALTIME)
     fitting: Bools = np.isin(core.edges.kind, kinds)
     # Dependencies bind every transaction; the orders are promises that some kinds do not make.
     if kind.reverse or kind.order < PROCESS:

@@ -21,7 +21,7 @@ import numpy as np
 from checkers.cycles.anomaly_kinds import G_NONADJACENT, G_SINGLE, REALTIME, Class, allowed
 from checkers.cycles.components import cyclic
 from checkers.cycles.cyclic_core import HELPER, Core
-from checkers.cycles.graph import Edges, Kind
+from checkers.cycles.graph import GATES, Edges, Kind
 from checkers.cycles.simple import Simple, Steps
 from checkers.cycles.walks import (
     closed_by_one_rw,
@@ -76,24 +76,27 @@ def shortest_cycle(
     edges = edges.pick(cyclic(edges, core.vertices))
     if kind.base >= G_SINGLE and not kind.reverse and len(closed_without_rw(edges, core.vertices)):
         return _tangled(core, txns, kind, edges, simple_max)
-    starts = _starts(core, edges, kind)
-    in_time = np.isin(edges.kind, (Kind.REALTIME, Kind.TIME))
-    search = _Search(core, txns, edges.pick(~in_time), kind, closed_by_time=kind.order == REALTIME)
+    # A cycle may need time for the order of versions alone, and then no step of time closes it.
+    closed_by_time = kind.order == REALTIME and not (edges.kind == Kind.RW_REALTIME).any()
+    starts = _starts(core, edges, kind, closed_by_time=closed_by_time)
+    if closed_by_time:
+        edges = edges.pick(~np.isin(edges.kind, (Kind.REALTIME, Kind.TIME)))
+    search = _Search(core, txns, edges, kind, closed_by_time=closed_by_time)
     for start in starts:
         if not search.improve(start):
             break
     return search.found()
 
 
-def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
+def _starts(core: Core, edges: Edges, kind: Class, *, closed_by_time: bool) -> list[int]:
     """Return the vertices to begin at, ascending: those that lie on a cycle of the kind."""
     if kind.base == G_NONADJACENT:
         vertices = closed_without_adjacent_rw(edges, core.vertices)
-    elif kind.base == G_SINGLE and kind.order < REALTIME:
+    elif kind.base == G_SINGLE and not closed_by_time:
         return _readers(core, edges)
     else:
         vertices = edges.source
-    if kind.order == REALTIME:
+    if closed_by_time:
         # The path begins where a realtime step ends.
         ends = np.zeros(core.vertices, dtype=np.bool_)
         ends[edges.target[edges.kind == Kind.TIME]] = True
@@ -231,7 +234,7 @@ class _Search:
     def _mode_after(self, mode: int, kind: int) -> int | None:
         """Return the mode after a step of ``kind``, or ``None`` where that step may not follow."""
         # A gate continues the rw that entered it.
-        if kind == Kind.GATE:
+        if kind in GATES:
             return mode
         if mode == BEGIN and kind != Kind.RW:
             return None
@@ -261,7 +264,7 @@ def _told(core: Core, edges: Edges, path: list[int]) -> tuple[Step, ...]:
     for edge in path:
         source, target = (int(core.txn[x[edge]]) for x in (edges.source, edges.target))
         kind, row = int(edges.kind[edge]), int(edges.row[edge])
-        if kind in (Kind.GATE, Kind.TIME):
+        if kind in (*GATES, Kind.TIME):
             # The row is that of the gate's last edge: the edge from the reader into the gates has
             # none.
             steps.append(attrs.evolve(steps.pop(), target=target, row=row))

@@ -22,14 +22,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from checkers.cycles.dependencies import APPENDER
+from checkers.cycles.dependencies import Kind as Dependency
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, ints
 from checkers.engine.transactions import Transactions
-from checkers.lists.edges import APPENDER
-from checkers.lists.edges import Kind as Dependency
 
 
 class Kind(enum.IntEnum):
-    """Kinds of edges. ``TIME`` and ``GATE`` go on from helpers, within one realtime or rw step."""
+    """Kinds of edges. ``TIME`` and ``GATE`` go on from helpers, within one realtime or rw step; so
+    do the last two, within an rw step that rests on an order of processes or of time.
+    """
 
     WW = Dependency.WW
     WR = Dependency.WR
@@ -38,6 +40,12 @@ class Kind(enum.IntEnum):
     REALTIME = 4
     TIME = 5
     GATE = 6
+    RW_PROCESS = Dependency.RW_PROCESS
+    RW_REALTIME = Dependency.RW_REALTIME
+
+
+GATES = (Kind.GATE, Kind.RW_PROCESS, Kind.RW_REALTIME)
+"""Kinds of edges that go on within an rw step."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -124,11 +132,29 @@ def graph_of(dependencies: Edges, tails: Tails, txns: Transactions) -> Graph:
     """Build the graph of ``txns``, whose vertices are the positions of the transactions."""
     gates, vertices = gates_of(tails, len(txns.type))
     timeline, vertices = _timeline(txns, vertices)
+    parts, vertices = _by_order(dependencies, vertices)
     return Graph(
         txns=len(txns.type),
         vertices=vertices,
-        edges=_narrowed([dependencies, gates, processes_of(txns), timeline]),
+        edges=_narrowed([*parts, gates, processes_of(txns), timeline]),
     )
+
+
+def _by_order(dependencies: Edges, first: int) -> tuple[list[Edges], int]:
+    """Return ``dependencies``, each rw that rests on an order as one into a helper and one out of
+    it, which only a cycle with that order may pass; and the next free vertex.
+    """
+    resting = np.isin(dependencies.kind, GATES)
+    if not resting.any():
+        return [dependencies], first
+    some = dependencies.pick(resting)
+    helper = first + np.arange(len(some.source))
+    parts = [
+        dependencies.pick(~resting),
+        Edges.of(some.source, helper, Kind.RW),
+        Edges.of(helper, some.target, some.kind, some.row),
+    ]
+    return parts, first + len(helper)
 
 
 def _narrowed(parts: Sequence[Edges]) -> Edges:

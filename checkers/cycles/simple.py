@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from checkers.cycles.graph import Edges, Kind
+from checkers.cycles.graph import GATES, Edges, Kind
 from checkers.engine.arrays import Ints
 
 # A vertex, and whether an rw led to it.
@@ -54,7 +54,7 @@ class Steps:
         """Return the steps that an edge adds: none within a helper, or further
         along one process.
         """
-        free = kind in (Kind.GATE, Kind.TIME) or (along_process and kind == Kind.PROCESS)
+        free = kind in (*GATES, Kind.TIME) or (along_process and kind == Kind.PROCESS)
         return 0 if free else 1
 
 
@@ -116,11 +116,11 @@ class Simple:
     def _before(self, vertex: int, by_rw: bool) -> Iterator[tuple[Node, int]]:
         """Yield the nodes that may precede a node, and the fewest steps from there."""
         for source, kind in self._back.get(vertex, ()):
-            if kind == Kind.GATE and by_rw:
+            if kind in GATES and by_rw:
                 yield (source, True), 0
             elif kind == Kind.RW and by_rw:
                 yield (source, False), 1
-            elif kind not in (Kind.RW, Kind.GATE) and not by_rw:
+            elif kind not in (Kind.RW, *GATES) and not by_rw:
                 # Backwards it is unknown whether a process step continues one: the bound may be
                 # low, never high.
                 cost = 0 if kind in (Kind.TIME, Kind.PROCESS) else 1
@@ -172,6 +172,6 @@ class Simple:
             is_rw = kind == Kind.RW
             if (is_rw and by_rw) or (begin and not is_rw):
                 continue
-            after = by_rw if kind == Kind.GATE else is_rw
+            after = by_rw if kind in GATES else is_rw
             cost = self._steps.cost(kind, along)
             yield edge, target, after, kind == Kind.PROCESS, taken + cost

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from checkers.cycles.components import components, cyclic
-from checkers.cycles.graph import Edges, Kind
+from checkers.cycles.graph import GATES, Edges, Kind
 from checkers.engine.arrays import Bools, Ints, distinct, group_starts
 from harness.errors import InvariantError
 
@@ -16,7 +16,7 @@ WAVE = 8192
 
 def calm(edges: Edges) -> Bools:
     """Return the edges that are no rw, nor part of one."""
-    return ~np.isin(edges.kind, (Kind.RW, Kind.GATE))
+    return ~np.isin(edges.kind, (Kind.RW, *GATES))
 
 
 def closed_without_rw(edges: Edges, vertices: int) -> Ints:
@@ -33,7 +33,7 @@ def closed_without_adjacent_rw(edges: Edges, vertices: int) -> Ints:
     rw the walk can continue only from a commit, and no rw leaves a commit.
     """
     own = np.arange(vertices)
-    rw, gate = edges.kind == Kind.RW, edges.kind == Kind.GATE
+    rw, gate = edges.kind == Kind.RW, np.isin(edges.kind, GATES)
     source = np.where(rw, edges.source, edges.source + vertices)
     target = np.where(rw | gate, edges.target + vertices, edges.target)
     split = Edges.of(

@@ -5,58 +5,18 @@ read saw to the reader. rw: the reader of a version to the writer of the next.
 
 An append that the longest read does not show follows all appends that it shows: it comes after
 the last version, and the readers of that version precede it. Those are products of two groups,
-so the edges go through a *gate*, a vertex of its own (see ``gates``).
+so the edges go through a *gate*, a vertex of its own.
 """
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts
-from checkers.engine.transactions import Transactions
+from checkers.cycles.dependencies import Ends, Kind, edge_rows, tail_rows
+from checkers.engine.arrays import FAIL, Ints
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import Versions
-
-
-class Kind(enum.IntEnum):
-    """Kinds of edges, those that accuse most first."""
-
-    WW = 0
-    WR = 1
-    RW = 2
-
-
-# ``element`` is what was read (wr) or what the target appended (ww, rw). ``untimed``: real time
-# alone does not say that the source precedes the target (null: not known). Without the other rows
-# the graph has the same components.
-EDGES = pa.schema(
-    [
-        # Narrow columns: as 64 bits, the edges of long histories fill the memory.
-        ("kind", pa.int8()),
-        ("source", pa.int32()),
-        ("target", pa.int32()),
-        ("key", pa.int64()),
-        ("element", pa.int64()),
-        ("untimed", pa.bool_()),
-    ]
-)
-
-# Readers (role 0) of a key's last known version, and appenders (role 1) beyond it. ``untimed``: of
-# a reader, that real time does not put it before all appenders of the key; of an appender, not
-# behind all untimed readers.
-TAILS = pa.schema(
-    [
-        ("role", pa.int8()),
-        ("txn", pa.int32()),
-        ("key", pa.int64()),
-        ("element", pa.int64()),
-        ("untimed", pa.bool_()),
-    ]
-)
-READER, APPENDER = 0, 1
 
 
 def edges(ops: ListOps, versions: Versions) -> pa.Table:
@@ -83,58 +43,12 @@ def tails(ops: ListOps, versions: Versions) -> pa.Table:
     read, version = _states(ops, versions)
     last = waiting[reads.k[read]] & (version == versions.count[reads.k[read]] - 1)
     read = read[last]
-    readers = (reads.txn[read], reads.k[read])
-    appenders = (appends.txn[unseen], appends.k[unseen])
-    early, late = _untimed_tails(ops, readers, appenders)
-    parts = (
-        (READER, *readers, np.zeros(len(read), dtype=np.int64), early),
-        (APPENDER, *appenders, appends.element[unseen], late),
+    return tail_rows(
+        ops.txns,
+        ops.keys,
+        Ends(txn=reads.txn[read], k=reads.k[read], element=np.zeros(len(read), dtype=np.int64)),
+        Ends(txn=appends.txn[unseen], k=appends.k[unseen], element=appends.element[unseen]),
     )
-    return pa.concat_tables([_tail(ops, *part) for part in parts])
-
-
-def _tail(ops: ListOps, role: int, txn: Ints, k: Ints, element: Ints, untimed: Bools) -> pa.Table:
-    order = np.lexsort((element, txn, k))
-    order = order[group_starts(k[order], txn[order])]
-    columns = [
-        pa.array(np.full(len(order), role), pa.int8()),
-        pa.array(txn[order], pa.int32()),
-        pa.array(ops.keys[k[order]], pa.int64()),
-        pa.array(element[order], pa.int64()),
-        pa.array(untimed[order]),
-    ]
-    return pa.Table.from_arrays(columns, schema=TAILS)
-
-
-def _untimed_tails(
-    ops: ListOps, readers: tuple[Ints, Ints], appenders: tuple[Ints, Ints]
-) -> tuple[Bools, Bools]:
-    """Return which readers and appenders (transactions and keys) time alone does not order."""
-    (txn, k), (other, own) = readers, appenders
-    end, begin = _end(ops.txns, txn), _begin(ops.txns, other)
-    first = np.full(len(ops.keys), _NEVER)
-    np.minimum.at(first, own, begin)
-    early: Bools = end >= first[k]
-    last = np.full(len(ops.keys), -_NEVER)
-    np.maximum.at(last, k[early], end[early])
-    return early, begin <= last[own]
-
-
-_NEVER = np.iinfo(np.int64).max
-
-
-def _begin(txns: Transactions, which: Ints) -> Ints:
-    """Return the times before which others precede the transactions ``which``: at no time where
-    real time does not bind one.
-    """
-    bound = txns.real_time[which] & (txns.type[which] != FAIL)
-    return np.where(bound, txns.start[which], -_NEVER)
-
-
-def _end(txns: Transactions, which: Ints) -> Ints:
-    """Return the times after which the transactions ``which`` precede others."""
-    bound = txns.real_time[which] & (txns.type[which] == OK)
-    return np.where(bound, txns.finish[which], _NEVER)
 
 
 def _states(ops: ListOps, versions: Versions) -> tuple[Ints, Ints]:
@@ -189,7 +103,8 @@ def _write_read(ops: ListOps) -> pa.Table:
     element = _last(ops, read)
     append = ops.writer(reads.k[read], element)
     read, element, append = read[append >= 0], element[append >= 0], append[append >= 0]
-    return _made(ops, Kind.WR, ops.appends.txn[append], reads.txn[read], reads.k[read], element)
+    writer, key = ops.appends.txn[append], ops.keys[reads.k[read]]
+    return edge_rows(ops.txns, Kind.WR, writer, reads.txn[read], key, element)
 
 
 def _read_write(ops: ListOps, versions: Versions) -> pa.Table:
@@ -205,20 +120,5 @@ def _read_write(ops: ListOps, versions: Versions) -> pa.Table:
 
 def _to_append(ops: ListOps, kind: Kind, source: Ints, append: Ints) -> pa.Table:
     to = ops.appends
-    return _made(ops, kind, source, to.txn[append], to.k[append], to.element[append])
-
-
-def _made(ops: ListOps, kind: Kind, source: Ints, target: Ints, k: Ints, element: Ints) -> pa.Table:
-    type_ = ops.txns.type
-    # What failed takes no part in an order: where a read shows it nevertheless, that is G1a.
-    pick = (source != target) & (type_[source] != FAIL) & (type_[target] != FAIL)
-    source, target = source[pick], target[pick]
-    columns = [
-        pa.array(np.full(len(source), int(kind)), pa.int8()),
-        pa.array(source, pa.int32()),
-        pa.array(target, pa.int32()),
-        pa.array(ops.keys[k[pick]], pa.int64()),
-        pa.array(element[pick], pa.int64()),
-        pa.array(_end(ops.txns, source) >= _begin(ops.txns, target)),
-    ]
-    return pa.Table.from_arrays(columns, schema=EDGES)
+    key = ops.keys[to.k[append]]
+    return edge_rows(ops.txns, kind, source, to.txn[append], key, to.element[append])

@@ -138,10 +138,10 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
     can be inferred of such a key.
     """
     txns = transactions_of(tables, setting)
-    table = _in_order(tables["micro_ops"])
+    table = in_order(tables["micro_ops"])
     f = codes(table, "f", _KINDS_OF_STEP)
     txn, pos = ints(table, "txn"), ints(table, "pos")
-    keys, k = _ranked(table.column("key"))
+    keys, k = ranked(table.column("key"))
     start, length, elements, known = lists(table, "elements")
     read = np.flatnonzero((f == 0) & (known | (txns.type[txn] == OK)))
     # Stable: within a key the rows stay in the order of (transaction, position).
@@ -167,7 +167,7 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
     )
 
 
-def _in_order(micro_ops: pa.Table) -> pa.Table:
+def in_order(micro_ops: pa.Table) -> pa.Table:
     """Return the rows sorted by (transaction, position), as sealed files are."""
     txn, pos = ints(micro_ops, "txn"), ints(micro_ops, "pos")
     step = np.diff(txn)
@@ -176,7 +176,7 @@ def _in_order(micro_ops: pa.Table) -> pa.Table:
     return micro_ops.take(pa.array(np.lexsort((pos, txn))))
 
 
-def _ranked(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
+def ranked(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
     """Return the distinct values, ascending, and the position among them of each row's value."""
     # Many rows, few keys: only the distinct ones are sorted.
     values = np.sort(np.asarray(pc.unique(column).to_numpy(), dtype=np.int64))

@@ -216,11 +216,11 @@ def clauses(
     """Return the broken promise of a cycle and its steps, where its text says no more than these;
     of any other finding of the anomaly ``name`` the text alone.
     """
-    promise = cycle_words.promise(name)
+    promise = cycle_words.promise(name, finding.operations)
     # The first condition alone spares the words of a cycle of a hundred thousand from elsewhere.
     if finding.text.startswith(f"{promise}: ") and finding.cycle:
         steps = cycle_words.steps(finding.cycle, finding.operations, named)
-        if finding.text == cycle_words.sentence(name, steps):
+        if finding.text == cycle_words.sentence(name, steps, finding.operations):
             return promise, steps
     return finding.text, ()
 

@@ -13,7 +13,7 @@ from checker_histories import ok, setting, source
 from checker_oracle import BASES, ORDERS, kind_of, minimal
 
 from checkers.cycles.classification import find_cycles
-from checkers.lists.edges import EDGES, TAILS, Kind
+from checkers.cycles.dependencies import EDGES, TAILS, Kind
 
 Pairs = set[tuple[int, int]]
 Spans = list[tuple[int, int, int]]

@@ -15,11 +15,11 @@ from checker_generator import generate
 from checker_histories import Txn, a, info, ok, r, setting, source
 
 from checkers.cycles.backward_edges import leads_back, readers_before
+from checkers.cycles.dependencies import EDGES, TAILS
 from checkers.cycles.graph import tails_of
 from checkers.engine import output, stages
 from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, begins_in_order
 from checkers.lists.checker import CHECKER
-from checkers.lists.edges import EDGES, TAILS
 from harness.errors import HarnessError
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.verdict import Anomaly

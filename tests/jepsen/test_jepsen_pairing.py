@@ -309,11 +309,24 @@ def test_registers_are_judged_as_those_recorded_here(tmp_path: Path) -> None:
     assert verdict_of(read(tmp_path, timed(stale))).outcome is Outcome.VIOLATION
 
 
-def test_transactions_on_registers_are_not_passed_for_single_operations(tmp_path: Path) -> None:
-    steps = [["w", 1, 1], ["r", 2, None]]
+def test_transactions_on_registers_are_judged_as_such_and_not_as_single_operations(
+    tmp_path: Path,
+) -> None:
+    def ran(process: int, *steps: list[Any]) -> list[Op]:
+        asked = [[f, key, value if f == "w" else None] for f, key, value in steps]
+        return [invoke(process, asked), ok(process, list(steps))]
 
-    with pytest.raises(UsageError, match="up to 2 operations on registers, which no checker"):
-        read(tmp_path, [invoke(0, steps), ok(0, steps)])
+    fine = [*ran(0, ["w", "x", 1], ["w", "y", 1]), *ran(1, ["r", "x", 1], ["r", "y", 1])]
+    skew = [*ran(0, ["w", "x", 1], ["w", "y", 1]), *ran(1, ["r", "x", 1], ["r", "y", None])]
+
+    history = read(tmp_path, timed(fine))
+    assert history.manifest.workload == "rw-register"
+    assert verdict_of(history).outcome is Outcome.VALID
+    found = verdict_of(read(tmp_path, timed(skew)))
+    assert found.outcome is Outcome.VIOLATION
+    assert "register 0" in found.anomalies["G-single-item"].examples[0].text
+    with pytest.raises(UsageError, match="found transactions of up to 2: judge it as rw-register"):
+        read_jepsen(write(tmp_path, json_lines(timed(fine))), workload="register")
 
 
 @pytest.mark.parametrize("process", [1.5, "0", None])

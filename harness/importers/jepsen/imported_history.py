@@ -47,17 +47,18 @@ from harness.run.directory import (
     RunDirectory,
 )
 
-LIST_APPEND, REGISTER, BANK = "list-append", "register", "bank"
+LIST_APPEND, REGISTER, BANK, RW_REGISTER = "list-append", "register", "bank", "rw-register"
 _ALWAYS = ("statistics", "evidence")
 # The checkers of a workload; gaps in availability only where times are real.
 CHECKERS = {
     LIST_APPEND: (LIST_APPEND, "lost-write", *_ALWAYS),
     REGISTER: (REGISTER, *_ALWAYS),
     BANK: (BANK, *_ALWAYS),
+    RW_REGISTER: (RW_REGISTER, *_ALWAYS),
 }
 
 # The workloads that histories of a kind can be judged as; those of plug-ins are not restricted.
-_JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
+_JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK, RW_REGISTER), BANKS: (BANK,)}
 
 
 @attrs.frozen(kw_only=True)
@@ -250,12 +251,12 @@ def _workload(pairing: Pairing, asked: str | None, file: str) -> str:
         return asked
     if pairing.kind is not None and asked is not None and asked not in able:
         raise UsageError(f"{file}: expected a history of {asked}, found {pairing.kind}")
-    chosen = asked or able[0]
-    if chosen == REGISTER and pairing.longest > 1:
+    several = pairing.longest > 1
+    chosen = asked or (RW_REGISTER if able[0] == REGISTER and several else able[0])
+    if chosen == REGISTER and several:
         raise UsageError(
-            f"{file}: expected appends to lists, or one operation on a register at a time, found "
-            f"transactions of up to {pairing.longest} operations on registers, which no checker "
-            "judges"
+            f"{file}: expected one operation on a register at a time, found transactions of up to "
+            f"{pairing.longest}: judge it as {RW_REGISTER}"
         )
     return chosen
 

@@ -1,0 +1,1 @@
+"""Transactions that read and write registers."""
