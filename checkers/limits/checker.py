@@ -18,8 +18,8 @@ verdict says so.
 
 A figure is broken only where it is for certain: a silence counts as far as clients asked all the
 while, gaps of partitions are counted in whole steps of time. A limit that a run could not test
-leaves it inconclusive, and so does one that is broken only by what happened while the controller
-was starved, whose delays can't be told from the store's.
+leaves it inconclusive, and so does one that is broken only by what a stall of the controller
+explains, whose delays can't be told from the store's (``stalls``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing import Any
 
 import attrs
 
-from checkers.engine.arrays import ints
 from checkers.limits import majority_loss, outcomes, recovery
 from checkers.limits.client_outcomes import (
     Breach,
@@ -44,7 +43,8 @@ from checkers.limits.client_outcomes import (
 )
 from checkers.limits.gaps import longest_gaps
 from checkers.limits.majority_loss import MajorityLoss, majority_losses, metastorage_loss
-from checkers.promises import controller_overload, liveness
+from checkers.limits.stalls import Stalls
+from checkers.promises import liveness
 from harness.clock import NS_PER_S
 from harness.errors import HarnessBug
 from harness.exit_codes import Outcome
@@ -112,9 +112,9 @@ class Limits:
         if not sections or "drive" not in marks:
             return Part()
         got = client_outcomes(tables, setting, marks)
-        starved = _starved(tables, setting, lookup)
+        stalls = Stalls.of(tables, setting, lookup)
         clients = _Clients(tables=tables, setting=setting, got=got)
-        found = [_judged(limit, clients, starved) for limit in _limits(sections, got)]
+        found = [_judged(limit, clients, stalls) for limit in _limits(sections, got)]
         doubts = [each.doubt for each in found if each.doubt]
         remarks = [remark for each in found for remark in each.remarks]
         return Part(
@@ -138,7 +138,7 @@ class _Result:
     remarks: tuple[str, ...] = ()
 
 
-def _judged(limit: _Limit, clients: _Clients, starved: _Starvation) -> _Result:
+def _judged(limit: _Limit, clients: _Clients, stalls: Stalls) -> _Result:
     mode = clients.setting.declaration.mode
     if not limit.rule.promised(clients.setting.declaration):
         reason = f"not promised in mode {mode}"
@@ -151,12 +151,12 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starvation) -> _Result:
         doubt = f"{limit.name} was not tested: {untested}"
         return _Result(limit=limit, judged=judged, doubt=doubt)
     sure, state, doubt, reason = figure, LimitState.KEPT, "", ""
-    if starved and figure.broken:
-        sure = limit.rule.beyond_doubt(limit, figure, clients, starved.periods)
+    if stalls and figure.broken:
+        sure = limit.rule.beyond_doubt(limit, figure, clients, stalls)
     if sure.broken:
         state = LimitState.BROKEN
     elif figure.broken:
-        state, reason = LimitState.UNDECIDED, starved.reason
+        state, reason = LimitState.UNDECIDED, stalls.reason(_evidence(figure))
         doubt = f"undecided: {limit.name} looks broken, but {reason}"
     elif figure.doubts:
         state, reason = LimitState.UNDECIDED, _first_of(figure.doubts)
@@ -172,6 +172,10 @@ def _judged(limit: _Limit, clients: _Clients, starved: _Starvation) -> _Result:
     )
     remarks = tuple(f"{limit.name}: {remark}" for remark in figure.remarks)
     return _Result(limit=limit, judged=judged, broken=sure.broken, doubt=doubt, remarks=remarks)
+
+
+def _evidence(figure: Figure) -> list[Interval]:
+    return [period for one in figure.broken for period in one.rests_on]
 
 
 def _first_of(doubts: Sequence[str]) -> str:
@@ -201,38 +205,6 @@ def _scopes(path: str, got: ClientOutcomes) -> tuple[Scope, ...]:
         for fault in got.faults
         if fault.kind == kind
     )
-
-
-@attrs.frozen(kw_only=True)
-class _Starvation:
-    """Why the controller's measurements are in doubt, and from when to when; falsy where they are
-    not.
-    """
-
-    reason: str = ""
-    periods: tuple[Interval, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.reason)
-
-
-def _starved(tables: Tables, setting: Setting, lookup: Lookup) -> _Starvation:
-    if "controller" not in tables:
-        return _Starvation()
-    reasons = controller_overload.CHECKER.judge(tables, setting, lookup).reasons
-    if not reasons:
-        return _Starvation()
-    rows = tables["controller"]
-    at, length, late = (ints(rows, name) for name in ("at_ns", "length_ns", "late_ns"))
-    rows_late = late >= controller_overload.LATE_NS
-    # What a driver process tells late stands a row later.
-    starts, ends = at - length - late, at + length
-    found = zip(starts[rows_late].tolist(), ends[rows_late].tolist(), strict=True)
-    return _Starvation(reason=reasons[0], periods=tuple(found))
-
-
-def _apart(periods: Sequence[Interval], late: Sequence[Interval]) -> bool:
-    return all(end < low or start > high for low, high in periods for start, end in late)
 
 
 @attrs.frozen(kw_only=True)
@@ -292,51 +264,52 @@ def _serves(limit: _Limit, clients: _Clients) -> Figure:
     return majority_loss.first_served(clients.tables, clients.losses(limit), limit.allowed_ns)
 
 
-def _apart_long_enough(
-    limit: _Limit, _: Figure, clients: _Clients, late: Sequence[Interval]
-) -> Figure:
-    return longest_gaps(clients.got, limit.scopes, limit.allowed_ns, late)
+def _gaps_beyond(limit: _Limit, _: Figure, clients: _Clients, stalls: Stalls) -> Figure:
+    return longest_gaps(clients.got, limit.scopes, limit.allowed_ns, stalls)
 
 
-def _counted_apart(_limit: _Limit, figure: Figure, _: _Clients, late: Sequence[Interval]) -> Figure:
-    broken = tuple(one for one in figure.broken if _apart(one.rests_on, late))
-    return attrs.evolve(figure, broken=broken)
+def _refused_beyond(limit: _Limit, _: Figure, clients: _Clients, stalls: Stalls) -> Figure:
+    losses = clients.losses(limit)
+    return majority_loss.refusals(clients.tables, losses, limit.allowed_ns, stalls)
 
 
-def _measured_without(
-    limit: _Limit, figure: Figure, clients: _Clients, late: Sequence[Interval]
-) -> Figure:
+def _unexplained(_limit: _Limit, figure: Figure, _: _Clients, stalls: Stalls) -> Figure:
+    broken = [one for one in figure.broken if stalls.explained_of(one.rests_on) <= one.spare_ns]
+    return attrs.evolve(figure, broken=tuple(broken))
+
+
+def _measured_without(limit: _Limit, figure: Figure, clients: _Clients, stalls: Stalls) -> Figure:
     try:
-        return limit.rule.measure(limit, clients.without(late))
+        return limit.rule.measure(limit, clients.without(stalls.periods))
     except Untested:
         return attrs.evolve(figure, broken=())
 
 
 @attrs.frozen(kw_only=True)
 class _Rule:
-    """How a limit is measured, which of its breaches hold without what happened while the
-    controller was starved, and in which of the store's modes it is promised. ``measure`` raises
+    """How a limit is measured, which of its breaches hold without what the controller's stalls
+    explain, and in which of the store's modes it is promised. ``measure`` raises
     ``Untested``.
     """
 
     measure: Callable[[_Limit, _Clients], Figure]
-    beyond_doubt: Callable[[_Limit, Figure, _Clients, Sequence[Interval]], Figure]
+    beyond_doubt: Callable[[_Limit, Figure, _Clients, Stalls], Figure]
     promised: Callable[[Declaration], bool] = lambda _: True
 
 
 # A partition that has lost its majority goes on where writes may be lost, and refuses else.
 RULES = {
-    "longest_gap_s": _Rule(measure=_gaps, beyond_doubt=_apart_long_enough),
+    "longest_gap_s": _Rule(measure=_gaps, beyond_doubt=_gaps_beyond),
     "p99_ms": _Rule(measure=_p99, beyond_doubt=_measured_without),
-    "recovered_within_s": _Rule(measure=_recovered, beyond_doubt=_counted_apart),
+    "recovered_within_s": _Rule(measure=_recovered, beyond_doubt=_unexplained),
     "indefinite_share": _Rule(measure=_indefinite, beyond_doubt=_measured_without),
     "refused_within_s": _Rule(
         measure=_refused,
-        beyond_doubt=_counted_apart,
+        beyond_doubt=_refused_beyond,
         promised=lambda declared: not declared.may_lose,
     ),
     "serves_within_s": _Rule(
-        measure=_serves, beyond_doubt=_counted_apart, promised=lambda declared: declared.may_lose
+        measure=_serves, beyond_doubt=_unexplained, promised=lambda declared: declared.may_lose
     ),
 }
 

@@ -35,7 +35,8 @@ class Scope:
 class Breach:
     """One breach: from when to when it showed, its figure in the unit of its limit, and the
     transactions that show it. ``counted`` are the periods in which its evidence was counted, where
-    these are not the time in which it showed.
+    these are not the time in which it showed. ``spare_ns`` is for how long the controller's loop
+    may have stood still in them, and it is a breach all the same.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Breach:
     txns: tuple[int, ...] = ()
     partition: int | None = None
     counted: tuple[Interval, ...] = ()
+    spare_ns: int = 0
 
     @property
     def rests_on(self) -> tuple[Interval, ...]:

@@ -25,6 +25,7 @@ from checkers.limits.client_outcomes import (
     Span,
     Tries,
 )
+from checkers.limits.stalls import NO_STALLS, Stalls
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX
@@ -90,16 +91,16 @@ def longest_gaps(
     got: ClientOutcomes,
     scopes: tuple[Scope, ...],
     allowed_ns: int,
-    late: Sequence[Interval] = (),
+    stalls: Stalls = NO_STALLS,
 ) -> Figure:
     """Measure the silences of the store, and of each partition, that begin in ``scopes``. One is
-    a breach where a part of it that touches none of ``late`` is longer than allowed; the longest
-    are told, of equal ones that of the store first. One that goes on into another scope counts
-    once.
+    a breach where it, less what ``stalls`` explain, or a part of it that touches none of them, is
+    longer than allowed; the longest are told, of equal ones that of the store first. One that goes
+    on into another scope counts once.
     """
     found, before = list[_Silences](), dict[int | None, list[_Silences]]()
     for scope in sorted(scopes, key=lambda each: (each.start_ns, each.end_ns)):
-        for each in _of_scope(got, scope, allowed_ns, late):
+        for each in _of_scope(got, scope, allowed_ns, stalls):
             earlier = before.setdefault(each.partition, [])
             found.append(each.apart_from(earlier))
             earlier.append(found[-1])
@@ -112,7 +113,7 @@ def longest_gaps(
 
 
 def _of_scope(
-    got: ClientOutcomes, scope: Scope, allowed_ns: int, late: Sequence[Interval]
+    got: ClientOutcomes, scope: Scope, allowed_ns: int, stalls: Stalls
 ) -> Iterator[_Silences]:
     def of(tries: Tries, partition: int | None, least: int, step_ns: int) -> _Silences:
         starts, ends = silences(tries, scope, got.drive.end_ns, allowed_ns, least=least)
@@ -120,7 +121,7 @@ def _of_scope(
         starts = np.minimum(starts + step_ns, ends)
         is_breach = ends - starts > allowed_ns
         is_breach[is_breach] = (
-            _undisturbed(tries, starts[is_breach], ends[is_breach], late, least) > allowed_ns
+            _beyond(tries, starts[is_breach], ends[is_breach], stalls, least) > allowed_ns
         )
         return _Silences(starts=starts, ends=ends, is_breach=is_breach, partition=partition)
 
@@ -147,6 +148,15 @@ def _breach(got: ClientOutcomes, start_ns: int, end_ns: int, partition: int | No
         txns=txns,
         partition=partition,
     )
+
+
+def _beyond(tries: Tries, starts: Ints, ends: Ints, stalls: Stalls, least: int) -> Ints:
+    """Return how long each of these silences is for all that ``stalls`` explain."""
+    if not stalls:
+        return ends - starts
+    left = ends - starts - stalls.explained_ns(starts, ends)
+    parts = _undisturbed(tries, starts, ends, stalls.periods, least)
+    return np.asarray(np.maximum(left, parts), np.int64)
 
 
 def _undisturbed(

@@ -33,6 +33,7 @@ from checkers.limits.client_outcomes import (
     Untested,
 )
 from checkers.limits.gaps import silences
+from checkers.limits.stalls import NO_STALLS, Stalls
 from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
@@ -293,14 +294,19 @@ def _voters(states: pa.Table | None, at_ns: int) -> dict[Group, frozenset[str]]:
 # -- in SC: every request is refused
 
 
-def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) -> Figure:
+def refusals(
+    tables: Tables,
+    losses: Sequence[MajorityLoss],
+    allowed_ns: int,
+    stalls: Stalls = NO_STALLS,
+) -> Figure:
     """Time the refusals of requests to partitions without their majority. Raises ``Untested``.
 
     Only a transaction says something that asked for nothing else: another partition may have let it
     wait. Neither does one that was asked of a node that is out. A partition that acknowledged a
     write begun ``NOTICED_NS`` after its loss, before it was over, can't be told to have been
     without its majority: either it was not, or it serves without one, which no refusal shows. A
-    late one in such a loss leaves the limit open.
+    late one in such a loss leaves the limit open. None is late that ``stalls`` explain.
     """
     table = tables["transactions"]
     begun, ended = ints(table, "invoke_ns"), ints(table, "complete_ns")
@@ -310,7 +316,8 @@ def refusals(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int) ->
     certain = [loss for loss, at_ns in served.items() if at_ns is None]
     for loss, at_ns in served.items():
         asked = _asked_of(loss, certain if at_ns is None else losses, tables, allowed_ns)
-        late = asked[ended[asked] - begun[asked] > allowed_ns]
+        own_ns = stalls.explained_ns(begun[asked], ended[asked])
+        late = asked[ended[asked] - begun[asked] - own_ns > allowed_ns]
         if at_ns is not None:
             said = f"{loss.in_words}, and acknowledged a write that was begun at {seconds(at_ns)}"
             if len(late):
@@ -423,7 +430,9 @@ def first_served(tables: Tables, losses: Sequence[MajorityLoss], allowed_ns: int
             _span(max(0, end_ns - start_ns - STEP_NS), start_ns, loss.partition)
             for start_ns, end_ns in spans
         ]
-        broken += [_unserved(loss, span) for span in spans if _too_long(span, allowed_ns)]
+        broken += [
+            _unserved(loss, span, allowed_ns) for span in spans if _too_long(span, allowed_ns)
+        ]
     if not judged:
         raise Untested("no partition was written to for so long without its majority")
     return Figure.of_longest(counted, broken, _scopes(losses))
@@ -476,7 +485,7 @@ def _tries(acks: tuple[Ints, Ints], begun: Ints, ended: Ints) -> Tries:
     return Tries.of(begins, ends, np.unique(acks[1]))
 
 
-def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Breach:
+def _unserved(loss: MajorityLoss, span: tuple[int, int], allowed_ns: int) -> Breach:
     start_ns, end_ns = span
     return Breach(
         name=SERVICE,
@@ -486,6 +495,7 @@ def _unserved(loss: MajorityLoss, span: tuple[int, int]) -> Breach:
         end_ns=end_ns,
         measured=(end_ns - start_ns) / NS_PER_S,
         partition=loss.partition,
+        spare_ns=end_ns - start_ns - STEP_NS - allowed_ns,
     )
 
 

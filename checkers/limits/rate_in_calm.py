@@ -93,6 +93,14 @@ class RateSince:
         chance = CHANCE * deviation(expected, self.before.rate.count, self.most)
         return self.count < share * expected - chance
 
+    def spare_ns(self, share: float) -> int:
+        """Return for how long nothing more may have been served of the rate before, and less than
+        ``share`` of it was all the same.
+        """
+        expected = self.before.rate.per_ns * self._length_ns
+        chance = CHANCE * deviation(expected, self.before.rate.count, self.most)
+        return max(0, int((share * expected - chance - self.count) / self.before.rate.per_ns))
+
     @property
     def in_words(self) -> str:
         """Both rates, and when they were counted."""

@@ -225,7 +225,9 @@ def _never_back(heal: _Heal, before: RateBefore, most_per_s: float, back_ns: int
         f"healed, to {seconds(heal.due_ns)}; {back}"
     )
     counted = (before.period, (heal.healed_ns, heal.due_ns + before.rate.counting_ns))
-    breach = _breach(heal, text, took_ns, counted=counted)
+    # Each time that is counted from within the limit on may have held a part of the stall.
+    spare_ns = max(0, heal.healed_ns + took_ns - heal.due_ns - before.rate.counting_ns)
+    breach = _breach(heal, text, took_ns, counted=counted, spare_ns=spare_ns)
     return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, broken=(breach,))
 
 
@@ -236,7 +238,8 @@ def _not_held(heal: _Heal, behind: RateSince) -> _Tested:
         f"recovery: {behind.in_words}, though it was healed at {seconds(heal.healed_ns)}: the rate "
         f"before did not return to stay by {seconds(behind.period[1])}"
     )
-    breach = _breach(heal, text, took_ns, counted=(behind.before.period, behind.period))
+    counted = (behind.before.period, behind.period)
+    breach = _breach(heal, text, took_ns, counted=counted, spare_ns=behind.spare_ns(SHARE))
     return _Tested(took_ns=took_ns, since_ns=heal.healed_ns, broken=(breach,), since=behind)
 
 
@@ -280,7 +283,8 @@ def _partitions(got: ClientOutcomes, heal: _Heal) -> _Tested:
             f"when {named(heal.fault)} was healed, to {seconds(heal.due_ns)}, though it was asked "
             f"{asked} times"
         )
-        broken.append(_breach(heal, text, late_ns, partition=number))
+        spare_ns = max(0, heal.healed_ns + late_ns - heal.due_ns)
+        broken.append(_breach(heal, text, late_ns, partition=number, spare_ns=spare_ns))
     return _Tested(
         took_ns=took_ns, since_ns=heal.healed_ns, partition=slowest, broken=tuple(broken)
     )

@@ -15,7 +15,8 @@ that too few transactions test, decides nothing; one that the plan gives leaves 
 inconclusive. A restart that was broken off is judged by the resets during its steps alone. Only
 what is certain counts: silences are known to steps of 50 ms and rounded down, and need several
 tries that follow one another. What happened while another fault was in force, or within the time
-that the store has to recover from it, is not the restart's, and counts for nothing.
+that the store has to recover from it, is not the restart's, and counts for nothing. Neither does
+what a stall of the controller explains: what is broken only with that is undecided.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from checkers.engine.arrays import OK, Bools, Ints, ints
 from checkers.engine.spans import FOREVER_NS, Overlaps, OwnedSpans, Spans
 from checkers.limits.client_outcomes import ClientOutcomes, Scope, client_outcomes
 from checkers.limits.gaps import silences
-from checkers.promises import controller_overload, liveness
+from checkers.limits.stalls import NO_STALLS, Stalls
+from checkers.promises import liveness
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
@@ -142,9 +144,10 @@ class Restart:
 
 @attrs.frozen(kw_only=True)
 class Breach:
-    """One limit that a restart broke."""
+    """One limit that a restart broke, by its key among the options; none of a reset."""
 
     name: str
+    limit: str = ""
     text: str
     figures: Mapping[str, Any]
     txns: tuple[int, ...] = ()
@@ -170,6 +173,7 @@ class RollingRestarts:
         figures: dict[str, dict[str, Any]] = {}
         found: dict[str, list[tuple[Restart, Breach]]] = {}
         doubts, remarks = list[str](), list[str]()
+        stalls = Stalls.of(tables, setting, lookup)
         among = FaultTimes.of(got.faults, _settled_ns(setting))
         moments = {"resets": among.single(_reset_times(tables["events"]))}
         if LOST in tables:
@@ -182,18 +186,19 @@ class RollingRestarts:
             remarks += _shared(restart)
             if restart.complete:
                 remarks += _usual_untested(restart, measured)
+                beyond = _beyond(restart, own, moments, stalls) if stalls else measured
                 for breach in _breaches(restart, measured, own):
-                    found.setdefault(breach.name, []).append((restart, breach))
+                    if breach.limit in _broken(restart, beyond):
+                        found.setdefault(breach.name, []).append((restart, breach))
+                    else:
+                        near = [(restart.calm_ns, restart.end_ns)]
+                        doubts.append(
+                            f"undecided: {breach.name} was seen, but {stalls.reason(near)}"
+                        )
             else:
                 doubts.append(f"{restart.name} was broken off, and is judged by none of its limits")
             for breach in _of_resets(measured):
                 found.setdefault(breach.name, []).append((restart, breach))
-        starved = (
-            controller_overload.CHECKER.judge(tables, setting, lookup).reasons if found else ()
-        )
-        if starved and (slow := [name for name in found if name != RESTART_RESET]):
-            doubts.append(f"undecided: {', '.join(sorted(slow))} was seen, but {starved[0]}")
-            found = {name: rows for name, rows in found.items() if name == RESTART_RESET}
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies={name: _anomaly(rows, lookup) for name, rows in found.items()},
@@ -265,11 +270,27 @@ def _calm_since(got: ClientOutcomes, among: FaultTimes, start_ns: int) -> int:
     return since_ns if healed_ns is None else max(since_ns, min(healed_ns, start_ns))
 
 
-def _measured(restart: Restart, got: ClientOutcomes, moments: Mapping[str, Ints]) -> dict[str, Any]:
+def _beyond(
+    restart: Restart, got: ClientOutcomes, moments: Mapping[str, Ints], stalls: Stalls
+) -> dict[str, Any]:
+    """Return its figures without what ``stalls`` explain: none where the controller was starved,
+    whatever it was that it measured.
+    """
+    if stalls.overload:
+        return {}
+    return _measured(restart, got.without(stalls.periods), moments, stalls)
+
+
+def _measured(
+    restart: Restart,
+    got: ClientOutcomes,
+    moments: Mapping[str, Ints],
+    stalls: Stalls = NO_STALLS,
+) -> dict[str, Any]:
     """Return the figures of one restart. A figure that too few transactions tell is absent.
 
     ``moments`` are those of resets, and of the acknowledgements of what was lost, under one fault
-    at most.
+    at most. A silence is shorter by what ``stalls`` explain of it.
     """
     begun = (got.intended >= restart.start_ns) & (got.intended <= restart.end_ns)
     before = (got.intended >= restart.calm_ns) & (got.intended < restart.start_ns) & got.ok
@@ -294,9 +315,9 @@ def _measured(restart: Restart, got: ClientOutcomes, moments: Mapping[str, Ints]
         figures["p99_times"] = round(figures["p99_ms"] / figures["p99_before_ms"], 3)
     if got.by_partition:
         figures["silence_s"] = 0.0
-    if silent := _longest_silence(restart, got):
-        partition, from_ns, to_ns = silent
-        figures["silence_s"] = round((to_ns - from_ns) / NS_PER_S, 3)
+    if silent := _longest_silence(restart, got, stalls):
+        partition, from_ns, length_ns = silent
+        figures["silence_s"] = round(length_ns / NS_PER_S, 3)
         figures |= {"silent_partition": partition, "silent_from_s": round(from_ns / NS_PER_S, 3)}
     if restart.shared_ns:
         figures["shared_s"] = round(restart.shared_ns / NS_PER_S, 3)
@@ -318,9 +339,11 @@ def _within(moments: Ints, restart: Restart) -> Ints:
     return inside[restart.alone(inside, inside)]
 
 
-def _longest_silence(restart: Restart, got: ClientOutcomes) -> tuple[int, int, int] | None:
-    """Return the partition that was asked longest without an acknowledgement, from when to when;
-    ``None`` where none ever was.
+def _longest_silence(
+    restart: Restart, got: ClientOutcomes, stalls: Stalls
+) -> tuple[int, int, int] | None:
+    """Return the partition that was asked longest without an acknowledgement, from when on, and how
+    long; ``None`` where none ever was.
     """
     during = Scope(start_ns=restart.start_ns, end_ns=restart.end_ns)
     allowed_ns = int(limits(restart.options)["silence_s"] * NS_PER_S)
@@ -331,9 +354,10 @@ def _longest_silence(restart: Restart, got: ClientOutcomes) -> tuple[int, int, i
         # What a step shows as acknowledged may have been so until the step's end.
         starts, ends = np.minimum(starts[own] + STEP_NS, ends[own]), ends[own]
         if len(starts):
-            at = int((ends - starts).argmax())
-            found.append((number, int(starts[at]), int(ends[at])))
-    return max(found, key=lambda silence: silence[2] - silence[1], default=None)
+            lengths = ends - starts - (stalls.explained_ns(starts, ends) if stalls else 0)
+            at = int(lengths.argmax())
+            found.append((number, int(starts[at]), max(0, int(lengths[at]))))
+    return max(found, key=lambda silence: silence[2], default=None)
 
 
 def _reset_times(events: pa.Table) -> Ints:
@@ -385,13 +409,15 @@ def _usual_untested(restart: Restart, measured: Mapping[str, Any]) -> Iterator[s
             )
 
 
+def _broken(restart: Restart, measured: Mapping[str, Any]) -> dict[str, float]:
+    allowed = limits(restart.options)
+    return {key: limit for key, limit in allowed.items() if measured.get(key, limit) > limit}
+
+
 def _breaches(
     restart: Restart, measured: Mapping[str, Any], got: ClientOutcomes
 ) -> Iterator[Breach]:
-    allowed = limits(restart.options)
-    for key, limit in allowed.items():
-        if key not in measured or measured[key] <= limit:
-            continue
+    for key, limit in _broken(restart, measured).items():
         figures = {"limit": f"{key} = {limit:g}", "measured": measured[key]}
         match key:
             case "silence_s":
@@ -402,7 +428,7 @@ def _breaches(
                     "though clients asked"
                 )
                 figures["partition"] = partition
-                yield Breach(name=RESTART_SILENCE, text=text, figures=figures)
+                yield Breach(name=RESTART_SILENCE, limit=key, text=text, figures=figures)
             case "p99_times":
                 text = (
                     f"1 in 100 took longer than {measured['p99_ms']:.1f} ms, "
@@ -410,12 +436,16 @@ def _breaches(
                     f"({measured['p99_before_ms']:.1f} ms)"
                 )
                 slowest = _slowest(restart, got)
-                yield Breach(name=RESTART_LATENCY, text=text, figures=figures, txns=slowest)
+                yield Breach(
+                    name=RESTART_LATENCY, limit=key, text=text, figures=figures, txns=slowest
+                )
             case _:
                 what = "failed or took longer than 0.5 s" if key == "slow_share" else "failed"
                 text = f"{measured[key]:.2%} of {measured['transactions']} transactions {what}"
                 failed = _failed(restart, got)
-                yield Breach(name=RESTART_FAILURES, text=text, figures=figures, txns=failed)
+                yield Breach(
+                    name=RESTART_FAILURES, limit=key, text=text, figures=figures, txns=failed
+                )
 
 
 def _of_resets(measured: Mapping[str, Any]) -> Iterator[Breach]:

@@ -15,6 +15,7 @@ from checkers.limits.client_outcomes import ClientOutcomes, Scope, Tries, open_i
 from checkers.limits.gaps import UNASKED_SHARE, longest_gaps, silences
 from checkers.limits.outcomes import indefinite_share, p99
 from checkers.limits.recovery import unrecovered
+from checkers.limits.stalls import Stalls
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.recovery import Calms
 
@@ -272,7 +273,9 @@ def test_every_breach_is_counted_and_the_longest_are_told() -> None:
     got = rare(begun_s, out)
 
     figure = longest_gaps(got, (got.drive,), 2 * S)
-    starved = longest_gaps(got, (got.drive,), 2 * S, late=[(0, 1000 * S)])
+    starved = longest_gaps(
+        got, (got.drive,), 2 * S, Stalls(periods=((0, 1000 * S),), lengths_ns=(1000 * S,))
+    )
 
     assert len(figure.broken) + figure.untold == 300
     assert all(one.end_ns > 2_700 * S for one in figure.broken), "each tenth of a second longer"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from controller_load import stalled
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
@@ -74,6 +75,7 @@ def verdict(
     faults: tuple[Fault, ...] = (KILL,),
     told: pa.Table | None = None,
     late_at_s: float | None = None,
+    load: pa.Table | None = None,
 ) -> Verdict:
     done = sorted(done)
     rows = [
@@ -107,8 +109,9 @@ def verdict(
     ]
     late = {"at_ns": round((late_at_s or 1.0) * S), "length_ns": S}
     late["late_ns"] = 0 if late_at_s is None else 3 * S
-    health = pa.Table.from_pylist([late], schema=controller_health.SCHEMA.empty_table().schema)
-    beside = {"controller": health, "states": states(VOTERS) if told is None else told}
+    if load is None:
+        load = pa.Table.from_pylist([late], schema=controller_health.SCHEMA)
+    beside = {"controller": load, "states": states(VOTERS) if told is None else told}
     return judge(
         Source.of_tables(
             pa.Table.from_pylist(rows, schema=schema.TRANSACTIONS),
@@ -418,3 +421,28 @@ def test_what_came_late_while_the_controller_starved_accuses_nothing(
 
     assert starved.outcome is Outcome.UNKNOWN
     assert elsewhere.outcome is Outcome.VIOLATION
+
+
+@pytest.mark.parametrize("stall_s", [1.2, 1.9])
+def test_a_request_that_waits_for_the_controller_is_no_late_refusal(stall_s: float) -> None:
+    waiting = [(14.9, 14.95 + stall_s, (0,), "fail", "n3")]
+    done = CALM + ops(10, 14.9, "fail") + waiting + ops(15 + stall_s, 20, "fail")
+
+    found = verdict(done, REFUSED, mode="SC", load=stalled(stall_s, 14.95, END_S))
+    elsewhere = verdict(done, REFUSED, mode="SC", load=stalled(stall_s, 30.0, END_S))
+
+    assert found.outcome is Outcome.UNKNOWN
+    assert elsewhere.outcome is Outcome.VIOLATION
+
+
+@pytest.mark.parametrize(
+    ("done", "limits", "mode"), [(HANGING, REFUSED, "SC"), (UNSERVED, SERVES, "HA")]
+)
+def test_a_stall_within_what_came_late_excuses_no_more_than_it_explains(
+    done: list[Op], limits: PromisePlan, mode: str
+) -> None:
+    short = verdict(done, limits, mode=mode, load=stalled(0.3, 15.0, END_S))
+    explains = verdict(done, limits, mode=mode, load=stalled(1.9, 15.0, END_S))
+
+    assert short.outcome is Outcome.VIOLATION
+    assert explains.outcome is Outcome.UNKNOWN

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from controller_load import stalled
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
@@ -47,6 +48,7 @@ def verdict(
     *,
     resets: tuple[float, ...] = (),
     late_s: float = 0.0,
+    load: pa.Table | None = None,
     over: tuple[tuple[str, float], ...] | None = None,
     other: tuple[float, float] | None = None,
     **options: Any,
@@ -93,8 +95,9 @@ def verdict(
         | {"wall_ns": 0, "uncertainty_ns": 0}
         for kind, node, at_s in told
     ]
-    load = {"at_ns": 5 * S, "late_ns": round(late_s * S), "length_ns": S}
-    empty = controller_health.SCHEMA.empty_table()
+    if load is None:
+        row = {"at_ns": 5 * S, "late_ns": round(late_s * S), "length_ns": S}
+        load = pa.Table.from_pylist([row], schema=controller_health.SCHEMA)
     planned = PlannedFault(at_s=10.0, kind="rolling-restart", target="all", options=options)
     return judge(
         Source.of_tables(
@@ -110,7 +113,7 @@ def verdict(
         checkers=(CHECKER,),
         faults=pa.Table.from_pylist(faults, schema=schema.FAULTS),
         events=pa.Table.from_pylist(events, schema=schema.EVENTS),
-        beside={"controller": pa.Table.from_pylist([load], schema=empty.schema)},
+        beside={"controller": load},
     ).verdict
 
 
@@ -185,6 +188,30 @@ def test_what_a_starved_controller_saw_is_undecided_but_a_reset_is_not() -> None
 
     assert list(found.anomalies) == [RESTART_RESET]
     assert any("undecided: restart-silence was seen" in reason for reason in found.reasons)
+
+
+def test_a_stall_that_starves_no_run_is_no_silence_of_a_restart() -> None:
+    within, elsewhere = stalled(0.9, 12.5, END_S), stalled(0.9, 25.0, END_S)
+
+    found = verdict(SILENT, load=within)
+    assert (found.outcome, found.anomalies) == (Outcome.UNKNOWN, {})
+    assert "restart-silence was seen, but the controller's loop stood still" in found.reasons[0]
+    assert list(verdict(SILENT, load=elsewhere).anomalies) == [RESTART_SILENCE]
+
+
+@pytest.mark.parametrize(
+    ("ops", "name", "at_s"),
+    [
+        (SILENT, RESTART_SILENCE, 12.5),
+        (SLOW, RESTART_LATENCY, 12.5),
+        (FAILING, RESTART_FAILURES, 17.0),  # none of them failed then
+    ],
+)
+def test_a_stall_excuses_no_more_of_a_restart_than_it_explains(
+    ops: list[Op], name: str, at_s: float
+) -> None:
+    for late_at_s in (9.0, at_s):
+        assert list(verdict(ops, load=stalled(0.3, late_at_s, END_S)).anomalies) == [name]
 
 
 def test_a_limit_of_the_plan_that_too_few_transactions_test_leaves_the_run_inconclusive() -> None:

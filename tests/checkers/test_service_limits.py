@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from controller_load import stalled
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
@@ -106,11 +107,12 @@ def verdict(
     rate_per_s: float | None = None,
     also_reads: bool = False,
     intended_s: Mapping[int, float] | None = None,
+    load: pa.Table | None = None,
 ) -> Verdict:
     transactions, steps = tables(ops, also_reads=also_reads, intended_s=intended_s or {})
-    load = {"at_ns": round(late_at_s * S), "late_ns": round(late_s * S), "length_ns": S}
-    empty = controller_health.SCHEMA.empty_table()
-    health = pa.Table.from_pylist([load], schema=empty.schema)
+    if load is None:
+        row = {"at_ns": round(late_at_s * S), "late_ns": round(late_s * S), "length_ns": S}
+        load = pa.Table.from_pylist([row], schema=controller_health.SCHEMA)
     return judge(
         Source.of_tables(transactions, steps),
         setting=Setting(
@@ -123,7 +125,7 @@ def verdict(
         checkers=(CHECKER,),
         faults=fault_table(faults),
         events=schema.EVENTS.empty_table(),
-        beside={"controller": health},
+        beside={"controller": load},
     ).verdict
 
 
@@ -642,6 +644,60 @@ def test_a_controller_that_was_starved_at_another_time_excuses_nothing() -> None
     assert list(gap.anomalies) == [LONGEST_GAP]
     assert list(slow.anomalies) == [P99]
     assert list(half.anomalies) == [RECOVERY]
+
+
+def silent_as_the_controller(stall_s: float, every_s: float = 0.05) -> list[Op]:
+    """A prompt store, whose clients a loop that stands still at 11 s lets wait."""
+    waiting = [(10.99, 11 + stall_s, partition, "ok") for partition in (0, 1)]
+    before, since = ((0, 11), (11 + stall_s, END_S))
+    return [*steady(*before, every_s=every_s), *waiting, *steady(*since, every_s=every_s)]
+
+
+@pytest.mark.parametrize("stall_s", [1.1, 1.5, 1.9])
+@pytest.mark.parametrize(
+    ("limits", "every_s"),
+    [
+        (PromisePlan(longest_gap_s=1.0), 0.05),
+        (PromisePlan(p99_ms=50.0), 0.2),
+        (PromisePlan(recovered_within_s=0.1), 0.01),
+    ],
+)
+def test_a_stall_that_starves_no_run_accuses_no_store(
+    limits: PromisePlan, every_s: float, stall_s: float
+) -> None:
+    ops = silent_as_the_controller(stall_s, every_s)
+    ops += [(10.5 + n / 100, 11 + stall_s, n % 2, "ok") for n in range(20)]
+    faults = ((10.0, 11.0, "kill"),)
+    quiet = verdict(ops, limits, faults=faults, load=stalled(0.0, 11.0, END_S))
+    found = verdict(ops, limits, faults=faults, load=stalled(stall_s, 11.0, END_S))
+
+    assert quiet.outcome is Outcome.VIOLATION, "else the stall is no test"
+    assert (found.outcome, found.anomalies) == (Outcome.UNKNOWN, {})
+    assert "looks broken, but the controller's loop stood still for" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("ops", "limits", "name"),
+    [
+        ([*steady(0, 8), *refused(8, 18), *steady(18, 30)], PromisePlan(longest_gap_s=5.0), None),
+        (STALLED, PromisePlan(p99_ms=500.0), P99),
+        (HALF, PromisePlan(recovered_within_s=2.0), RECOVERY),
+        (ONE_SILENT, PromisePlan(recovered_within_s=1.0), RECOVERY),
+        (UNSURE, PromisePlan(indefinite_share=0.01), INDEFINITE),
+    ],
+)
+def test_a_stall_excuses_no_more_than_it_explains(
+    ops: list[Op], limits: PromisePlan, name: str | None
+) -> None:
+    for at_s in (11.0, 16.0, 22.0):
+        found = verdict(ops, limits, load=stalled(0.3, at_s, END_S))
+        assert list(found.anomalies) == [name or LONGEST_GAP]
+
+
+def test_a_stall_at_another_time_excuses_nothing() -> None:
+    ops, limits = silent_as_the_controller(1.5), PromisePlan(longest_gap_s=1.0)
+
+    assert list(verdict(ops, limits, load=stalled(1.5, 20.0, END_S)).anomalies) == [LONGEST_GAP]
 
 
 def test_a_rate_before_that_was_counted_while_the_controller_starved_proves_nothing() -> None:
