@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import attrs
 import msgspec
@@ -15,6 +15,7 @@ from harness.protocols import targets
 from harness.protocols.cluster import Link, Roles
 from harness.protocols.crash_points import (
     DATAGRAMS,
+    METASTORAGE,
     Action,
     Choice,
     ChoosesMessages,
@@ -41,8 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     messages: Annotated[MessageClass, Meta(description="The class of the messages.")]
     of: Annotated[
-        Annotated[int, Meta(ge=0, le=MAX_PARTITION)] | None,
-        Meta(description="Only messages of this partition."),
+        Annotated[int, Meta(ge=0, le=MAX_PARTITION)] | Literal["metastorage"] | None,
+        Meta(description="Only messages of this partition, or of the group of metastorage."),
     ] = None
     way: Annotated[
         Way, Meta(description="Messages from the targets to the other nodes, to them, or both.")
@@ -77,7 +78,7 @@ class MessageFault:
             why = "others are frames of a stream, which come once and in their order"
             got = chosen.messages.value
             raise PlanError(f"{path}.messages", f"expected one of {known}: {why} (got {got!r})")
-        if chosen.of is not None and partitions is not None and chosen.of >= partitions:
+        if isinstance(chosen.of, int) and partitions is not None and chosen.of >= partitions:
             raise PlanError(f"{path}.of", f"must be below {partitions} (got {chosen.of})")
         return attrs.evolve(self, options=chosen)
 
@@ -134,7 +135,8 @@ class MessageFault:
             action=self.action,
             links=_links(options.way, victims.nodes, machines),
             messages=options.messages,
-            partition=options.of,
+            partition=options.of if isinstance(options.of, int) else None,
+            metastorage=options.of == METASTORAGE,
             share=options.share,
             count=options.count,
             until=options.until,

@@ -13,6 +13,10 @@ meets. So a choice of messages is often the first fault of a story that leads th
 * A participant has prepared, its transaction is decided, and it is away for longer than outcomes
   are kept; meanwhile others are left undecided, which moves the horizon of their homes.
 * A commit is on its way to home for longer than participants wait, which ask there meanwhile.
+* Primaries lose their leases while they lead, since renewals are lost, and what one has proposed
+  before is committed after that.
+* Voters hear nothing of metastorage until they take the lease of their primary for over, which goes
+  on renewing it; then it stands still for a moment, and one of them leads.
 * A primary whose clock loses as much as is allowed is out of reach for longer than its lease.
 """
 
@@ -25,7 +29,14 @@ from msgspec.structs import replace
 
 from clusters.reference import churn
 from harness.plan.plan import Plan
-from harness.protocols.crash_points import DATAGRAMS, MessageClass, Operation, Way, When
+from harness.protocols.crash_points import (
+    DATAGRAMS,
+    METASTORAGE,
+    MessageClass,
+    Operation,
+    Way,
+    When,
+)
 from harness.protocols.fault_kinds import CLOCK_FAST, CLOCK_SLOW, with_strength
 from harness.protocols.faults import ITS_NODE, PlannedFault
 from harness.protocols.moments import Moment
@@ -45,7 +56,7 @@ _UNTIL = (Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED)
 _MOST_NTH = 300  # operations of a busy node within a second or two
 # The part of the choices of a schedule that keeps a leader from replicating.
 _DIVERGING = 0.5
-_STORY_SHARE = 0.7  # of the seeds that choose messages
+_STORY_SHARE = 0.8  # of the seeds that choose messages
 _STORY_S, _FIRST_S = 7.5, 1.0  # how long most of them take, and when they begin at the earliest
 _MOST_STORIES, _BETWEEN_S = 2, (1.0, 3.0)
 _SHORT_REIGN = 0.6  # the share of leaders that go as they are elected
@@ -70,6 +81,9 @@ _CUT_S, _DRIFTING_S = (1.2, 1.9), 0.8  # past the end of a lease; a drift shows 
 _SILENT_S = (4.0, 4.6)
 # Past what participants wait, and within what clients do.
 _OVERTAKEN_S = (1.25, 1.75)
+_LEASE_S = 1.0  # of a node, from its last renewal on, a quarter of a second before at most
+_LAPSED_S, _PROPOSED_S, _ON_ITS_WAY_S = (1.4, 2.0), (0.5, 0.8), (0.35, 0.7)
+_DEAF_S, _STANDING_S = (0.15, 0.4), (0.5, 0.85)  # past a lease; for less than it lasts
 _PAST_IT_S = (1.0, 2.0)  # of the time for which outcomes are kept
 _COMMITTING_S = (0.002, 0.004, 0.006)  # of a prepare: its coordinator has been told by then
 
@@ -294,6 +308,60 @@ def _overtaken(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[
         at_s += hold_s + draw.uniform(0.3, 0.6)
 
 
+def _lapsed(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """No renewal comes to metastorage until leases are over, and longer: each primary leads still,
+    and one has proposed before that what comes to be committed behind it.
+    """
+    del kind
+    yield PlannedFault(
+        at_s=begin_s,
+        kind="drop-messages",
+        target="metastorage leader",
+        hold_s=round(draw.uniform(*_LAPSED_S), 3),
+        options={"messages": MessageClass.RENEWALS.value, "way": Way.TO.value},
+    )
+    if _replicas(plan) > 1:
+        partition, slow_s = draw.randrange(_partitions(plan)), draw.uniform(*_PROPOSED_S)
+        primary, hold_s = f"primary of partition {partition}", draw.uniform(*_ON_ITS_WAY_S)
+        # Heartbeats pass, so that no other is elected.
+        yield PlannedFault(
+            at_s=round(begin_s + slow_s, 3),
+            kind="hold-messages",
+            target=primary,
+            hold_s=round(hold_s, 3),
+            options={
+                "messages": MessageClass.APPENDS.value,
+                "of": partition,
+                "way": Way.FROM.value,
+            },
+        )
+
+
+def _deaf(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """Voters of a partition hear nothing of metastorage for longer than a lease, and then their
+    primary stands still for less than that.
+    """
+    partition = draw.randrange(_partitions(plan))
+    standing_s = draw.uniform(*_STANDING_S)
+    at_s = begin_s + _LEASE_S + draw.uniform(*_DEAF_S)
+    for _ in range(2):  # of another voter each
+        yield PlannedFault(
+            at_s=begin_s,
+            kind=kind,
+            target=f"other voter of partition {partition}",
+            hold_s=round(at_s + standing_s - begin_s, 3),
+            options={
+                "messages": MessageClass.APPENDS.value,
+                "of": METASTORAGE,
+                "way": Way.TO.value,
+            },
+        )
+    primary = f"primary of partition {partition}"
+    yield PlannedFault(
+        at_s=round(at_s, 3), kind="pause", target=primary, hold_s=round(standing_s, 3)
+    )
+
+
 def _outlasting(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[PlannedFault]:
     """A participant goes as its commit is on the way to home, and comes back when outcomes of that
     time are dropped; the next ones go for a moment as theirs have prepared and none knows it.
@@ -360,10 +428,19 @@ def _is_overtaken(plan: Plan) -> int:
     return 6 if _has_participants(plan) and plan.cluster.nodes >= 3 else 0
 
 
+def _lapses(plan: Plan) -> int:
+    # A node alone hears of its renewals, and of what it proposes, without a message.
+    return 0 if plan.cluster.nodes < 2 else 6 if _replicas(plan) > 1 else 2
+
+
+def _is_deaf(plan: Plan) -> int:
+    return 6 if _replicas(plan) >= _REPLICAS and plan.cluster.nodes > _REPLICAS else 0
+
+
 def _falls_silent(plan: Plan) -> int:
     # With two nodes gone metastorage keeps its majority: the others go on.
     alone = _replicas(plan) < _REPLICAS or plan.cluster.nodes > 2 * (_REPLICAS - 1)
-    return 10 if _has_participants(plan) and _replicas(plan) <= _REPLICAS and alone else 0
+    return 14 if _has_participants(plan) and _replicas(plan) <= _REPLICAS and alone else 0
 
 
 def _kept_s(plan: Plan) -> float:
@@ -395,6 +472,8 @@ _STORIES = {
     _unfinished: _leaves_unfinished,
     _silent_home: _falls_silent,
     _overtaken: _is_overtaken,
+    _lapsed: _lapses,
+    _deaf: _is_deaf,
     _outlasting: _outlasts,
     _drifting: _drifts,
 }

@@ -81,8 +81,8 @@ _NO_ZONES = (
 _SCHEDULED = ("nemesis.mix", "nemesis.schedule")
 # The share of seeds that have one of these in any case: they reach what chance does not. The more
 # a kind leads to logs that differ the more often.
-_CHOSEN_SHARE = 0.8
-_CHOSEN_WEIGHTS = tuple({"drop-messages": 5, "hold-messages": 3}.get(kind, 1) for kind in CHOSEN)
+_CHOSEN_SHARE = 0.9
+_CHOSEN_WEIGHTS = tuple({"drop-messages": 6, "hold-messages": 6}.get(kind, 1) for kind in CHOSEN)
 _WIPE_SHARE = 0.15  # a new member is to be taken in: the only way to it without zones
 _FLIP_SHARE = 0.1
 _MOMENTS = (

@@ -17,6 +17,7 @@ from harness.protocols.cluster import Link
 from harness.protocols.moments import Moment
 
 MAX_NTH = 10_000_000
+METASTORAGE = "metastorage"  # the group of no partition
 
 
 class Operation(enum.StrEnum):
@@ -115,14 +116,15 @@ class Way(enum.StrEnum):
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages are chosen on ``links``: of a class, of one ``partition`` where that is given,
-    by chance a ``share`` of them, and the first ``count`` of these; until the moment ``until``,
-    where one is given.
+    or of ``metastorage`` alone; by chance a ``share`` of them, and the first ``count`` of these;
+    until the moment ``until``, where one is given.
     """
 
     action: Action
     links: tuple[Link, ...]
     messages: MessageClass
     partition: int | None = None
+    metastorage: bool = False
     share: float | None = None
     count: int | None = None
     until: Moment | None = None

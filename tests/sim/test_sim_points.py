@@ -161,6 +161,7 @@ def test_a_node_that_is_cut_off_from_votes_does_not_lead(tmp_path: Path) -> None
     ("kind", "options"),
     [
         ("drop-messages", {"messages": "appends", "of": 0, "count": 20}),
+        ("drop-messages", {"messages": "appends", "of": "metastorage", "way": "to"}),
         ("drop-messages", {"messages": "appends", "share": 0.4}),
         ("drop-messages", {"messages": "commits", "count": 2}),
         ("hold-messages", {"messages": "finishes"}),
@@ -210,10 +211,30 @@ def test_a_share_of_the_messages_is_lost_one_by_one() -> None:
     assert 0.5 < sum(isinstance(message, Append) for message in passed) / 600 < 0.7
 
 
-def messages(frame: bytes) -> list[object]:
-    batch = Codec.peer.decode(frame)
+@pytest.mark.parametrize(("metastorage", "left"), [(True, ["p0"]), (False, [])])
+def test_messages_of_metastorage_are_chosen_alone(metastorage: bool, left: list[str]) -> None:
+    adversary, appends = Adversary(1, lambda node: None), MessageClass.APPENDS
+    choice = Choice(
+        action=Action.DROP, links=(("n1", "n2"),), messages=appends, metastorage=metastorage
+    )
+    adversary.choose(choice)
+    append = Append("n1@a", 1, 0, 0, 0, 0, ())
+    frame = encode(RaftBatch((("metastorage", append), ("p0", append))))
+
+    sent = adversary.sending(cast(SimConnection, Wire()), frame)
+
+    assert [group for group, _ in batch_of(sent)] == left
+    assert adversary.look(choice).chosen
+
+
+def batch_of(frame: bytes | None) -> tuple[tuple[str, object], ...]:
+    batch = RaftBatch(()) if frame is None else Codec.peer.decode(frame)
     assert isinstance(batch, RaftBatch)
-    return [message for _, message in batch.messages]
+    return batch.messages
+
+
+def messages(frame: bytes) -> list[object]:
+    return [message for _, message in batch_of(frame)]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from cli.campaign_plans import swarm_plans
 from clusters.reference import chosen_faults, churn, majority_losses
 from clusters.reference.chosen_faults import MESSAGES
+from clusters.reference.node.placement.lease_expiry import DRIFT, RENEW_S
 from clusters.reference.node.tx.limits import RECOVER_AFTER_S
 from clusters.reference.node.tx.outcome_sender import FINISH_TIMEOUT_S
 from clusters.reference.swarm import (
@@ -184,8 +185,8 @@ def test_a_leader_that_cannot_replicate_is_deposed_before_it_can_again(plans: li
         for fault in plan.nemesis.schedule:
             if fault.kind not in ("drop-messages", "hold-messages") or "of" not in options(fault):
                 continue
-            if options(fault)["way"] != "from":
-                continue  # a participant that can't finish
+            if options(fault)["way"] != "from" or not fault.target.startswith("leader of "):
+                continue  # a participant that can't finish, a primary without a lease
             end_s = fault.at_s + fault.hold_s
             found += any(
                 fault.at_s < other.at_s < end_s and other.target == fault.target
@@ -273,6 +274,49 @@ def test_some_participants_are_away_for_longer_than_outcomes_are_kept(plans: lis
             undecided = [f for f in kills if f not in both and 0 <= f.at_s - away.at_s < 1]
             assert any(f.hold_s < 1 for f in undecided)
     assert found >= 5
+
+
+def test_some_leases_run_out_while_their_holders_lead(plans: list[Plan]) -> None:
+    found = Counter[str]()
+    for plan in plans:
+        schedule = [fault for fault in plan.nemesis.schedule if fault.kind in MESSAGES]
+        for lost in (f for f in schedule if f.target == "metastorage leader"):
+            found["lost"] += 1
+            assert (options(lost)["messages"], options(lost)["way"]) == ("renewals", "to")
+            # The next of them comes so late that a lease has run out, whenever the last one came.
+            assert lost.hold_s > LEASE_S + RENEW_S
+            for slow in schedule:
+                if options(slow).get("way") == "from" and lost.at_s < slow.at_s < lost.at_s + 1:
+                    assert slow.kind == "hold-messages"
+                    assert options(slow)["messages"] == "appends"
+                    ends_s = slow.at_s + slow.hold_s - lost.at_s
+                    # What is proposed meanwhile comes to be committed after the end of some.
+                    assert LEASE_S - RENEW_S < ends_s < lost.hold_s + RENEW_S
+                    found["slow"] += 1
+    assert min(found["lost"], found["slow"]) >= 30
+
+
+def test_some_voters_take_a_lease_for_over_that_is_renewed(plans: list[Plan]) -> None:
+    found = 0
+    for plan in plans:
+        schedule = plan.nemesis.schedule
+        messages = [fault for fault in schedule if fault.kind in MESSAGES]
+        deaf = [fault for fault in messages if options(fault).get("of") == "metastorage"]
+        for voter in deaf:
+            assert voter.target.startswith("other voter of partition ")
+            assert sum(voter.at_s == other.at_s for other in deaf) == 2
+            partition = voter.target.rpartition(" ")[2]
+            (standing,) = [
+                fault
+                for fault in schedule
+                if fault.kind == "pause" and fault.target == f"primary of partition {partition}"
+                if voter.at_s < fault.at_s < voter.at_s + voter.hold_s
+            ]
+            # Past the end that the voter has to wait for, and for less than a lease lasts.
+            assert standing.at_s - voter.at_s > LEASE_S * (1 + DRIFT)
+            assert standing.hold_s < LEASE_S
+            found += 1
+    assert found >= 30
 
 
 def test_seeds_differ_in_everything_that_a_store_may_depend_on(plans: list[Plan]) -> None:

@@ -67,6 +67,7 @@ class _Chosen:
             and part.kind is choice.messages
             and link in choice.links
             and (choice.partition is None or part.partition == choice.partition)
+            and (part.metastorage or not choice.metastorage)
         )
 
 
@@ -250,7 +251,9 @@ class Adversary:
     def look(self, choice: Choice) -> ChoiceLook:
         """See ``harness.protocols.crash_points.ChoosesMessages``."""
         chosen = self._chosen.get(choice)
-        tried = Part(kind=choice.messages, partition=choice.partition)
+        tried = Part(
+            kind=choice.messages, partition=choice.partition, metastorage=choice.metastorage
+        )
         if chosen is None:
             # Whatever is in force may choose it, not this choice alone.
             link = choice.links[0]

@@ -44,7 +44,7 @@ from clusters.reference.node.wire.messages import (
     Version,
     encode,
 )
-from harness.protocols.crash_points import DATAGRAMS, MessageClass
+from harness.protocols.crash_points import DATAGRAMS, METASTORAGE, MessageClass
 
 # ``Ack`` and ``Failed`` answer several questions: which one stands in no message.
 CLASSES: dict[type, MessageClass] = {
@@ -85,6 +85,7 @@ class Part:
 
     kind: MessageClass | None
     partition: int | None = None
+    metastorage: bool = False  # of its group
     datagram: bool = True
     payload: bytes = b""
 
@@ -100,6 +101,7 @@ def parts_of(payload: bytes) -> tuple[Part, ...]:
             Part(
                 kind=CLASSES[type(message)],
                 partition=_partition(group),
+                metastorage=group == METASTORAGE,
                 payload=encode(RaftBatch(((group, message),))),
             )
             for group, message in frame.messages
