@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 
-from checkers.cycles.isolation import first_cycles, inferred, judged
+from checkers.cycles.cycle_anomalies import first_cycles, inferred, judged
 from checkers.cycles.kernel import CYCLES
 from checkers.explain.words import of_finding
 from checkers.lists.by_generation import by_generation, with_keys

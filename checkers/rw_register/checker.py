@@ -1,7 +1,7 @@
 """The checker of transactions that read and write registers, with Elle's semantics.
 
 Each value is written once to a register, so that a read tells which transaction it saw; of the
-order of versions only a part is known (``edges``).
+order of versions only a part is known (``register_edges``).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.cycles.isolation import first_cycles, inferred, judged
+from checkers.cycles.cycle_anomalies import first_cycles, inferred, judged
 from checkers.cycles.kernel import CYCLES
 from checkers.engine.arrays import INFO
 from checkers.engine.transactions import NOBODY, OBSERVED, OBSERVED_TABLE
 from checkers.lists.witness import anybody_unknown
-from checkers.rw_register.edges import edges, tails
-from checkers.rw_register.findings import findings, sentence
-from checkers.rw_register.operations import NO_WRITE, register_ops
+from checkers.rw_register.register_edges import edges, tails
+from checkers.rw_register.register_findings import findings, sentence
+from checkers.rw_register.register_operations import NO_WRITE, register_ops
 from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
 
 

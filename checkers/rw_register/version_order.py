@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, spread
-from checkers.rw_register.operations import NO_WRITE, RegisterOps
+from checkers.rw_register.register_operations import NO_WRITE, RegisterOps
 
 _NEVER = np.iinfo(np.int64).max
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from checkers.cycles.dependencies import Ends, Kind, begin_of, edge_rows, end_of, tail_rows
 from checkers.engine.arrays import Ints, spread
-from checkers.rw_register.operations import NO_WRITE, RegisterOps
+from checkers.rw_register.register_operations import NO_WRITE, RegisterOps
 from checkers.rw_register.version_order import (
     Pairs,
     by_process,

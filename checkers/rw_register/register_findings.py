@@ -14,7 +14,7 @@ import pyarrow as pa
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts
 from checkers.engine.transactions import NOBODY
 from checkers.lists.findings import FINDINGS
-from checkers.rw_register.operations import NO_WRITE, RegisterOps
+from checkers.rw_register.register_operations import NO_WRITE, RegisterOps
 
 WORDS = {
     "G1a": "aborted read (G1a): T{txn} read {element} from register {key}, which T{other} wrote "
