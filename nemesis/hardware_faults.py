@@ -15,7 +15,7 @@ import attrs
 
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.protocols import targets
-from harness.protocols.cluster import Roles
+from harness.protocols.cluster import Roles, TellsMetastorage
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
 from harness.protocols.hardware import Hardware, Replicas, Wipes
@@ -181,6 +181,9 @@ async def _endangered(scene: Scene, victims: Victims) -> str:
     roles = await scene.system.roles(scene.cluster)
     if not roles.voters:
         return "nobody tells who votes"
+    keeps_metastorage = isinstance(scene.system, TellsMetastorage) and scene.system.metastorage
+    if keeps_metastorage and not roles.metastorage_voters:  # it has no leader now
+        return "nobody tells who votes in metastorage"
     groups = [(f"partition {number}", voters) for number, voters in sorted(roles.voters.items())]
     for group, voters in (("metastorage", roles.metastorage_voters), *groups):
         left = [node for node in voters if node in up and node not in taken]

@@ -129,7 +129,7 @@ class SideTable:
         """Begin ``root / name``. ``missing`` is what the run lacks without it, for errors. Raises
         ``HarnessError``.
         """
-        self._path, self._missing = root / name, missing
+        self._name, self._path, self._missing = name, root / name, missing
         try:
             self._unfinished = durable_files.begin(self._path)
         except OSError as error:
@@ -147,7 +147,7 @@ class SideTable:
         with self._writing():
             self._writer.close()
             durable_files.publish(self._unfinished, self._path)
-            return {self._path.name: regular_files.sha256(self._path)}
+            return {self._name: regular_files.sha256(self._path)}
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
+from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from nemesis_world import EVERY_FAULT, NODES, Stage, World, in_virtual_time
@@ -13,8 +15,8 @@ from nemesis_world import EVERY_FAULT, NODES, Stage, World, in_virtual_time
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.history.records import FaultState
 from harness.protocols.cluster import Capability, Link, NodeStatus, Roles
-from harness.protocols.faults import PlannedFault
-from nemesis import node_faults
+from harness.protocols.faults import PlannedFault, Victims
+from nemesis import hardware_faults, node_faults
 from nemesis.runner import refuse_missing
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
@@ -352,5 +354,32 @@ def test_an_effect_is_shown_by_the_links_that_answer_and_a_heal_by_all(kind: str
         await stage.heal_all()
         assert stage.states()[-1] == "healed"
         assert stage.nemesis.trouble == ()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize(
+    ("voters", "why"),
+    [
+        (("n1",), "of metastorage only nobody would be left"),
+        # Without a leader it is not known who votes: it may be the victim alone.
+        ((), "nobody tells who votes in metastorage"),
+        (("n1", "n2", "n3"), ""),
+    ],
+)
+def test_a_node_keeps_its_data_where_metastorage_might_lose_its_majority(
+    voters: tuple[str, ...], why: str
+) -> None:
+    class Store:
+        metastorage = ("n1",)
+
+        async def roles(self, cluster: object) -> Roles:
+            return Roles(voters={0: ("n2", "n3")}, metastorage_voters=voters)
+
+    async def scenario() -> None:
+        stage = Stage()
+        system: Any = Store()
+        scene = attrs.evolve(stage.scene, system=system)
+        assert await hardware_faults._endangered(scene, Victims(nodes=("n1",))) == why
 
     in_virtual_time(scenario)

@@ -29,7 +29,7 @@ from harness.history.directory_locks import locked
 from harness.history.due_faults import due_ns
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
-from harness.history.parquet import write_side_table
+from harness.history.parquet import read_key_names, write_side_table
 from harness.history.regular_files import sha256
 from harness.importers.exported import Digest, end_record, import_exported, is_exported
 from harness.importers.jepsen.imported_history import import_run
@@ -120,6 +120,34 @@ def test_an_exported_run_that_is_imported_again_has_the_same_verdict(
     assert encode(analyze(again, executor="local")) == encode(analyze(run, executor="local"))
     for name in ("transactions", "faults", "events", "notes"):
         assert getattr(load(again), name)() == getattr(load(run), name)()
+
+
+@pytest.mark.parametrize("notation", [edn_lines, json_lines])
+@pytest.mark.parametrize("step", ["append", "w"])
+def test_an_import_whose_keys_have_names_is_exported_and_imported_again(
+    tmp_path: Path, step: str, notation: Any
+) -> None:
+    file = tmp_path / "names.edn"
+    seen = "[1]" if step == "append" else "1"
+    asked, told = "[[:r :x nil]]", f"[[:r :x {seen}]]"
+    ran = [
+        ("invoke", f"[[:{step} :x 1]]"),
+        ("ok", f"[[:{step} :x 1]]"),
+        ("invoke", asked),
+        ("ok", told),
+    ]
+    file.write_text("".join(f"{{:type :{t}, :process 0, :f :txn, :value {v}}}\n" for t, v in ran))
+    run, again = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "again")
+    import_run(file, run)
+    import_exported(exported(run, tmp_path / "history", notation), again)
+
+    names = [read_key_names(each, read_manifest(each).checksums) for each in (run, again)]
+    assert (
+        names[0].to_pylist()
+        == names[1].to_pylist()
+        == [{"key": names[0]["key"][0].as_py(), "name": ":x"}]
+    )
+    assert encode(analyze(again, executor="local")) == encode(analyze(run, executor="local"))
 
 
 @pytest.mark.parametrize("notation", [edn_lines, json_lines])
