@@ -380,6 +380,6 @@ def test_a_node_keeps_its_data_where_metastorage_might_lose_its_majority(
         stage = Stage()
         system: Any = Store()
         scene = attrs.evolve(stage.scene, system=system)
-        assert await hardware_faults._endangered(scene, Victims(nodes=("n1",))) == why
+        assert await hardware_faults._endangered(scene, Victims(nodes=("n1",), roles=())) == why
 
     in_virtual_time(scenario)
