@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
+from harness import plugins
 from harness.errors import FiredrillError, HarnessError
 
 T = TypeVar("T")
@@ -35,9 +36,9 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
     """All results, in order, once all of ``work`` has ended: one failure does not abandon the rest.
 
     Otherwise the cleanup after the failure would race with work that is still starting. Raises the
-    failure, or a ``HarnessError`` that names all of several.
+    failure, or a ``HarnessError`` that names all of several; a ``SystemExit`` is one of these.
     """
-    results = await asyncio.gather(*work, return_exceptions=True)
+    results = await asyncio.gather(*map(_staying, work), return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     for failure in failures:
         # A cancellation or a bug keeps its type; only sentences for a person are joined.
@@ -46,3 +47,11 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
     if failures:
         raise HarnessError("; ".join(map(str, failures))) from failures[0]
     return [result for result in results if not isinstance(result, BaseException)]
+
+
+async def _staying(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    # Code that is made to be a program leaves by ``sys.exit``: a task would take the loop along.
+    except SystemExit as error:
+        raise HarnessError(f"it raised {plugins.told(error)}") from error

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from harness import plugins
 from harness.clock import NS_PER_S, RunClock, cpu_s
 from harness.driving.driver import Driver
 from harness.driving.driver_pool import DriverPool, Load, OwnLoad
@@ -171,8 +172,9 @@ class Life:
         for act in acts:
             try:
                 act()
-            except FiredrillError as error:
-                self.trouble.append(f"ending the history: {error}")
+            # A plug-in may have told what no table takes, and code of its own may run.
+            except (Exception, SystemExit) as error:
+                self.trouble.append(f"ending the history: {_told(error)}")
 
     def _close_states(self) -> None:
         if self.states is not None:
@@ -549,7 +551,7 @@ class Life:
         if not task.done():
             self.trouble.append(f"{what}: went on {SETTLE_LIMIT_S:g} s after it was told to end")
         elif not task.cancelled() and (error := task.exception()):
-            self.trouble.append(f"{what} broke off: {error}")
+            self.trouble.append(f"{what} broke off: {_told(error)}")
 
     async def _attempt(
         self, what: str, limit_s: float, work: Coroutine[Any, Any, None], *, tell: bool = True
@@ -560,17 +562,30 @@ class Life:
         try:
             await within(limit_s, work)
             return True
-        # Of the work itself, a socket's or a disk's: at the limit ``within`` raises another error.
-        except OSError as error:
-            text = f"{what}: it raised {type(error).__name__}: {error}"
-        except FiredrillError as error:
-            text = f"{what}: {error}"
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The work's own: nothing has asked this task to end.
+            text = f"{what}: {_told(error)}"
+        # A system or provider may be a plug-in's: its bug must not keep the others from telling.
+        except (Exception, SystemExit) as error:
+            text = f"{what}: {_told(error)}"
         if tell:
             self.trouble.append(text)
         return False
 
     def _deadline(self, limit_s: float) -> float:
         return asyncio.get_running_loop().time() + limit_s
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, FiredrillError):
+        return str(error)
+    # A socket's or a disk's, which says what it was; at its limit ``within`` raises another error.
+    if isinstance(error, OSError):
+        return f"it raised {type(error).__name__}: {error}"
+    return f"it raised {plugins.told(error)}"
 
 
 def _first(left: Sequence[rebalance_wait.Left]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from harness import plugins
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.parquet import read_summed, write_side_table
@@ -45,14 +46,15 @@ class UsageLog:
 
     def __init__(self, run: RunDirectory, provider: TellsUsage, clock: RunClock) -> None:
         self._run, self._provider, self._clock = run, provider, clock
-        self._rows: list[dict[str, Any]] = []
+        self._pieces: list[pa.Table] = []
 
     async def run(self, cluster: Callable[[], Cluster]) -> None:
         """Ask for every node of ``cluster`` each ``SAMPLE_S``, until cancelled. A node that can't
-        be asked has no row: a fault may hold it.
+        be asked has no row: a fault may hold it. Raises ``HarnessError`` for usage that no table
+        takes; what was told before is kept.
         """
         loop = asyncio.get_running_loop()
-        while len(self._rows) < MAX_ROWS:
+        while len(self._pieces) < MAX_ROWS:
             due_s = loop.time() + SAMPLE_S
             await together(self._one(node) for node in cluster().nodes)
             await asyncio.sleep(max(0.0, due_s - loop.time()))
@@ -64,13 +66,18 @@ class UsageLog:
             return
         if used is not None:
             row: dict[str, Any] = msgspec.structs.asdict(used)
-            self._rows.append({"at_ns": self._clock.now_ns(), "node": node} | row)
+            row = {"at_ns": self._clock.now_ns(), "node": node} | row
+            try:
+                self._pieces.append(pa.Table.from_pylist([row], schema=USAGE))
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                why = f"{node}: what it used fits no table: {plugins.told(error)}"
+                raise HarnessError(why) from error
 
     def close(self) -> dict[str, str]:
         """Write the samples; returns the checksum of the file. Raises ``HarnessError``."""
-        if not self._rows:
+        if not self._pieces:
             return {}
-        table = pa.Table.from_pylist(self._rows, schema=USAGE)
+        table = pa.concat_tables(self._pieces).combine_chunks()
         return write_side_table(self._run.root, USAGE_FILE, table, "what nodes used is missing")
 
 

@@ -15,6 +15,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from harness import plugins
 from harness.clock import RunClock
 from harness.errors import HarnessError
 from harness.history.parquet import SideTable, read_summed, write_side_table
@@ -92,11 +93,13 @@ class StateLog:
         self._run, self._system, self._clock = run, system, clock
         self._states: SideTable | None = None
         self._logs: dict[str, str] = {}
-        self._rows: list[dict[str, Any]] = []
+        self._pieces: list[pa.Table] = []
         self._due_ns = 0
 
     async def sample(self, cluster: Cluster) -> None:
-        """Ask every node, if the last sample is ``SAMPLE_S`` old. Raises ``HarnessError``."""
+        """Ask every node, if the last sample is ``SAMPLE_S`` old. Raises ``HarnessError``, also for
+        an answer that no table takes: the others are recorded.
+        """
         if self._clock.now_ns() < self._due_ns:
             return
         self._due_ns = self._clock.now_ns() + int(SAMPLE_S * 1e9)
@@ -120,9 +123,11 @@ class StateLog:
                 if late or not (_absent(cluster, told) or _holding(told)):
                     break
             await asyncio.sleep(QUIET_POLL_S)
-        self._keep(told, final=True)
         missing = "logs were not compared"
-        self._logs = write_side_table(self._run.root, LOGS_FILE, _logs(told), missing)
+        try:
+            self._keep(told, final=True)
+        finally:
+            self._logs = write_side_table(self._run.root, LOGS_FILE, _logs(told), missing)
         if absent := _absent(cluster, told):
             raise HarnessError(f"no answer at the end from {', '.join(absent)}: {missing}")
 
@@ -149,18 +154,28 @@ class StateLog:
         return tuple(answer for answer in answers if answer is not None)
 
     def _keep(self, told: tuple[StateAnswer, ...], *, final: bool) -> None:
-        self._rows += [_row(answer, state, final) for answer in told for state in answer.replicas]
-        if len(self._rows) >= PIECE_ROWS:
+        refused = list[str]()
+        for answer in told:
+            try:
+                # Each by itself: what one adapter's node tells must not cost the others' states.
+                rows = [_row(answer, state, final) for state in answer.replicas]
+                self._pieces.append(pa.Table.from_pylist(rows, schema=STATES))
+            except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+                refused.append(f"{answer.node}: its states fit no table: {plugins.told(error)}")
+        if sum(piece.num_rows for piece in self._pieces) >= PIECE_ROWS:
             self._flush()
+        if refused:
+            raise HarnessError("; ".join(refused))
 
     def _flush(self) -> None:
-        rows, self._rows = self._rows, []
-        if not rows:
+        if not any(piece.num_rows for piece in self._pieces):
             return
+        rows = pa.concat_tables(self._pieces).combine_chunks()
+        self._pieces.clear()
         if self._states is None:
             missing = "states were not compared"
             self._states = SideTable(self._run.root, STATES_FILE, STATES, missing)
-        self._states.add(pa.Table.from_pylist(rows, schema=STATES))
+        self._states.add(rows)
 
 
 def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import sys
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,10 @@ from harness.plan.plan import loads
 from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, NodeStatus
 from harness.protocols.faults import Scene
+from harness.protocols.replica_states import ReplicaState
 from harness.run.directory import Manifest, RunDirectory
+from harness.run.node_usage import NodeUsage, read_usage
+from harness.run.state_log import read_states
 from nemesis.runner import Nemesis
 
 PLAN = loads("""
@@ -82,6 +86,97 @@ def test_keys_that_are_not_read_in_the_end_are_trouble(
     (trouble,) = manifest.trouble
     assert trouble.startswith("final reads: not every key was read within 30 s (")
     assert trouble.endswith(" x NO-LEADER)")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("zone"), "KeyError: 'zone'"),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError"),
+    ],
+)
+def test_a_bug_of_an_adapter_is_trouble_and_all_else_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
+) -> None:
+    async def broken(*_: object) -> list[StoreEvent]:
+        raise error
+
+    monkeypatch.setattr(ReferenceSystem, "events", broken)
+    _, manifest = drill(PLAN, tmp_path / "run")
+
+    assert manifest.state == "sealed"
+    told = [text for text in manifest.trouble if said in text]
+    assert [text.split(":")[0] for text in told] == ["fetching events", "collect events"]
+    assert all("(test_sim_trouble.py:" in text for text in told)
+    assert manifest.logs
+    assert "states.parquet" in manifest.checksums
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyError("states")])
+def test_a_bug_of_an_adapter_that_tells_states_is_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ReferenceSystem, "states", broken)
+    _, manifest = drill(PLAN, tmp_path / "run")
+
+    assert manifest.state == "sealed"
+    assert [text.split(":")[0] for text in manifest.trouble] == [
+        "sampling states",
+        "collect states",
+    ]
+    assert all("(test_sim_trouble.py:" in text for text in manifest.trouble)
+    assert manifest.logs
+
+
+def test_states_that_fit_no_table_cost_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ReferenceSystem.states
+
+    async def garbled(
+        system: ReferenceSystem, cluster: Cluster, node: str, *, whole: bool
+    ) -> tuple[ReplicaState, ...] | None:
+        states = await told(system, cluster, node, whole=whole)
+        if node != "n2" or states is None:
+            return states
+        return tuple(msgspec.structs.replace(state, term="one") for state in states)
+
+    monkeypatch.setattr(ReferenceSystem, "states", garbled)
+    run, manifest = drill(PLAN, tmp_path / "run")
+
+    assert manifest.state == "sealed"
+    assert any("n2: its states fit no table: Arrow" in text for text in manifest.trouble)
+    nodes = read_states(run.root, manifest.checksums)["states"].column("node").to_pylist()
+    assert set(nodes) == {"n1", "n3"}
+
+
+def test_what_a_provider_tells_wrongly_keeps_no_run_from_being_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(SimProvider):
+        asked = 0
+
+        async def usage(self, node: str) -> NodeUsage:
+            Told.asked += 1
+            memory = 4096 if Told.asked < 6 else "4 KiB"
+            return NodeUsage(cpu_s=1.0, memory_bytes=memory)  # type: ignore[arg-type]
+
+        def claims(self) -> None:
+            sys.exit("no claims today")
+
+    monkeypatch.setattr(sim_lab, "SimProvider", Told)
+    run, manifest = drill(PLAN, tmp_path / "run")
+
+    assert manifest.state == "sealed"
+    measuring, claims = manifest.trouble
+    assert measuring.startswith("measuring the nodes broke off: n")
+    assert "what it used fits no table: Arrow" in measuring
+    assert "ending the history: it raised SystemExit: no claims today" in claims
+    assert read_usage(run, manifest).num_rows >= 3
 
 
 def test_an_adapter_that_lets_a_timeout_out_is_not_said_to_have_taken_all_the_time(
