@@ -47,8 +47,8 @@ OUTPUTS = ("analysis", "report.html")  # made of the rest, again
 
 @attrs.frozen(kw_only=True)
 class Recorded:
-    """A recorded run, what it came to, whether it was sealed, the files that it has sums of, and of
-    these those that decide nothing.
+    """A recorded run, what it came to, whether it was sealed, the files that it has sums of, logs
+    of nodes included, and of these those that decide nothing.
     """
 
     root: Path
@@ -154,7 +154,7 @@ def recorded(roots: Iterable[Path], scratch: Path) -> tuple[Recorded, ...]:
                 outcome=outcome,
                 verdict=verdict,
                 sealed=manifest.state != RUNNING,
-                summed=frozenset(manifest.checksums),
+                summed=frozenset((*manifest.checksums, *(manifest.logs or ()))),
                 explaining=frozenset(manifest.explaining or ()),
             )
         )
@@ -180,14 +180,15 @@ def damages(
     runs: Sequence[Recorded], draw: random.Random, *, truncations: int, flips: int
 ) -> list[Damage]:
     """So many of each, most of them in files that verdicts rest on, and every file once removed,
-    emptied and swapped with that of another run.
+    emptied, where it holds anything, and swapped with that of another run.
     """
     files = [files_of(run) for run in runs]
     found: list[Damage] = []
     for number, names in enumerate(files):
         for name in names:
             found.append(Damage(run=number, name=name, kind=REMOVED))
-            found.append(Damage(run=number, name=name, kind=EMPTIED))
+            if (runs[number].root / name).stat().st_size:
+                found.append(Damage(run=number, name=name, kind=EMPTIED))
             if other := _counterpart(runs, files, number, name, draw):
                 found.append(Damage(run=number, name=name, kind=SWAPPED, other=other))
     weighed = [_weighed(run, names) for run, names in zip(runs, files, strict=True)]

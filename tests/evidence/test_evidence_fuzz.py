@@ -21,10 +21,15 @@ from evidence_fuzz import (
     Recorded,
     all_tried,
     damages,
+    files_of,
     recorded,
     tried,
     wrong,
 )
+
+from harness.history import evidence
+from harness.history.regular_files import FileStamp, stamp
+from harness.run.directory import LogSum
 
 RUNS = Path(__file__).with_name("runs")
 COUNT = int(os.environ.get("FIREDRILL_DAMAGES", "60"))  # of truncations, and of flips
@@ -81,6 +86,32 @@ def test_what_is_looked_for_is_seen(runs: tuple[Recorded, ...]) -> None:
         assert wrong(zoned, after(2, "valid", changed=False, name=name)) == "unnoticed"
     assert wrong(valid, after(1, "valid", changed=False, name="reaper.log")) == ""
     assert wrong(valid, after(1, "traceback")) == "traceback"
+
+
+def test_damage_of_a_nodes_log_is_looked_for_and_noticed(
+    runs: tuple[Recorded, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, run in enumerate(runs):
+        logs = [name for name in files_of(run) if name.endswith("node.log")]
+        assert len(logs) >= 3
+        assert [run.rests_on(name) for name in logs] == [run.sealed] * len(logs)
+        planned = [
+            Damage(run=number, name=name, kind=FLIPPED, place=place)
+            for name in logs[:1]
+            for place in (80, 800, 8000)
+        ]
+        found = [tried(runs, damage, run.root.parent) for damage in planned]
+        assert [wrong(run, one) for one in found] == [""] * len(planned)
+
+    def unsummed(path: Path, _: LogSum) -> FileStamp | None:
+        return stamp(path)
+
+    # An engine that compares no sum of a log has to be seen.
+    monkeypatch.setattr(evidence, "_require_log", unsummed)
+    _, valid, *_ = runs
+    damage = Damage(run=1, name="nodes/n1/node.log", kind=FLIPPED, place=80)
+    unseen = tried(runs, damage, valid.root.parent)
+    assert wrong(valid, unseen) == "unnoticed"
 
 
 def test_a_file_that_was_never_damaged_changes_nothing(runs: tuple[Recorded, ...]) -> None:
