@@ -272,7 +272,7 @@ def _once(
             if found.done:
                 break
         else:
-            found.death = _death(child.wait(), found.opening)
+            found.death = _death(child.wait(), found.opening, request.cpu_s)
     except _Garbled as error:
         found.death = str(error)
     except TimeoutError:
@@ -393,15 +393,18 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
     found.done |= reply.done
 
 
-def _death(code: int, opening: str) -> str:
+def _death(code: int, opening: str, cpu_s: int | None) -> str:
     """Describe the end of a child that did not report that it was done, as it was ``opening`` a
-    file, if it was.
+    file, if it was, and might use ``cpu_s`` seconds of processor time, if that was limited.
     """
     if code == 0:  # a plug-in's: with no error it would look like an analysis with no findings
         return "its process ended before it was done"
     if code <= EXIT_OF_SIGNAL:
         return f"its process ended with exit code {code}"
     number = code - EXIT_OF_SIGNAL
+    if number == signal.SIGXCPU and cpu_s is not None:
+        allowed = f"{long_duration(cpu_s)} of processor time that it may use"
+        return f"it needs more than the {allowed} ({TIME_VARIABLE} sets the limit)"
     name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
     why = " (the machine may have run out of memory)" if number == signal.SIGKILL else ""
     at = f" as it opened {opening}" if opening else ""

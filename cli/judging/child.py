@@ -36,7 +36,7 @@ def main(argument: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     limit_memory(request.memory_bytes)
     if request.cpu_s is not None:
-        resource.setrlimit(resource.RLIMIT_CPU, (request.cpu_s, request.cpu_s))
+        limit_processor_time(request.cpu_s)
 
     def tell(reply: Reply) -> None:
         content = memoryview(msgspec.json.encode(reply) + b"\n")
@@ -63,6 +63,16 @@ def main(argument: str) -> int:
     tell(Reply(done=True))
     # A reply has told of any error: the exit code is for a process that could not reply.
     return 0
+
+
+def limit_processor_time(limit_s: int) -> None:
+    """End this process by SIGXCPU once it has used ``limit_s`` seconds of processor time. A lower
+    limit that was set from outside stays.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    # At the hard limit comes SIGKILL, which tells nothing: where both are one, that alone comes.
+    limit_s = limit_s if soft == resource.RLIM_INFINITY else min(limit_s, soft)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
 
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:

@@ -604,3 +604,29 @@ def test_a_run_is_exported_within_limits(run: RunDirectory) -> None:
 
     assert (refused.returncode, refused.stdout) == (255, "")
     assert "Traceback" not in refused.stderr
+
+
+PLANTED = """
+import sys
+if any("cli.judging.child" in word for word in sys.orig_argv):
+    import cli.export
+    def spinning(*_):
+        while True:
+            pass
+    cli.export.write_export = spinning
+"""
+
+
+def test_an_export_that_takes_too_long_is_told_of_its_time_and_not_of_memory(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text(PLANTED)
+
+    ended = piped(run, "", FIREDRILL_JUDGING_S="0.5", PYTHONPATH=str(planted))
+
+    assert (ended.returncode, ended.stdout) == (255, "")
+    told = "it needs more than the 1 s of processor time that it may use"
+    assert f"{told} (FIREDRILL_JUDGING_S sets the limit)" in ended.stderr
+    assert "memory" not in ended.stderr
