@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from harness.exit_codes import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Out
 from harness.scratch import sweep
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
+NAME_SHOWN = 60  # characters of a name that is too long
 COMPLETION = "_FIREDRILL_COMPLETE"  # click's variable: a shell asks for the words that fit
 
 EPILOG = """\b
@@ -220,12 +223,28 @@ def _require_text(arguments: Sequence[str]) -> None:
             raise UsageError(f"{what}: expected UTF-8 (got {shown}): {remedy}")
 
 
+def _in_words(error: BaseException) -> BaseException:
+    """``error`` as a sentence where it is no bug of ours, wherever it comes up: a name that no file
+    can have, or no memory.
+    """
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        name = str(error.filename)
+        shown = name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
+        return UsageError(f"{shown}: expected a path that a file can have: {error.strerror}")
+    if isinstance(error, MemoryError):
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        within = "" if limit == resource.RLIM_INFINITY else f" within {limit >> 20} MiB (ulimit -v)"
+        return HarnessError(f"there is no memory left for it{within}")
+    return error
+
+
 def _failed(session: Session, error: BaseException) -> int:
     """Report the error in one sentence, keep the traceback in the run directory, and return the
     code: that of a violation where one was found before.
     """
     if session.debug:
         traceback.print_exception(error)
+    error = _in_words(error)
     if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):
         say(str(error))
     else:

@@ -104,9 +104,9 @@ def tag(store: RunStore, run: str, tags: tuple[str, ...], remove: tuple[str, ...
 @click.option(
     "--to",
     "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where the files go (here by default).",
+    help="Where the files go (here by default); made if it is not there.",
 )
 @click.option("--remove", is_flag=True, help="Remove each run once it is archived.")
 @runs_option
@@ -124,6 +124,10 @@ def archive_runs(store: RunStore, names: tuple[str, ...], directory: Path, remov
             if remove:
                 raise UsageError(f"run {run.root.name} can't be removed: it has {told}")
             say(f"run {run.root.name}: left out: {told}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--to {directory}: {error.strerror}") from error
     for run in found:
         # Again: since the first look a command may have begun to work on it.
         if held := held_by(run):

@@ -263,15 +263,24 @@ class Phases(msgspec.Struct, frozen=True):
         return self if first is self.parts[0] else Phases((first, *self.parts[1:]))
 
 
+HASTY_REPEATS = 2000
+REPEAT_PAUSE_NS = 20_000_000
+
+
 @attrs.frozen
 class UntilOk:
-    """Runs each of ``transactions``, and repeats it on another process until it was ok."""
+    """Runs each of ``transactions``, and repeats it on another process until it was ok. Behind
+    ``HASTY_REPEATS`` it pauses before each: a deadline that no answer can keep would be missed a
+    hundred thousand times.
+    """
 
     transactions: tuple[tuple[MicroOp, ...], ...]
     begun: int = 0
     again: tuple[tuple[MicroOp, ...], ...] = ()
     open: tuple[tuple[int, tuple[MicroOp, ...]], ...] = ()
     last_slot: int = -1
+    repeats: int = 0
+    last_ns: int = 0
 
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
@@ -281,14 +290,18 @@ class UntilOk:
         # Repetitions last: a transaction that keeps failing must not keep others from their turn.
         ops = self.transactions[self.begun] if fresh else self.again[0]
         process = next_process(context, self.last_slot)
+        hasty = fresh or self.repeats < HASTY_REPEATS
+        at_ns = context.now_ns if hasty else max(context.now_ns, self.last_ns + REPEAT_PAUSE_NS)
         after = attrs.evolve(
             self,
             begun=self.begun + fresh,
             again=self.again if fresh else self.again[1:],
             open=(*self.open, (process, ops)),
             last_slot=process % context.concurrency,
+            repeats=self.repeats + (not fresh),
+            last_ns=at_ns,
         )
-        return Operation(process=process, ops=ops, at_ns=context.now_ns), after
+        return Operation(process=process, ops=ops, at_ns=at_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""

@@ -244,6 +244,8 @@ def test_report_writes_the_page_again(firedrill, tmp_path: Path) -> None:
         (["run", "--nope"], "--nope"),
         (["nope"], "nope"),
         (["check", "--executor", "abacus"], "abacus"),
+        (["compare", "e" * 300, "latest"], "eee...: expected a path that a file can have"),
+        (["run", "--provider", "sim", "--set", "cluster.options.skew_s=1e12"], "expected a number"),
     ],
 )
 def test_misuse_is_254_and_one_sentence_that_names_it(
@@ -256,6 +258,25 @@ def test_misuse_is_254_and_one_sentence_that_names_it(
     assert said.out == ""
     runs = tmp_path / "runs"
     assert not runs.exists() or [p.name for p in runs.iterdir() if p.is_dir()] == []
+
+
+@pytest.mark.parametrize("command", [["run", "--provider", "sim"], ["runs"], ["cleanup"]])
+def test_a_directory_of_a_name_that_no_file_can_have_is_refused(
+    command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*command, "--runs-dir", "e" * 300]) == 254
+    assert "expected a path that a file can have" in capfd.readouterr().err
+
+
+def test_no_memory_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("results.store.store.RunStore.runs", refused)
+    assert execute(["runs", "--runs-dir", str(tmp_path)]) == 255
+    assert "there is no memory left" in capfd.readouterr().err
 
 
 def test_an_unknown_key_in_a_plan_file_is_named_with_its_path(firedrill, tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from cli.selftest import plan_of
 from harness.campaigns.cell import Cell
 from harness.clock import NS_PER_S
 from harness.driving.final_reads import OrSnapshots, final_reads
-from harness.generators import Context, Generator, Operation, Repeat, UntilOk, Wait
+from harness.generators import (
+    HASTY_REPEATS,
+    REPEAT_PAUSE_NS,
+    Context,
+    Generator,
+    Operation,
+    Repeat,
+    UntilOk,
+    Wait,
+)
 from harness.history.records import Complete, MicroOp, OpType
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, read_verdict
@@ -52,6 +61,27 @@ def tried(
         )
         generator = generator.update(context, ended)
     return found
+
+
+def test_what_is_refused_for_ever_is_repeated_at_once_and_then_with_pauses() -> None:
+    generator: Generator = UntilOk((READ_7,))
+    now_ns, begun = 0, []
+    for number in range(HASTY_REPEATS + 11):
+        answer, generator = generator.op(Context(now_ns=now_ns, free=(0,), concurrency=1))
+        assert isinstance(answer, Operation)
+        begun.append(answer.at_ns)
+        now_ns = answer.at_ns + 1
+        ended = Complete(
+            index=2 * number + 1,
+            invoke=2 * number,
+            process=0,
+            type=OpType.FAIL,
+            at_ns=now_ns,
+            ops=answer.ops,
+        )
+        generator = generator.update(Context(now_ns=now_ns, free=(0,), concurrency=1), ended)
+    assert begun[HASTY_REPEATS] == HASTY_REPEATS
+    assert begun[-1] == HASTY_REPEATS + 10 * REPEAT_PAUSE_NS
 
 
 def test_a_key_that_is_refused_again_and_again_is_read_by_a_snapshot() -> None:

@@ -68,9 +68,10 @@ def test_the_command_archives_removes_and_restores(
     of = ["--runs-dir", str(run.root.parent)]
     before = files(run.root)
 
-    assert execute(["runs", "archive", *of, NAME, "--to", str(tmp_path), "--remove"]) == 0
+    into = tmp_path / "made" / "for it"
+    assert execute(["runs", "archive", *of, NAME, "--to", str(into), "--remove"]) == 0
     assert not run.root.exists()
-    assert execute(["runs", "restore", *of, str(tmp_path / f"{NAME}{SUFFIX}")]) == 0
+    assert execute(["runs", "restore", *of, str(into / f"{NAME}{SUFFIX}")]) == 0
     assert files(run.root) == before
     assert NAME in capsys.readouterr().out
     assert execute(["runs", "restore", *of, str(tmp_path / "none.gz")]) == 254

@@ -68,6 +68,8 @@ CONTROLLER = "controller"
 FIRST_PORT = 7000
 PROBE_LIMIT_S = 1.0  # hundreds of times the latency of a link that is whole
 LOG_LINES = 20_000  # kept of each node, the newest
+CENSUS_MAX_S = 86_400.0
+SKEW_MAX_S = 1e8  # three years; what is far beyond has no time on a wire
 CLOCK_LOOK_S = 0.1  # between the two looks at a clock
 
 
@@ -101,6 +103,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float,
         Meta(
             ge=0,
+            le=SKEW_MAX_S,
             description=(
                 "The most by which the wall clocks of two nodes differ from the begin on; by how "
                 "much each is wrong, the seed decides."
@@ -111,6 +114,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float,
         Meta(
             ge=0,
+            le=CENSUS_MAX_S,
             description="For so long from the begin of the drive on each node's crash points are "
             "counted.",
         ),
