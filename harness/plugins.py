@@ -51,7 +51,13 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
 
     def loaded() -> Any:  # noqa: ANN401
         with naming(group, name):
-            return point.load()
+            try:
+                return point.load()
+            except FiredrillError as error:
+                if not _is_foreign(point):
+                    raise
+                # What its module asked of us in a wrong way: the sentence does not say where.
+                raise broken(group, name, error) from error
 
     if _is_foreign(point) and (why := refusal(point.module, loaded)):
         raise BrokenPlugin(f"{_known_as(group, name)}: {why}")

@@ -48,6 +48,9 @@ def main(argument: str) -> int:
                 # The command is gone, and with it the reader of any error.
                 sys.exit(EXIT_OF_SIGNAL + signal.SIGPIPE)
 
+    # What a plug-in would ask on the terminal nobody answers.
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if request.export is None:
         # The command's stdout is for findings alone: what plug-ins print is for a person to read.
         with suppress(OSError):  # there may be no stderr

@@ -522,7 +522,8 @@ def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
             linewidth=0.9, label=CONFLICT.name,
         )  # fmt: skip
     axes.set_ylabel(f"completions per {UNIT_NAMES[scene.scale.unit]}")
-    axes.set_ylim(bottom=0)
+    top = axes.get_ylim()[1]
+    axes.set_ylim(0, top if top > 0 else 1)  # of a history of a moment the rate is nothing
     axes.grid(axis="y")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, markerscale=1.6)

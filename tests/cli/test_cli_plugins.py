@@ -93,12 +93,15 @@ def install_fault(target: Path, source: str) -> None:
     (about / "entry_points.txt").write_text("[firedrill.faults]\nboom = boom_fault:build\n")
 
 
-def firedrill(target: Path, runs: Path, *words: str) -> tuple[int, str]:
+def firedrill(
+    target: Path, runs: Path, *words: str, stdin: int = subprocess.DEVNULL
+) -> tuple[int, str]:
     runs.mkdir(exist_ok=True)
     command = Path(sys.executable).with_name("firedrill")
     done = subprocess.run(
         (str(command), *words, "--runs-dir", str(runs)),
         env={**os.environ, "PYTHONPATH": str(target), "COLUMNS": "400"},
+        stdin=stdin,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -145,6 +148,11 @@ def line_of(source: str, text: str) -> int:
         ),
         (
             WORKLOAD,
+            "from harness.api import breaking\nbreaking('read-commited')\n" + CHECKER,
+            "checker 'counter' of package plugged-counter 1.2: UsageError: ",
+        ),
+        (
+            WORKLOAD,
             CHECKER.replace("def judge", "def judged"),
             "checker 'counter' of package plugged-counter 1.2: Counter has no 'judge' (",
         ),
@@ -174,16 +182,17 @@ def line_of(source: str, text: str) -> int:
         ),
     ],
     ids=[
-        *(
-            "unknown checker",
-            "no execute",
-            "no import",
-            "sys.exit",
-            "another's name",
-            "no judge",
-            "build raises",
-        ),
-        *("no generator", "main raises", "a built-in name"),
+        "unknown checker",
+        "no execute",
+        "no import",
+        "sys.exit",
+        "another's name",
+        "model",
+        "no judge",
+        "build raises",
+        "no generator",
+        "main raises",
+        "a built-in name",
     ],
 )
 def test_a_mistake_in_a_plugin_is_told_before_anything_starts(
@@ -429,6 +438,21 @@ def test_a_checker_that_leaves_gives_up_alone(act: str, why: str, tmp_path: Path
     assert code == 2, said
     assert f"because: checker counter gave up: {why}" in said
     assert "did not end" not in said
+
+
+def test_a_checker_that_asks_a_person_gives_up_alone(tmp_path: Path) -> None:
+    asking = CHECKER.replace("return Part()", "input()")
+    install(tmp_path / "site", checker=asking)
+    listened, spoken = os.pipe()  # a terminal on which nobody types
+    try:
+        code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL, stdin=listened)
+    finally:
+        os.close(listened)
+        os.close(spoken)
+
+    assert code == 2, said
+    place = f"plugged/checker.py:{line_of(asking, 'input()')}"
+    assert f"checker counter gave up: EOFError: EOF when reading a line ({place})" in said
 
 
 def test_a_checker_holds_neither_stdout_nor_the_command(tmp_path: Path) -> None:
