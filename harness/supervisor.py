@@ -226,9 +226,10 @@ def _run(command: list[str], caller: int) -> int:
     # The command's input, which ends with this process, however that ends. It must not be the
     # caller's, whose end only this process is to notice.
     lifeline, kept = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, lifeline)
+        _become(command, lifeline, parent)
     os.close(lifeline)
     ended = os.pidfd_open(child)
     waiting = select.poll()
@@ -247,10 +248,10 @@ def _run(command: list[str], caller: int) -> int:
             return EXIT_OF_SIGNAL + signal.SIGKILL
 
 
-def _become(command: list[str], lifeline: int) -> None:
-    """Turn this process, a fork of the supervisor, into ``command``; it dies with its parent."""
+def _become(command: list[str], lifeline: int, parent: int) -> None:
+    """Turn this process, a fork of the supervisor ``parent``, into ``command``; it dies with it."""
     try:
-        if die_with_parent(os.getppid()):
+        if die_with_parent(parent):
             for number in _SIGNALS:
                 # An ignored signal stays ignored across ``exec``.
                 signal.signal(number, signal.SIG_DFL)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import supervisor
 from harness.scratch import PREFIX, SUFFIX, sweep
 from harness.supervisor import EXIT_NOT_STARTED, NoScratch, Supervised
 
@@ -216,3 +217,20 @@ def test_a_limit_of_memory_never_exceeds_one_that_was_set_from_outside(
     told = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
 
     assert int(told.stdout) == expected
+
+
+def test_a_fork_whose_supervisor_is_gone_already_becomes_no_command(tmp_path: Path) -> None:
+    """Its parent is another one then: the kernel would send it no signal any more."""
+    lifeline, kept = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            supervisor._become(["touch", str(tmp_path / "there")], lifeline, os.getpid())
+        finally:  # the fork must not go on with the tests
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    os.close(lifeline)
+    os.close(kept)
+
+    assert os.waitstatus_to_exitcode(status) == EXIT_NOT_STARTED
+    assert not (tmp_path / "there").exists()
