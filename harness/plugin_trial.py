@@ -62,6 +62,9 @@ def _tried(load: Callable[[], object], prepare: Callable[[], None]) -> str:
         child = os.fork()
         if child == 0:
             _live(parent, mark, load, prepare)
+    except OSError:
+        os.close(told)
+        raise
     finally:
         os.close(mark)
     try:

@@ -4,6 +4,7 @@ that show only while a run goes on are told on the terminal.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -714,6 +715,18 @@ def test_a_plugin_whose_import_does_not_end_is_refused(
     (point,) = about.entry_points
 
     assert plugin_trial.refusal(point.module, point.load) == "loading it takes more than 0.2 s"
+
+
+def test_a_trial_that_gets_no_process_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refused)
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    assert plugin_trial.refusal("boom_fault", lambda: None) == ""
+
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("value", ["!!! x", "boom_fault:", ""])
