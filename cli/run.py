@@ -17,6 +17,7 @@ from cli.repeat import MAX_REPEAT, Bounds, series
 from cli.run_modes import compare, modes_of
 from cli.session import PlanFile, PluginName, Session, executor_option, runs_option
 from harness.errors import FiredrillError, MissingCapability, PlanError, UsageError
+from harness.plan import planfile
 from harness.plan.overrides import Overrides, merged
 from harness.plan.plan import MAX_SEED, Plan, load
 from results.store.store import RunStore
@@ -199,6 +200,8 @@ def _source(
     flags = {key: value for key, value in given.items() if value is not None}
     if plan is None or any(_within(error.path, key) for key in flags):
         return "flags"
+    if planfile.is_read_once(plan):  # by what is left, of which no second look comes
+        return f"{plan} or flags ({', '.join(flags)})" if flags else str(plan)
     alone = _refused_at(again, {})
     if alone == error.path:
         return str(plan)

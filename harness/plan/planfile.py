@@ -12,6 +12,7 @@ import difflib
 import enum
 import os
 import re
+import stat
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -79,9 +80,12 @@ def read_text(path: Path) -> str:
     """The text of a plan file. Raises ``PlanError`` naming the file."""
     try:
         # What a link leads to is read too, but nothing that never ends, or waits for a writer.
-        piped = path.is_relative_to("/dev/fd") or path == Path("/dev/stdin")
         # A pipe that was handed to this process by that very name is its caller's own.
-        with path.open("rb") if piped else open_regular(Path(os.path.realpath(path))) as file:
+        with (
+            path.open("rb")
+            if _is_handed(path)
+            else open_regular(Path(os.path.realpath(path))) as file
+        ):
             # One byte more tells a file that is too long, without reading all of it.
             data = file.read(MAX_PLAN_BYTES + 1)
     except OSError as error:
@@ -94,6 +98,18 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise PlanError("", f"{path}: line {line}: not UTF-8 text") from error
+
+
+def _is_handed(path: Path) -> bool:
+    return path.is_relative_to("/dev/fd") or path == Path("/dev/stdin")
+
+
+def is_read_once(path: Path) -> bool:
+    """Whether a plan comes through a pipe, of which nothing is left once it is read."""
+    try:
+        return _is_handed(path) and not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def read_table(path: Path, source: str = "") -> dict[str, Any]:

@@ -399,6 +399,30 @@ def test_a_plan_is_read_from_a_pipe_that_its_caller_opened(name: str) -> None:
     assert 'name = "piped"' in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("flags", "source"),
+    [
+        ([], "/dev/stdin"),
+        (["--seed", "3"], "/dev/stdin or flags (seed)"),
+        (["--nodes", "-2"], "flags"),
+    ],
+)
+def test_a_mistake_in_a_plan_from_a_pipe_is_blamed_on_no_flag_that_may_be_sound(
+    flags: list[str], source: str
+) -> None:
+    firedrill = Path(sys.executable).with_name("firedrill")
+    done = subprocess.run(
+        [firedrill, "plan", "-", *flags],
+        input="[cluster]\nnodes = -1\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 254
+    assert done.stderr.startswith(f"firedrill: {source}: cluster.nodes: "), done.stderr
+
+
 FROM_FILE = """
 name = "x"
 [cluster]
