@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import keyword
 import os
 import re
 import shlex
+import shutil
 import sys
 import tokenize
 from pathlib import Path
@@ -140,7 +142,24 @@ def _source(example: Example) -> Path:
 
 
 def _write(source: Path, word: str, name: str, target: Path) -> list[Path]:
-    """Write the package of ``source`` as ``target``, with ``name`` in place of ``word``."""
+    """Write the package of ``source`` as ``target``, with ``name`` in place of ``word``; all of it,
+    or nothing.
+    """
+    above = next(path for path in target.parents if path.exists())
+    try:
+        return _written(source, word, name, target)
+    except BaseException:
+        # Nothing of it was there: half a package would hold the name, and is none.
+        shutil.rmtree(target, ignore_errors=True)
+        for path in target.parents:
+            if path == above:
+                break
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _written(source: Path, word: str, name: str, target: Path) -> list[Path]:
     written = []
     for path in sorted(source.rglob("*")):
         inner = path.relative_to(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import subprocess
@@ -114,6 +115,28 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert execute(["new", "fault", "mine", "--into", str(tmp_path)]) == 254
     assert "nothing is written over" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_disk_that_takes_half_a_package_is_left_none(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, written = Path.write_text, list[Path]()
+
+    def full(path: Path, text: str) -> int:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(path, text)
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    assert execute(["new", "fault", "mine", "--into", str(tmp_path / below)]) == 255
+
+    assert f"{written[-1]}: No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert execute(["new", "fault", "mine", "--into", str(tmp_path / below)]) == 0
 
 
 def test_what_is_said_next_installs_what_was_written_here(
