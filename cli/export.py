@@ -76,7 +76,17 @@ def write_export(run: RunDirectory, export: Export) -> None:
     else:
         lines = _operations(history, edn=export.form == "edn")
     with _target(Path(export.output) if export.output else None) as stream:
-        stream.writelines(lines)
+        stream.writelines(_read(lines, run))
+        # Before the file appears: the tables may be of another run than its sums.
+        history.require_unchanged()
+
+
+def _read(lines: Iterator[bytes], run: RunDirectory) -> Iterator[bytes]:
+    """Yield ``lines``, which are read as they are asked for: what fails then is no write."""
+    try:
+        yield from lines
+    except OSError as error:
+        raise HarnessError(f"{run.root}: can't be read: {error.strerror or error}") from error
 
 
 def _loaded(run: RunDirectory) -> History:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,13 @@ import pytest
 from checkers.engine.analyze import analyze
 from checkers.promises.always_on import log_lines
 from cli.cells import digest
-from cli.export import CSV_CHOICES, operations_of
+from cli.export import CSV_CHOICES, operations_of, write_export
+from cli.judging.analysis import Export
 from cli.main import execute
-from harness.errors import MalformedHistory, UsageError
+from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history.directory_locks import locked
 from harness.history.due_faults import due_ns
-from harness.history.load import load
+from harness.history.load import History, load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.parquet import read_key_names, write_side_table
 from harness.history.regular_files import sha256
@@ -43,6 +46,7 @@ from harness.text import seconds
 from results.export import rows
 from results.export.notation import Name, edn, edn_lines, json_lines
 from results.export.operations import operations
+from results.export.rows import csv_lines
 from results.report import fault_rows
 from results.report.run_data import gather
 
@@ -604,6 +608,39 @@ def test_a_run_is_exported_within_limits(run: RunDirectory) -> None:
 
     assert (refused.returncode, refused.stdout) == (255, "")
     assert "Traceback" not in refused.stderr
+
+
+def test_a_run_that_changes_while_it_is_exported_is_refused(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing(history: History, table: str) -> Iterator[bytes]:
+        yield from csv_lines(history, table)
+        run.events.write_bytes(run.events.read_bytes() + b"more")
+
+    monkeypatch.setattr(sys.modules["cli.export"], "_table", changing)
+    path = tmp_path / "events.csv"
+
+    with pytest.raises(MalformedHistory, match="changed"):
+        write_export(run, Export(form="events", output=str(path)))
+
+    assert not path.exists()
+
+
+def test_what_can_not_be_read_is_not_said_to_have_been_written(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_history: History, _table: str) -> Iterator[bytes]:
+        yield b"at_ns\n"
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sys.modules["cli.export"], "_table", failing)
+    path = tmp_path / "events.csv"
+
+    with pytest.raises(HarnessError, match="can't be read: Input/output error") as told:
+        write_export(run, Export(form="events", output=str(path)))
+
+    assert str(path) not in str(told.value)
+    assert not path.exists()
 
 
 PLANTED = """
