@@ -44,8 +44,8 @@ from harness.plan.plan import (
     CheckPlan,
     asked_rate,
     of_drive,
+    planned_schedule,
     promise_of,
-    schedule_of,
 )
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
@@ -251,7 +251,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     planned = history.planned
     # A history that no plan of ours drove is judged as recorded, if anything in it succeeded.
     table = planfile.read_table(history.run.plan, history.run.plan.name) if planned else {}
-    schedule = schedule_of(table)
+    schedule = planned_schedule(table)
     check = _check_plan(table) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
     patterns, logs = patterns_of(manifest.declaration), history.logs

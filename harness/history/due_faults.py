@@ -13,7 +13,7 @@ from harness.clock import NS_PER_S
 from harness.run.directory import Manifest
 
 
-def schedule_of(plan: Mapping[str, Any]) -> list[Any]:
+def schedule_rows(plan: Mapping[str, Any]) -> list[Any]:
     """Return the rows of the schedule in ``plan``, as its file has them; none of a file without."""
     nemesis = plan.get("nemesis")
     schedule = nemesis.get("schedule") if isinstance(nemesis, dict) else None

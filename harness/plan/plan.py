@@ -425,7 +425,7 @@ def asked_rate(table: Mapping[str, Any]) -> float | None:
     return of_drive(table, "rate_per_s", MAX_RATE_PER_S)
 
 
-def schedule_of(table: Mapping[str, Any]) -> tuple[PlannedFault, ...]:
+def planned_schedule(table: Mapping[str, Any]) -> tuple[PlannedFault, ...]:
     """The schedule in the ``table`` of a plan's file; none where it has a mix instead. Raises
     ``PlanError``.
     """

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness.errors import PlanError
-from harness.history.due_faults import due_ns, schedule_of
+from harness.history.due_faults import due_ns, schedule_rows
 from harness.history.layout import EVENTS, FAULTS
 from harness.history.load import History
 from harness.plan import planfile
@@ -63,7 +63,7 @@ def _schedule(history: History) -> list[Any]:
     if not history.planned:
         return []
     try:
-        return schedule_of(planfile.parse(planfile.read_text(history.run.plan), "plan"))
+        return schedule_rows(planfile.parse(planfile.read_text(history.run.plan), "plan"))
     except PlanError:
         return []
 

@@ -10,7 +10,7 @@ from harness.errors import MalformedHistory, PlanError
 from harness.exit_codes import Outcome
 from harness.history.manifest import plan_drove, read_manifest
 from harness.plan import planfile
-from harness.plan.plan import PromisePlan, promise_of, schedule_of
+from harness.plan.plan import PromisePlan, planned_schedule, promise_of
 from harness.protocols.faults import PlannedFault
 from harness.run.directory import RunDirectory
 from results.store.run_entry import RunEntry, cell_key, entry_of
@@ -93,6 +93,6 @@ def _given(
         if not plan_drove(run, read_manifest(run)):
             return None
         table = planfile.read_table(run.plan)
-        return promise_of(table), None if entry.mix else schedule_of(table)
+        return promise_of(table), None if entry.mix else planned_schedule(table)
     except (MalformedHistory, PlanError):
         return None

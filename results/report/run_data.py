@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
-from harness.history.due_faults import schedule_of
+from harness.history.due_faults import schedule_rows
 from harness.history.load import History, load
 from harness.history.records import OpType
 from harness.history.regular_files import is_regular
@@ -71,7 +71,7 @@ class RunData:
     @property
     def planned_faults(self) -> list[Any]:
         """The faults of the plan that drove the run, as the plan has them."""
-        return schedule_of(self.plan) if self.history.planned else []
+        return schedule_rows(self.plan) if self.history.planned else []
 
     @property
     def origin(self) -> Origin | None:
