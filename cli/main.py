@@ -225,16 +225,22 @@ def _require_text(arguments: Sequence[str]) -> None:
 
 def _in_words(error: BaseException) -> BaseException:
     """``error`` as a sentence where it is no bug of ours, wherever it comes up: a name that no file
-    can have, or no memory.
+    can have, no memory, or no room for a library.
     """
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)
         shown = name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
         return UsageError(f"{shown}: expected a path that a file can have: {error.strerror}")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limited = limit != resource.RLIM_INFINITY
     if isinstance(error, MemoryError):
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        within = "" if limit == resource.RLIM_INFINITY else f" within {limit >> 20} MiB (ulimit -v)"
+        within = f" within {limit >> 20} MiB (ulimit -v)" if limited else ""
         return HarnessError(f"there is no memory left for it{within}")
+    # The copy that had tried it (``cli.entry``) may have had room for it by a hair.
+    if isinstance(error, ImportError) and limited:
+        name = (error.name or "library").partition(".")[0]
+        why = f"it can't be loaded within {limit >> 20} MiB of addresses (ulimit -v)"
+        return HarnessError(f"{name}: {why}")
     return error
 
 
