@@ -20,6 +20,7 @@ from typing import NamedTuple
 import click
 
 from cli import streams
+from cli.no_room import no_room
 from cli.session import RUNS_VARIABLE, Session, say
 from cli.signals import ignore_signals, interrupt_on_signals, leave_on_signals
 from harness import plugins
@@ -232,16 +233,10 @@ def _in_words(error: BaseException) -> BaseException:
         shown = name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
         return UsageError(f"{shown}: expected a path that a file can have: {error.strerror}")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limited = limit != resource.RLIM_INFINITY
     if isinstance(error, MemoryError):
-        within = f" within {limit >> 20} MiB (ulimit -v)" if limited else ""
+        within = "" if limit == resource.RLIM_INFINITY else f" within {limit >> 20} MiB (ulimit -v)"
         return HarnessError(f"there is no memory left for it{within}")
-    # The copy that had tried it (``cli.entry``) may have had room for it by a hair.
-    if isinstance(error, ImportError) and limited:
-        name = (error.name or "library").partition(".")[0]
-        why = f"it can't be loaded within {limit >> 20} MiB of addresses (ulimit -v)"
-        return HarnessError(f"{name}: {why}")
-    return error
+    return no_room(error) or error
 
 
 def _failed(session: Session, error: BaseException) -> int:

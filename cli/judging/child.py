@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cli.judging.analysis import FAMILIES, HistoryFile, Reply, Request
+from cli.no_room import no_room
 from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
@@ -61,8 +62,9 @@ def main(argument: str) -> int:
         # Without its traceback, for which there may be no memory left.
         tell(Reply(error=MemoryError.__name__, text=str(error)))
     except Exception as error:
+        told = no_room(error) or error
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
-        tell(Reply(error=_family(error), text=str(error), trace=trace))
+        tell(Reply(error=_family(told), text=str(told), trace=trace))
     tell(Reply(done=True))
     # A reply has told of any error: the exit code is for a process that could not reply.
     return 0

@@ -459,6 +459,23 @@ def test_a_machine_without_room_for_a_library_is_no_violation(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("text", ["x.so: failed to map segment from shared object", "no module"])
+def test_a_library_that_found_no_room_behind_its_trial_is_told_as_that(
+    text: str, tmp_path: Path
+) -> None:
+    source = (
+        "import resource, sys\n"
+        "from cli.no_room import no_room\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        f"print(no_room(ImportError({text!r}, name='pyarrow.lib')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    room = "pyarrow: it can't be loaded within 8192 MiB of addresses (ulimit -v)\n"
+    assert done.stdout == (room if "segment" in text else "None\n")
+
+
 def test_a_library_that_was_refused_once_is_tried_again_and_ends_no_process(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("import os; os.abort()")
     twice = (
