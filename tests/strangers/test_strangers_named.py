@@ -208,11 +208,19 @@ def test_so_is_a_name_in_the_sums_of_an_archive(store: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "words",
-    [("runs", "archive", NAME, "--to", "nowhere"), ("export", NAME, "--edn", "-o", "nowhere/x")],
+    [("runs", "archive", NAME, "--to", "nowhere/x"), ("export", NAME, "--edn", "-o", "nowhere/x")],
 )
+@pytest.mark.parametrize("there", [False, True], ids=["not there", "a file"])
 def test_a_target_in_a_directory_that_is_not_there_is_refused(
-    words: tuple[str, ...], store: Path, tmp_path: Path
+    there: bool, words: tuple[str, ...], store: Path, tmp_path: Path
 ) -> None:
+    if there:
+        (tmp_path / "nowhere").touch()
+    # An archive's own directory is made, as far as one can be.
+    elif words[0] == "runs":
+        assert firedrill(*words, cwd=tmp_path).code == 0
+        assert len(list((tmp_path / "nowhere" / "x").iterdir())) == 1
+        return
     refused(firedrill(*words, cwd=tmp_path), "nowhere")
 
 
