@@ -67,13 +67,18 @@ def rows(
     """Return findings as a table; ``k`` are positions in ``ops.keys``."""
     others = np.broadcast_to(np.asarray(other, dtype=np.int64), len(txn))
     elements = pa.nulls(len(txn), pa.int64()) if element is None else pa.array(element, pa.int64())
+    return finding_rows(anomaly, ops.keys[k], txn, others, elements)
+
+
+def finding_rows(anomaly: str, key: Ints, txn: Ints, other: Ints, element: pa.Array) -> pa.Table:
+    """Return rows of ``FINDINGS``."""
     columns = [
         # Repeated by Arrow: a Python list would hold a reference for every row.
         pa.array([anomaly], pa.string()).take(pa.array(np.zeros(len(txn), dtype=np.int64))),
-        pa.array(ops.keys[k], pa.int64()),
+        pa.array(key, pa.int64()),
         pa.array(txn, pa.int64()),
-        pa.array(others, pa.int64()),
-        elements,
+        pa.array(other, pa.int64()),
+        element,
     ]
     return pa.Table.from_arrays(columns, schema=FINDINGS)
 

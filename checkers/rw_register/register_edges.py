@@ -41,7 +41,7 @@ def edges(ops: RegisterOps) -> pa.Table:
 
 
 def tails(ops: RegisterOps) -> pa.Table:
-    """Return the readers of registers that nobody had written, and all that wrote these."""
+    """Return the readers that found nothing in a register, and all that wrote it."""
     reads, writes = ops.reads, ops.writes
     read = ops.external[reads.nothing[ops.external]]
     wrote = np.flatnonzero(versions(ops))

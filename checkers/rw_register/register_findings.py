@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts
 from checkers.engine.transactions import NOBODY
-from checkers.lists.findings import FINDINGS
+from checkers.lists.findings import finding_rows
 from checkers.rw_register.register_operations import NO_WRITE, RegisterOps
 
 WORDS = {
@@ -70,7 +70,7 @@ def _of_reads(ops: RegisterOps, anomaly: str, pick: Bools, other: Ints) -> pa.Ta
     reads = ops.reads
     row = np.flatnonzero(pick)
     nothing = pa.array(reads.value[row], pa.int64(), mask=reads.nothing[row])
-    return _rows(ops, anomaly, reads.k[row], reads.txn[row], other[row], nothing)
+    return finding_rows(anomaly, ops.keys[reads.k[row]], reads.txn[row], other[row], nothing)
 
 
 def _lost_updates(ops: RegisterOps) -> pa.Table:
@@ -88,19 +88,5 @@ def _lost_updates(ops: RegisterOps) -> pa.Table:
     first = read[np.flatnonzero(starts)[np.cumsum(starts) - 1]] if len(read) else read
     later = read[~starts]
     none = pa.nulls(len(later), pa.int64())
-    return _rows(
-        ops, "lost-update", reads.k[later], reads.txn[later], reads.txn[first[~starts]], none
-    )
-
-
-def _rows(
-    ops: RegisterOps, anomaly: str, k: Ints, txn: Ints, other: Ints, element: pa.Array
-) -> pa.Table:
-    columns = [
-        pa.array([anomaly], pa.string()).take(pa.array(np.zeros(len(txn), dtype=np.int64))),
-        pa.array(ops.keys[k], pa.int64()),
-        pa.array(txn, pa.int64()),
-        pa.array(other, pa.int64()),
-        element,
-    ]
-    return pa.Table.from_arrays(columns, schema=FINDINGS)
+    key, first = ops.keys[reads.k[later]], first[~starts]
+    return finding_rows("lost-update", key, reads.txn[later], reads.txn[first], none)
