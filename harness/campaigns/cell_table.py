@@ -67,12 +67,13 @@ def row_of(
     place: Place, key: str, runs: Sequence[CellResult], *, quarantine: str = "", shrunk: str = ""
 ) -> CellRow:
     """Return the row of the cell at ``place``: the first of ``runs`` is its result, the others
-    repeat it.
+    repeat it. A violation that only one of those shows is the result: the first was broken by the
+    environment, and perhaps run again.
     """
     axes = dict(place.values)
     if not runs:
         return CellRow(axes=axes, seed=place.seed, key=key, quarantine=quarantine)
-    first = runs[0]
+    first = next((run for run in runs if run.outcome is Outcome.VIOLATION), runs[0])
     # A repetition that the environment broke says nothing about the cell.
     judged = [run for run in runs if run.judged] or list(runs[:1])
     failed = sum(run.outcome in FAILED for run in judged)

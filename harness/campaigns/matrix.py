@@ -120,7 +120,11 @@ class Place:
 def read(path: Path) -> CampaignFile:
     """Read the campaign file ``path``. Raises ``PlanError``."""
     table = planfile.read_table(path)
-    campaign = planfile.convert(CampaignFile, table, "")
+    try:
+        campaign = planfile.convert(CampaignFile, table, "")
+        found = places(campaign)
+    except PlanError as error:
+        raise PlanError(error.path, error.problem, str(path)) from error
     known = set(campaign.matrix)
     for axis, values in campaign.matrix.items():
         if not values:
@@ -137,7 +141,7 @@ def read(path: Path) -> CampaignFile:
     for name, rules in (("exclude", campaign.exclude), ("quarantine", campaign.quarantine)):
         for rule in rules:
             _require_places(name, rule.where, known, campaign.matrix, str(path))
-    if not places(campaign):
+    if not found:
         raise PlanError("exclude", "expected a cell that is left to run", str(path))
     return campaign
 

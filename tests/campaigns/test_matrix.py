@@ -90,8 +90,9 @@ def test_a_file_that_can_not_be_meant_is_refused(text: str, problem: str, tmp_pa
     path = tmp_path / "bad.toml"
     path.write_text(text)
 
-    with pytest.raises(PlanError, match=problem):
+    with pytest.raises(PlanError, match=problem) as refusal:
         read(path)
+    assert str(refusal.value).startswith(f"{path}: ")
 
 
 @given(lengths=st.lists(st.floats(0.1, 100), min_size=1, max_size=40), of=st.integers(1, 6))
@@ -145,6 +146,17 @@ def test_a_failure_says_whether_it_comes_again(runs: list[CellResult], label: st
 
     assert row.label.startswith(label)
     assert (row.label == "") == (label == "")
+
+
+@pytest.mark.parametrize("first", [Outcome.HARNESS_ERROR, Outcome.VALID, Outcome.UNKNOWN])
+def test_a_violation_of_a_repetition_stays_where_the_first_run_was_broken(first: Outcome) -> None:
+    # Broken by its environment, a cell is repeated; taken up again, its first run comes anew.
+    bad = result_of(CELL, Outcome.VIOLATION, run="r2", anomalies={"lost-write": 1})
+
+    row = row_of(PLACE, CELL.key, [came_to(first), bad])
+
+    assert (row.outcome, row.anomalies, row.run) == (Outcome.VIOLATION, {"lost-write": 1}, "r2")
+    assert outcome_of([row], 0.0) is Outcome.VIOLATION
 
 
 def test_what_is_quarantined_does_not_count_and_nothing_run_is_no_pass() -> None:
