@@ -18,7 +18,7 @@ import msgspec
 
 from cli.campaign_course import Announcer, conclude
 from cli.campaign_options import TABLE, CampaignOptions, campaign_options
-from cli.campaign_plans import DEFAULTS, refuse_unrunnable
+from cli.campaign_plans import DEFAULTS, ON_NODES, refuse_unrunnable
 from cli.cells import code_digest, pool_of, run_on_nodes, simulation_pool
 from cli.environment import SIMULATED
 from cli.session import runs_option, say
@@ -331,6 +331,8 @@ def _cells(asked: CampaignFile, file: Path) -> dict[Place, Cell]:
             if plan.cluster.provider == SIMULATED:
                 plan = load(base, given | {"check.executor": "local"}, usual=DEFAULTS)
                 simulated.append(plan)
+            else:
+                plan = load(base, given, usual=ON_NODES)
             if place.axes not in resolved:
                 resolve(plan)
                 refuse_impossible(plan)

@@ -43,6 +43,8 @@ DEFAULTS: dict[str, object] = {
         **{"slow": 0.05, "resets_per_s": 0.1},
     },
 }
+# The same drill on real nodes, whose providers know no weather.
+ON_NODES = {key: value for key, value in DEFAULTS.items() if not key.startswith("cluster.options.")}
 
 
 def flags_given(

@@ -212,6 +212,18 @@ def test_a_campaign_of_a_plan_that_is_refused_names_the_cell(
     assert "drive.rate_per_s=-1.0" in capsys.readouterr().err
 
 
+def test_the_short_drill_is_one_on_nodes_too(file: Path, tmp_path: Path) -> None:
+    file.write_text('name = "night"\n[matrix]\nprovider = ["sim", "process"]\nfaults = ["kill"]\n')
+
+    # Nothing of the simulated machine is in the plan of another.
+    assert execute(["campaign", str(file), "--no-run", "--runs-dir", str(tmp_path / "a")]) == 2
+
+    assert [cell["axes"]["provider"] for cell in table(tmp_path / "a")["cells"]] == [
+        "sim",
+        "process",
+    ]
+
+
 def test_a_fifo_is_no_campaign_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "night.toml")
 
