@@ -33,6 +33,7 @@ from harness.run.disk_budget import MIB
 from harness.text import inert
 from results.nights.summary import (
     MAX_BYTES,
+    NightFinding,
     NightSummary,
     counts_of,
     failed,
@@ -83,13 +84,16 @@ class NightClosing:
         done = self.done
         self._tag()
         earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
-        base = earlier[-1] if earlier and whole else None
         findings = findings_of(self.night, self._judged(), earlier)
-        table = self._table_of(base) if base else None
+        base, table = self._base_of(earlier) if whole else (None, None)
         known = frozenset(each.fingerprint for night in earlier for each in night.findings)
         compared = self._compared(table, known) if table else None
-        gone = gone_since(base, findings)
-        again = [each for each in gone if tried_again(each, table, done.table)]
+        notes = self._base_notes(earlier, base, compared) if whole else []
+        notes += compared.notes if compared else ()
+        gone = gone_since(earlier[-1] if earlier and whole else None, findings)
+        again = [
+            each for each in gone if tried_again(each, self._table_with(each, earlier), done.table)
+        ]
         self._export()
         removed = self._retain() if whole and done.finished else 0
         summary = NightSummary(
@@ -102,7 +106,7 @@ class NightClosing:
             base=base.night if base else None,
             comparison=compared.outcome if compared else None,
             changes=tuple(map(inert, compared.reasons)) if compared else (),
-            compare_notes=tuple(map(inert, compared.notes)) if compared else (),
+            compare_notes=tuple(map(inert, notes)),
             begun=begun,
             took_s=round(done.took_s, 1),
             counts=counts_of(done.table),
@@ -220,12 +224,48 @@ class NightClosing:
         write_atomically(self.done.root / SUMMARY, text)
         return summary
 
-    def _table_of(self, base: NightSummary) -> CampaignTable | None:
-        return next((read_table(path) for day, path in self.before if day == base.night), None)
+    def _base_of(
+        self, earlier: Sequence[NightSummary]
+    ) -> tuple[NightSummary | None, CampaignTable | None]:
+        """Return the last night that ran anything, and its table: one that was broken off before
+        its first cell would hide from all nights behind it what the one before had.
+        """
+        for night in reversed(earlier):
+            table = self._table_of(night)
+            if table is not None and self._first_runs(table):
+                return night, table
+        return None, None
+
+    def _base_notes(
+        self,
+        earlier: Sequence[NightSummary],
+        base: NightSummary | None,
+        compared: Comparison | None,
+    ) -> list[str]:
+        """Say what a reader would take for granted of the comparison, and is not so."""
+        if not earlier or self.asked.night.compare == "nothing":
+            return []
+        if base is None:
+            return ["compared with no night before: no run of one that counts is there any more"]
+        if compared is not None and base is not earlier[-1]:
+            return [f"no run of the night of {earlier[-1].night} that counts is there"]
+        return []
+
+    def _table_of(self, night: NightSummary) -> CampaignTable | None:
+        return next((read_table(path) for day, path in self.before if day == night.night), None)
+
+    def _table_with(
+        self, finding: NightFinding, earlier: Sequence[NightSummary]
+    ) -> CampaignTable | None:
+        """Return the table of the last night that had ``finding``."""
+        for night in reversed(earlier):
+            if any(each.fingerprint == finding.fingerprint for each in night.findings):
+                return self._table_of(night)
+        return None
 
     def _compared(self, table: CampaignTable, known: frozenset[str]) -> Comparison | None:
-        """Compare the runs of the cells that count with those of ``table``, the night before's;
-        ``None`` where either has none any more, or nothing is to be compared. Findings that any
+        """Compare the runs of the cells that count with those of ``table``, a night before's;
+        ``None`` where there are none, or nothing is to be compared. Findings that any
         night before had are ``known``.
         """
         rule = self.asked.night.compare

@@ -91,12 +91,12 @@ def _status(summary: NightSummary, finding: NightFinding) -> str:
 
 
 def _compared(summary: NightSummary) -> Iterator[str]:
-    if summary.comparison is None:
-        return
-    yield ""
-    mark = MARKS[summary.comparison]
-    yield f"Against the night of {summary.base}: {mark} {summary.comparison.value}"
-    yield ""
+    if summary.comparison is not None:
+        yield ""
+        mark = MARKS[summary.comparison]
+        yield f"Against the night of {summary.base}: {mark} {summary.comparison.value}"
+    if summary.changes or summary.compare_notes:
+        yield ""
     for text in summary.changes[:ROWS_MAX]:
         yield f"- {code(text)}"
     yield from _more(len(summary.changes))

@@ -53,12 +53,12 @@ class NightFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     """``outcome`` is the worst of the ``campaign_outcome``, of the ``comparison`` with the night
-    ``base``, and of what else went wrong (``trouble``); ``exit_code`` is that of the command.
-    ``changes`` are the sentences of the comparison, ``compare_notes`` what a reader should know
-    beside; ``counts`` has the cells by outcome.
-    ``findings_gone`` were found in the night before and not in this one, ``findings_untried``
-    neither, since no cell that had them was run. ``cells`` are those that are not valid;
-    ``artifacts`` are files beside ``page``.
+    ``base``, the last before it that ran anything, and of what else went wrong (``trouble``);
+    ``exit_code`` is that of the command. ``changes`` are the sentences of the comparison,
+    ``compare_notes`` what a reader should know beside; ``counts`` has the cells by outcome.
+    ``findings_gone`` were found in the night before and not in this one, ``findings_untried`` in
+    the last night that tried them, and no cell that had them came to a verdict since. ``cells`` are
+    those that are not valid; ``artifacts`` are files beside ``page``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -96,12 +96,12 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
         return "new" if self.is_new(finding) else f"known since {finding.known_since}"
 
     def missed(self) -> Iterator[tuple[NightFinding, str]]:
-        """Yield the findings of the night before that this one does not have, each counted as met
+        """Yield the findings of nights before that this one does not have, each counted as met
         in no run, and what that means.
         """
         for findings, status in (
             (self.findings_gone, "not found tonight"),
-            (self.findings_untried, "not tried tonight: no cell that had it was run"),
+            (self.findings_untried, "not tried tonight: no cell that had it came to a verdict"),
         ):
             for finding in findings:
                 yield msgspec.structs.replace(finding, count=0, run_count=0), status
@@ -191,19 +191,22 @@ def findings_of(
 def gone_since(
     base: NightSummary | None, findings: Iterable[NightFinding]
 ) -> tuple[NightFinding, ...]:
-    """Return the findings of the night ``base`` that are not among ``findings``."""
+    """Return the findings of the night ``base`` that are not among ``findings``, and those of
+    earlier ones that it did not try.
+    """
     now = {finding.fingerprint for finding in findings}
-    before = base.findings if base is not None else ()
+    before = (*base.findings, *base.findings_untried) if base is not None else ()
     return tuple(finding for finding in before if finding.fingerprint not in now)
 
 
 def tried_again(finding: NightFinding, before: CampaignTable | None, now: CampaignTable) -> bool:
-    """Whether a cell was run ``now`` that is, but for its seed, one of those that had ``finding``
-    in the night ``before``. Where no run of it is known any more, it counts as tried.
+    """Whether a cell came to a verdict ``now`` that is, but for its seed, one of those that had
+    ``finding`` in the night ``before``. Where no run of it is known any more, it counts as tried.
     """
     rows = before.cells if before is not None else ()
     had = [axes_of(row) for row in rows if Path(row.run).name in finding.runs]
-    run = {axes_of(row) for row in now.cells if row.outcome is not None}
+    nothing = (None, Outcome.HARNESS_ERROR)
+    run = {axes_of(row) for row in now.cells if row.outcome not in nothing}
     return not had or not run.isdisjoint(had)
 
 

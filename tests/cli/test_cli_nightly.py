@@ -194,6 +194,42 @@ def test_one_seed_a_cell_compares_findings_and_says_so(file: Path, tmp_path: Pat
     assert "findings and faults alone were compared" in (told / "summary.md").read_text()
 
 
+def test_a_night_that_ran_nothing_hides_nothing_of_the_one_before(file: Path) -> None:
+    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
+    assert run(file, "2026-11-20") == 1
+    had = {each["fingerprint"] for each in night_of(file, "2026-11-20")["findings"]}
+
+    assert run(file, "2026-11-21", "--no-run") == 2
+    untried = night_of(file, "2026-11-21")
+    (file.parent / "base.toml").write_text(PLAN)
+    assert run(file, "2026-11-22", "--no-run") == 2
+    still = night_of(file, "2026-11-22")
+    assert run(file, "2026-11-23") == 0
+    mended = night_of(file, "2026-11-23")
+
+    for night in (untried, still):
+        assert {each["fingerprint"] for each in night["findings_untried"]} == had
+    assert {each["fingerprint"] for each in mended["findings_gone"]} == had
+    assert (mended["base"], mended["comparison"]) == ("2026-11-20", "valid")
+    assert "no run of the night of 2026-11-22 that counts is there" in mended["compare_notes"]
+
+
+def test_a_comparison_that_can_not_be_made_is_told_of(file: Path, tmp_path: Path) -> None:
+    (file.parent / "base.toml").write_text(PLAN)
+    assert run(file, "2026-11-21") == 0
+    assert night_of(file, "2026-11-21")["compare_notes"] == []
+    for each in RunStore(tmp_path / "runs").runs():
+        shutil.rmtree(each.root)
+
+    assert run(file, "2026-11-22") == 0
+
+    (note,) = night_of(file, "2026-11-22")["compare_notes"]
+    assert "compared with no night before" in note
+    told = tmp_path / "runs" / "campaigns" / "night-20261122"
+    for page in ("summary.md", "campaign.html"):
+        assert note in (told / page).read_text()
+
+
 def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     (file.parent / "base.toml").write_text(PLAN)
     file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))

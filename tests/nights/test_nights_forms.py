@@ -300,12 +300,14 @@ def test_a_finding_whose_cells_were_not_run_is_told_apart_from_one_that_was_not_
     assert tried_again(of["r1"], before, now)
     assert not tried_again(of["r2"], before, now)
     assert tried_again(of["r9"], before, now)
+    broken = table(row("SC", "/a/r3", Outcome.VALID), row("HA", "", Outcome.HARNESS_ERROR))
+    assert not tried_again(of["r2"], before, broken)
     base, _ = night("a")
     told = msgspec.structs.replace(base, findings_gone=(of["r1"],), findings_untried=(of["r2"],))
     said = [(each.run_count, status) for each, status in told.missed()]
     assert said == [
         (0, "not found tonight"),
-        (0, "not tried tonight: no cell that had it was run"),
+        (0, "not tried tonight: no cell that had it came to a verdict"),
     ]
     assert all(status in markdown(told) for _, status in said)
 
