@@ -128,7 +128,7 @@ def conduct(
     if options.shard is not None:
         _parts(options.shard)
     cells = _cells(asked, file)
-    ledger = _ledger(root, options.others, again=again)
+    ledger = _ledger(store, root, options.others, again=again)
     budget_s = options.budget_s or asked.time_budget_s
     began_s = time.monotonic()
     runner = Runner(
@@ -371,9 +371,13 @@ def _simulated(cell: Cell) -> bool:
     return cell.plan.cluster.provider == SIMULATED
 
 
-def _ledger(root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
+def _ledger(store: RunStore, root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
     path, code = root / RESULTS_FILE, code_digest()
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
+    for key, result in ledger.known.items():
+        # Begun in another directory: what it named relative to that is not found from here.
+        if near := store.located(result.run):
+            ledger.known[key] = msgspec.structs.replace(result, run=str(near))
     if not again and not ledger.known and past_results(path):
         say(f"the results in {path} are of other code: they do not count")
     for other in _present(others):
@@ -408,10 +412,8 @@ def _present(others: Sequence[Path]) -> list[Path]:
 
 def _here(result: CellResult, source: Path) -> CellResult:
     """Return ``result`` with its run as it is found from here: beside the campaign it came from."""
-    if not result.run or Path(result.run).is_dir():
-        return result
-    near = source.parent.parent.parent / Path(result.run).name
-    return msgspec.structs.replace(result, run=str(near) if near.is_dir() else "")
+    near = RunStore(source.parent.parent.parent).located(result.run)
+    return msgspec.structs.replace(result, run=str(near) if near else "")
 
 
 def _past(cells: Mapping[Place, Cell], path: Path) -> dict[str, Past]:

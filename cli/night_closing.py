@@ -33,16 +33,20 @@ from harness.run.disk_budget import MIB
 from harness.text import inert
 from results.nights.summary import (
     MAX_BYTES,
-    NightFinding,
+    RUNS,
+    NightRun,
     NightSummary,
+    axes_of,
     counts_of,
     failed,
     findings_of,
-    gone_since,
+    missed_of,
     read_night,
+    read_runs,
     red_cells,
     tried_again,
     write_night,
+    write_runs,
 )
 from results.store.archive import SUFFIX, archive
 from results.store.retention import Rule, RunRecord, to_prune
@@ -84,16 +88,16 @@ class NightClosing:
         done = self.done
         self._tag()
         earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
-        findings = findings_of(self.night, self._judged(), earlier)
-        base, table = self._base_of(earlier) if whole else (None, None)
-        known = frozenset(each.fingerprint for night in earlier for each in night.findings)
-        compared = self._compared(table, known) if table else None
+        last = earlier[-1] if earlier and whole else None
+        same = read_night(done.root)
+        findings = findings_of(self.night, self._judged(), [*earlier, *filter(None, [same])])
+        base, then = self._base_of(earlier) if whole else (None, [])
+        known = frozenset(each.fingerprint for night in earlier for each in night.known_findings())
+        compared = self._compared(then, known)
         notes = self._base_notes(earlier, base, compared) if whole else []
         notes += compared.notes if compared else ()
-        gone = gone_since(earlier[-1] if earlier and whole else None, findings)
-        again = [
-            each for each in gone if tried_again(each, self._table_with(each, earlier), done.table)
-        ]
+        missed = missed_of(findings, base=last, same=same)
+        again = [each for each in missed if tried_again(each, done.table)]
         self._export()
         removed = self._retain() if whole and done.finished else 0
         summary = NightSummary(
@@ -114,7 +118,7 @@ class NightClosing:
             note=done.note,
             findings=findings,
             findings_gone=tuple(again),
-            findings_untried=tuple(each for each in gone if each not in again),
+            findings_untried=tuple(each for each in missed if each not in again),
             cells=red_cells(done.table),
             artifacts=self._pack(),
             removed_runs=removed,
@@ -143,7 +147,7 @@ class NightClosing:
         """Copy what the night wrote into ``target``, without what it goes on from, and the reports
         of what was packed, to which its page leads there.
         """
-        left_out = shutil.ignore_patterns(RESULTS_FILE, ".*")
+        left_out = shutil.ignore_patterns(RESULTS_FILE, RUNS, ".*")
         paths = {Path(row.run).name: Path(row.run) for row in self.done.table.cells if row.run}
         reports: dict[str, str] = {}
         try:
@@ -220,21 +224,22 @@ class NightClosing:
         from results.nights.markdown import SUMMARY, markdown
 
         write_night(self.done.root, summary)
+        write_runs(self.done.root, self._first_runs(self.done.root, self.done.table))
         text = markdown(summary).encode("utf-8", "backslashreplace")
         write_atomically(self.done.root / SUMMARY, text)
         return summary
 
     def _base_of(
         self, earlier: Sequence[NightSummary]
-    ) -> tuple[NightSummary | None, CampaignTable | None]:
-        """Return the last night that ran anything, and its table: one that was broken off before
-        its first cell would hide from all nights behind it what the one before had.
+    ) -> tuple[NightSummary | None, list[RunEntry]]:
+        """Return the last night that ran anything, and its runs: one that was broken off before its
+        first cell would hide from all nights behind it what the one before had.
         """
         for night in reversed(earlier):
-            table = self._table_of(night)
-            if table is not None and self._first_runs(table):
-                return night, table
-        return None, None
+            directory = next((path for day, path in self.before if day == night.night), None)
+            if directory and (runs := self._first_runs(directory, read_table(directory))):
+                return night, runs
+        return None, []
 
     def _base_notes(
         self,
@@ -246,32 +251,20 @@ class NightClosing:
         if not earlier or self.asked.night.compare == "nothing":
             return []
         if base is None:
-            return ["compared with no night before: no run of one that counts is there any more"]
+            return ["compared with no night before: no run of one that counts is known any more"]
         if compared is not None and base is not earlier[-1]:
-            return [f"no run of the night of {earlier[-1].night} that counts is there"]
+            return [f"no run of the night of {earlier[-1].night} that counts is known"]
         return []
 
-    def _table_of(self, night: NightSummary) -> CampaignTable | None:
-        return next((read_table(path) for day, path in self.before if day == night.night), None)
-
-    def _table_with(
-        self, finding: NightFinding, earlier: Sequence[NightSummary]
-    ) -> CampaignTable | None:
-        """Return the table of the last night that had ``finding``."""
-        for night in reversed(earlier):
-            if any(each.fingerprint == finding.fingerprint for each in night.findings):
-                return self._table_of(night)
-        return None
-
-    def _compared(self, table: CampaignTable, known: frozenset[str]) -> Comparison | None:
-        """Compare the runs of the cells that count with those of ``table``, a night before's;
-        ``None`` where there are none, or nothing is to be compared. Findings that any
-        night before had are ``known``.
+    def _compared(self, then: Sequence[RunEntry], known: frozenset[str]) -> Comparison | None:
+        """Compare the runs of the cells that count with those of a night before, ``then``; ``None``
+        where there are none, or nothing is to be compared. Findings that any night before had are
+        ``known``.
         """
         rule = self.asked.night.compare
         if rule == "nothing":
             return None
-        new, then = self._first_runs(self.done.table), self._first_runs(table)
+        new = self._first_runs(self.done.root, self.done.table)
         if not new or not then:
             return None
         from results.compare.comparison import compare
@@ -289,10 +282,18 @@ class NightClosing:
             found = msgspec.structs.replace(found, outcome=outcome, reasons=reasons)
         return found
 
-    def _first_runs(self, table: CampaignTable) -> list[RunEntry]:
-        """Return the run of each cell that counts; its repetitions would weigh failures twice."""
-        paths = [Path(row.run) for row in table.cells if row.counts and row.run]
-        return [self._entry(path) for path in paths if path.is_dir()]
+    def _first_runs(self, directory: Path, table: CampaignTable | None) -> list[RunEntry]:
+        """Return the run of each cell that counts in the ``table`` of a night, or what the night
+        recorded in its ``directory`` of one that is gone; repetitions would weigh failures twice.
+        """
+        recorded = read_runs(directory)
+        found = []
+        for row in table.cells if table else ():
+            if row.counts and row.run:
+                path = self.store.located(row.run)
+                entry = recorded.get(Path(row.run).name) if path is None else self._entry(path)
+                found += [entry] if entry is not None else []
+        return found
 
     def _tag(self) -> None:
         """Tag every run of the night, those of repetitions too."""
@@ -305,14 +306,14 @@ class NightClosing:
                     except FiredrillError as error:
                         self.trouble.append(str(error))
 
-    def _judged(self) -> list[tuple[RunEntry, bool]]:
-        """Return the runs of the night, each with whether its cell is quarantined."""
-        found = []
-        for row in self.done.table.cells:
-            for path in self.done.runs.get(row.key, ()):
-                if path.is_dir():
-                    found.append((self._entry(path), bool(row.quarantine)))
-        return found
+    def _judged(self) -> list[NightRun]:
+        """Return the runs of the night, repetitions among them."""
+        return [
+            NightRun(entry=self._entry(path), place=axes_of(row), quarantined=bool(row.quarantine))
+            for row in self.done.table.cells
+            for path in self.done.runs.get(row.key, ())
+            if path.is_dir()
+        ]
 
     def _entry(self, path: Path) -> RunEntry:
         if path not in self._entries:

@@ -19,18 +19,23 @@ from harness.history.durable_files import write_atomically
 from harness.history.regular_files import read_small
 from harness.text import inert
 from results.store.run_entry import RunEntry
+from results.store.run_figures import VERSION
 
 NIGHT = "night.json"
+RUNS = "runs.json"
 SCHEMA_VERSION = 1
 MAX_BYTES = 16 << 20
+MAX_RUNS_BYTES = 256 << 20
 RUNS_NAMED = 20  # of one finding
+PLACES_NAMED = 500
 REASON_CHARS = 300
 _DAY = re.compile(r"(?P<name>.+)-(?P<day>\d{8})")
 
 
 class NightFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A finding over all runs of a night. ``known_since`` is the first night that had it: this one
-    for a new one. ``quarantined``: only cells had it whose findings do not count.
+    for a new one. ``places`` are those of the cells that had it, in the matrix, without seeds.
+    ``quarantined``: only cells had it whose findings do not count.
     """
 
     fingerprint: str
@@ -42,6 +47,7 @@ class NightFinding(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     run_count: int
     runs: tuple[str, ...]
+    places: tuple[str, ...] = ()
     example: str = ""
     quarantined: bool = False
 
@@ -56,9 +62,10 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``base``, the last before it that ran anything, and of what else went wrong (``trouble``);
     ``exit_code`` is that of the command. ``changes`` are the sentences of the comparison,
     ``compare_notes`` what a reader should know beside; ``counts`` has the cells by outcome.
-    ``findings_gone`` were found in the night before and not in this one, ``findings_untried`` in
-    the last night that tried them, and no cell that had them came to a verdict since. ``cells`` are
-    those that are not valid; ``artifacts`` are files beside ``page``.
+    ``findings_gone`` were found in the night before, or earlier in this one by other code, and not
+    again; ``findings_untried`` in the last night that tried them, and no cell that had them came to
+    a verdict since. ``cells`` are those that are not valid; ``artifacts`` are files beside
+    ``page``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -95,9 +102,13 @@ class NightSummary(msgspec.Struct, frozen=True, kw_only=True):
         """Whether ``finding``, of this night, is new, or since when it is known."""
         return "new" if self.is_new(finding) else f"known since {finding.known_since}"
 
+    def known_findings(self) -> tuple[NightFinding, ...]:
+        """All that this night knows of, whether it met them or not."""
+        return (*self.findings, *self.findings_gone, *self.findings_untried)
+
     def missed(self) -> Iterator[tuple[NightFinding, str]]:
-        """Yield the findings of nights before that this one does not have, each counted as met
-        in no run, and what that means.
+        """Yield the findings that this night does not have and should, each counted as met in no
+        run, and what that means.
         """
         for findings, status in (
             (self.findings_gone, "not found tonight"),
@@ -143,44 +154,79 @@ def write_night(directory: Path, summary: NightSummary) -> None:
     write_atomically(directory / NIGHT, encoded + b"\n")
 
 
+class NightRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a night: its ``place`` in the matrix, and whether its cell is quarantined."""
+
+    entry: RunEntry
+    place: str = ""
+    quarantined: bool = False
+
+
+def read_runs(directory: Path) -> dict[str, RunEntry]:
+    """Return the runs that ``write_runs`` recorded in ``directory``, by their names; none where
+    that can't be read. Figures of another version are left out.
+    """
+    try:
+        text = read_small(directory / RUNS, MAX_RUNS_BYTES)
+        found = msgspec.json.decode(text, type=list[RunEntry])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return {each.run: _of_this_version(each) for each in found}
+
+
+def _of_this_version(entry: RunEntry) -> RunEntry:
+    if entry.figures is None or entry.figures.version == VERSION:
+        return entry
+    return msgspec.structs.replace(entry, figures=None)
+
+
+def write_runs(directory: Path, entries: Iterable[RunEntry]) -> None:
+    """Record what the night after this one compares with, since the runs themselves may be gone by
+    then: retention removes them, and those of shards were on other machines. Raises
+    ``HarnessError``.
+    """
+    write_atomically(directory / RUNS, msgspec.json.encode(list(entries)) + b"\n")
+
+
 def findings_of(
     night: date,
-    entries: Iterable[tuple[RunEntry, bool]],
+    runs: Iterable[NightRun],
     earlier: Sequence[NightSummary],
 ) -> tuple[NightFinding, ...]:
-    """Return the findings of the runs ``entries``, each with whether its cell is quarantined: one a
-    fingerprint, the new ones first. ``earlier`` nights say since when each is known.
+    """Return the findings of ``runs``: one a fingerprint, the new ones first. ``earlier`` nights
+    say since when each is known, and so does this one where it was closed before.
     """
     since: dict[str, date] = {}
     for summary in earlier:
-        for finding in summary.findings:
+        for finding in summary.known_findings():
             first = since.get(finding.fingerprint, finding.known_since)
             since[finding.fingerprint] = min(first, finding.known_since)
     found: dict[str, NightFinding] = {}
-    for entry, quarantined in entries:
-        for each in entry.findings:
+    for run in runs:
+        for each in run.entry.findings:
             known = found.get(each.fingerprint)
             if known is None:
-                found[each.fingerprint] = NightFinding(
+                known = NightFinding(
                     fingerprint=each.fingerprint,
                     anomaly=each.anomaly,
                     fault=each.fault,
                     role=each.role,
-                    system=entry.system,
+                    system=run.entry.system,
                     known_since=since.get(each.fingerprint, night),
-                    count=each.count,
-                    run_count=1,
-                    runs=(entry.run,),
+                    count=0,
+                    run_count=0,
+                    runs=(),
                     example=each.example,
-                    quarantined=quarantined,
+                    quarantined=True,
                 )
-                continue
+            places = dict.fromkeys((*known.places, run.place))
             found[each.fingerprint] = msgspec.structs.replace(
                 known,
                 count=known.count + each.count,
                 run_count=known.run_count + 1,
-                runs=(*known.runs, entry.run)[:RUNS_NAMED],
-                quarantined=known.quarantined and quarantined,
+                runs=(*known.runs, run.entry.run)[:RUNS_NAMED],
+                places=tuple(places)[:PLACES_NAMED],
+                quarantined=known.quarantined and run.quarantined,
             )
     # What is new first, then by how often.
     order = sorted(found.values(), key=lambda each: (-each.run_count, each.fingerprint))
@@ -188,26 +234,31 @@ def findings_of(
     return tuple(order)
 
 
-def gone_since(
-    base: NightSummary | None, findings: Iterable[NightFinding]
+def missed_of(
+    findings: Iterable[NightFinding],
+    *,
+    base: NightSummary | None = None,
+    same: NightSummary | None = None,
 ) -> tuple[NightFinding, ...]:
-    """Return the findings of the night ``base`` that are not among ``findings``, and those of
-    earlier ones that it did not try.
+    """Return what is not among ``findings`` of what the night ``base`` found or had not tried again
+    either, and of what this night knew when it was closed before (``same``): other code may have
+    run it then.
     """
-    now = {finding.fingerprint for finding in findings}
-    before = (*base.findings, *base.findings_untried) if base is not None else ()
-    return tuple(finding for finding in before if finding.fingerprint not in now)
+    candidates = [] if base is None else [*base.findings, *base.findings_untried]
+    candidates += [] if same is None else same.known_findings()
+    missed = {each.fingerprint: each for each in candidates}
+    for finding in findings:
+        missed.pop(finding.fingerprint, None)
+    return tuple(missed.values())
 
 
-def tried_again(finding: NightFinding, before: CampaignTable | None, now: CampaignTable) -> bool:
-    """Whether a cell came to a verdict ``now`` that is, but for its seed, one of those that had
-    ``finding`` in the night ``before``. Where no run of it is known any more, it counts as tried.
+def tried_again(finding: NightFinding, table: CampaignTable) -> bool:
+    """Whether a cell of ``table`` came to a verdict that is, but for its seed, one of those that
+    had ``finding``. Where none of those is known, it counts as tried.
     """
-    rows = before.cells if before is not None else ()
-    had = [axes_of(row) for row in rows if Path(row.run).name in finding.runs]
     nothing = (None, Outcome.HARNESS_ERROR)
-    run = {axes_of(row) for row in now.cells if row.outcome not in nothing}
-    return not had or not run.isdisjoint(had)
+    run = {axes_of(row) for row in table.cells if row.outcome not in nothing}
+    return not finding.places or not run.isdisjoint(finding.places)
 
 
 def counts_of(table: CampaignTable) -> dict[str, int]:

@@ -219,6 +219,16 @@ class RunStore:
             names = sorted(each.name for each in found if _is_run(each, each.name))
         return tuple(RunDirectory(self.root / name) for name in names)
 
+    def located(self, path: str) -> Path | None:
+        """Return where the run is that was recorded as ``path``: here, if this store has it, which
+        may have been moved since, or be named from another directory; else there. ``None`` where it
+        is gone.
+        """
+        here = self.root / Path(path).name
+        if _is_run(here, here.name):
+            return here
+        return Path(path) if path and os.path.isdir(path) else None
+
     def resolve(self, name: str) -> RunDirectory:
         """Return the run that ``name`` means: a path, an identifier, the beginning of exactly one,
         or ``latest``. Raises ``UnknownRun``, and ``MalformedHistory`` for a directory that leads

@@ -211,7 +211,7 @@ def test_a_night_that_ran_nothing_hides_nothing_of_the_one_before(file: Path) ->
         assert {each["fingerprint"] for each in night["findings_untried"]} == had
     assert {each["fingerprint"] for each in mended["findings_gone"]} == had
     assert (mended["base"], mended["comparison"]) == ("2026-11-20", "valid")
-    assert "no run of the night of 2026-11-22 that counts is there" in mended["compare_notes"]
+    assert "no run of the night of 2026-11-22 that counts is known" in mended["compare_notes"]
 
 
 def test_a_comparison_that_can_not_be_made_is_told_of(file: Path, tmp_path: Path) -> None:
@@ -220,6 +220,8 @@ def test_a_comparison_that_can_not_be_made_is_told_of(file: Path, tmp_path: Path
     assert night_of(file, "2026-11-21")["compare_notes"] == []
     for each in RunStore(tmp_path / "runs").runs():
         shutil.rmtree(each.root)
+    # As of a night of an older version.
+    (tmp_path / "runs/campaigns/night-20261121/runs.json").unlink()
 
     assert run(file, "2026-11-22") == 0
 
@@ -273,6 +275,39 @@ def test_the_night_before_takes_part_in_the_exit_code(file: Path) -> None:
     assert summary["findings"][0]["known_since"] == "2026-11-23"
 
 
+def test_a_night_is_compared_with_one_whose_runs_are_gone(file: Path) -> None:
+    (file.parent / "base.toml").write_text(PLAN)
+    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
+    assert run(file, "2026-11-21") == 0
+    # As in a CI whose shards ran it on other machines.
+    for each in RunStore(file.parent / "runs").runs():
+        shutil.rmtree(each.root)
+    file.write_text(file.read_text().replace('faults = ["kill"]', 'faults = ["pause"]'))
+
+    assert run(file, "2026-11-22") == 2
+    assert night_of(file, "2026-11-22")["changes"][0].startswith("nothing to compare: no cell")
+
+
+def test_a_night_goes_on_from_another_directory_under_another_name(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    of = ["nightly", str(file), "--no-shrink", "--night", "2026-11-21", "--runs-dir"]
+    assert execute([*of, "runs"]) == 1
+    found = night_of(file, "2026-11-21")["findings"]
+
+    monkeypatch.chdir(elsewhere)
+    assert execute([*of, "../runs"]) == 1
+
+    assert found
+    assert night_of(file, "2026-11-21")["findings"] == found
+    # What failed is run again as the night after, which finds the runs of this one.
+    assert run(file, "2026-11-22") == 1
+    assert night_of(file, "2026-11-22")["comparison"] == "valid"
+
+
 def test_a_first_night_that_ran_nothing_is_unknown_and_complains_of_nothing_else(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,6 +326,13 @@ def test_results_of_other_code_do_not_count_and_say_so(
     monkeypatch.setattr("cli.campaign.code_digest", lambda: "another")
     assert run(file, "2026-11-21", "--no-run") == 2
     assert "campaign.jsonl are of other code: they do not count" in capsys.readouterr().err
+    # What the night had found by then is not forgotten, nor since when it is known.
+    summary = night_of(file, "2026-11-21")
+    assert summary["findings"] == []
+    assert [each["known_since"] for each in summary["findings_untried"]] == ["2026-11-21"]
+    assert run(file, "2026-11-22") == 1
+    (again,) = night_of(file, "2026-11-22")["findings"]
+    assert again["known_since"] == "2026-11-21"
 
 
 @pytest.mark.parametrize("below", ["", "night-20261121", "night-20261121/out"])

@@ -23,18 +23,22 @@ from results.nights.junit import junit, write_junit
 from results.nights.markdown import code, markdown
 from results.nights.summary import (
     NightFinding,
+    NightRun,
     NightSummary,
     counts_of,
     directory_name,
     findings_of,
-    gone_since,
+    missed_of,
     nights_before,
     read_night,
+    read_runs,
     red_cells,
     tried_again,
     write_night,
+    write_runs,
 )
 from results.store.run_entry import RecordedFinding, RunEntry
+from results.store.run_figures import VERSION, RunFigures
 
 NIGHT = date(2026, 11, 22)
 HOSTILE = [
@@ -271,7 +275,7 @@ def entry(run: str, *fingerprints: str) -> RunEntry:
 def test_a_finding_is_known_since_the_first_night_that_had_it_over_gaps() -> None:
     def of(day: int, *fingerprints: str, earlier: list[NightSummary]) -> NightSummary:
         when = date(2026, 11, day)
-        found = findings_of(when, [(entry("r", *fingerprints), False)], earlier)
+        found = findings_of(when, [NightRun(entry=entry("r", *fingerprints))], earlier)
         base, _ = night("a")
         return msgspec.structs.replace(base, night=when, findings=found)
 
@@ -283,27 +287,73 @@ def test_a_finding_is_known_since_the_first_night_that_had_it_over_gaps() -> Non
     assert since == {"a": 1, "b": 2, "c": 3}
     assert [each.fingerprint for each in third.findings] == ["c", "b", "a"]
     assert [third.is_new(each) for each in third.findings] == [True, False, False]
-    assert [each.fingerprint for each in gone_since(first, second.findings)] == ["a"]
+    assert [each.fingerprint for each in missed_of(second.findings, base=first)] == ["a"]
+
+
+def test_what_a_night_found_before_its_code_changed_is_not_forgotten() -> None:
+    told, _ = night("a")
+    (found,) = findings_of(NIGHT, [NightRun(entry=entry("r", "a"))], [])
+    closed = msgspec.structs.replace(told, night=NIGHT, findings=(found,), findings_gone=())
+
+    # Closed again with results of other code, which met nothing.
+    (missed,) = missed_of((), same=closed)
+    assert missed == found
+    again = msgspec.structs.replace(closed, findings=(), findings_gone=(missed,))
+    (later,) = findings_of(date(2026, 11, 23), [NightRun(entry=entry("s", "a"))], [again])
+    assert later.known_since == NIGHT
+    assert missed_of((found,), same=closed) == ()
+
+
+def test_what_no_night_tries_stays_untried_and_known(tmp_path: Path) -> None:
+    told, _ = night("a")
+    (found,) = findings_of(date(2026, 11, 20), [NightRun(entry=entry("r", "a"), place="p")], [])
+    untried = msgspec.structs.replace(
+        told, night=date(2026, 11, 21), findings=(), findings_gone=(), findings_untried=(found,)
+    )
+
+    assert missed_of((), base=untried) == (found,)
+    (later,) = findings_of(NIGHT, [NightRun(entry=entry("s", "a"))], [untried])
+    assert later.known_since == date(2026, 11, 20)
+
+
+def test_the_runs_of_a_night_are_recorded_without_figures_of_another_version(
+    tmp_path: Path,
+) -> None:
+    new = msgspec.structs.replace(entry("r"), figures=RunFigures(version=VERSION, p50_ms=1.0))
+    old = msgspec.structs.replace(entry("s"), figures=RunFigures(version=VERSION - 1, p50_ms=1.0))
+
+    assert read_runs(tmp_path) == {}
+    write_runs(tmp_path, [new, old])
+    assert read_runs(tmp_path) == {"r": new, "s": msgspec.structs.replace(old, figures=None)}
+    (tmp_path / "runs.json").write_text("[1]")
+    assert read_runs(tmp_path) == {}
 
 
 def test_a_finding_whose_cells_were_not_run_is_told_apart_from_one_that_was_not_found() -> None:
-    def row(mode: str, run: str, outcome: Outcome | None) -> CellRow:
-        return CellRow(axes={"mode": mode}, seed=1, key=mode + run, outcome=outcome, run=run)
+    def row(mode: str, outcome: Outcome | None) -> CellRow:
+        return CellRow(axes={"mode": mode}, seed=1, key=mode, outcome=outcome)
 
-    def table(*rows: CellRow) -> CampaignTable:
-        return CampaignTable(name="n", outcome=Outcome.VALID, cells=rows)
+    now = CampaignTable(
+        name="n", outcome=Outcome.VALID, cells=(row("SC", Outcome.VALID), row("HA", None))
+    )
+    of = {
+        place: findings_of(NIGHT, [NightRun(entry=entry("r", "f"), place=place)], [])[0]
+        for place in ("mode=SC", "mode=HA")
+    }
+    unplaced = msgspec.structs.replace(of["mode=HA"], places=())
 
-    before = table(row("SC", "/a/r1", Outcome.VIOLATION), row("HA", "/a/r2", Outcome.VIOLATION))
-    now = table(row("SC", "/a/r3", Outcome.VALID), row("HA", "", None))
-    of = {run: findings_of(NIGHT, [(entry(run, "f"), False)], [])[0] for run in ("r1", "r2", "r9")}
+    broken = msgspec.structs.replace(
+        now, cells=(row("SC", Outcome.VALID), row("HA", Outcome.HARNESS_ERROR))
+    )
 
-    assert tried_again(of["r1"], before, now)
-    assert not tried_again(of["r2"], before, now)
-    assert tried_again(of["r9"], before, now)
-    broken = table(row("SC", "/a/r3", Outcome.VALID), row("HA", "", Outcome.HARNESS_ERROR))
-    assert not tried_again(of["r2"], before, broken)
+    assert tried_again(of["mode=SC"], now)
+    assert not tried_again(of["mode=HA"], now)
+    assert not tried_again(of["mode=HA"], broken)
+    assert tried_again(unplaced, now)
     base, _ = night("a")
-    told = msgspec.structs.replace(base, findings_gone=(of["r1"],), findings_untried=(of["r2"],))
+    told = msgspec.structs.replace(
+        base, findings_gone=(of["mode=SC"],), findings_untried=(of["mode=HA"],)
+    )
     said = [(each.run_count, status) for each, status in told.missed()]
     assert said == [
         (0, "not found tonight"),
@@ -313,11 +363,15 @@ def test_a_finding_whose_cells_were_not_run_is_told_apart_from_one_that_was_not_
 
 
 def test_runs_of_one_finding_are_joined_and_quarantine_holds_only_where_all_are() -> None:
-    runs = [(entry("r1", "a", "q"), True), (entry("r2", "a"), False)]
+    runs = [
+        NightRun(entry=entry("r1", "a", "q"), place="p", quarantined=True),
+        NightRun(entry=entry("r2", "a"), place="q"),
+    ]
 
     found = {each.fingerprint: each for each in findings_of(NIGHT, runs, [])}
 
     assert (found["a"].count, found["a"].run_count, found["a"].runs) == (4, 2, ("r1", "r2"))
+    assert found["a"].places == ("p", "q")
     assert not found["a"].quarantined
     assert found["q"].quarantined
 
