@@ -32,7 +32,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """A change of a series: the first night of the new level, of a drift its begin, about, and its
     end. ``change`` is the share by which the level rose, ``None`` from zero. ``last_good`` and
     ``first_bad`` are the runs before and behind its begin, ``commits`` and ``releases`` those of
-    both (from their tags), as far as known. ``host`` says what else changed, if the host did.
+    both (from their tags), as far as known: before a drift from the first night on there is none.
+    ``host`` says what else changed, if the host did.
     """
 
     shape: Shape
@@ -207,10 +208,11 @@ def _turn(
     after: float,
     change: float | None,
 ) -> Turn:
-    good, bad = nights[max(0, found.at - 1)].entries[-1], nights[found.at].entries[0]
+    good = nights[found.at - 1].entries[-1] if found.at else None
+    bad = nights[found.at].entries[0]
     host = ""
     if bad.provider != SIMULATED:
-        earlier = [entry for night in nights[: found.at] for entry in night.entries]
+        earlier = [entry for night in nights[: max(1, found.at)] for entry in night.entries]
         later = [entry for night in nights[found.until :] for entry in night.entries]
         host = hosts_differ(host_of_side(later[:HOST_RUNS]), host_of_side(earlier[-HOST_RUNS:]))
     return Turn(
@@ -221,10 +223,10 @@ def _turn(
         after=after,
         change=change,
         worse=(after > before) == figure.more_is_worse and not host,
-        last_good=good.run,
+        last_good=good.run if good else "",
         first_bad=bad.run,
-        commits=(good.commit, bad.commit),
-        releases=(good.release, bad.release),
+        commits=(good.commit if good else "", bad.commit),
+        releases=(good.release if good else "", bad.release),
         host=host,
     )
 

@@ -154,6 +154,17 @@ def test_another_host_is_told_and_is_no_change_for_the_worse() -> None:
     assert only_turn(trend(simulated)).worse
 
 
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_a_drift_from_the_first_night_on_is_for_the_worse_and_has_no_good_run(seed: int) -> None:
+    found = trend(nights(lambda night: 10.0 + 3.0 * min(1.0, night / 120), seed))
+
+    turn = only_turn(found)
+    assert turn.shape is Shape.DRIFT
+    assert (turn.worse, turn.host) == (True, "")
+    begins = turn.first_bad == f"{FIRST:%Y%m%d}-020000-night-0001"
+    assert (turn.last_good == "") == begins == (turn.commits[0] == "")
+
+
 def test_a_finding_has_its_first_and_its_last_night_and_a_rate() -> None:
     what = RecordedFinding(
         fingerprint=fingerprint(
