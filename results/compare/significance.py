@@ -3,8 +3,9 @@
 ====================  ===========================================================================
 paired by seed        the sign of each difference is as likely as the other: exact over all signs
                       (Fisher, 1935), by chance over some where there are many
-not paired            Mann and Whitney (1947): exact of few without ties; of several cells ranks
-                      within each, relabelled by seed over all of them (a cluster permutation)
+not paired            Mann and Whitney (1947): exact of few without ties; of several cells, or
+                      seeds that ran more than once, ranks within each cell, relabelled by seed
+                      over all of them (a cluster permutation)
 shares                Fisher's exact test
 many comparisons      Holm (1979)
 ====================  ===========================================================================
@@ -13,6 +14,7 @@ many comparisons      Holm (1979)
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import attrs
@@ -58,6 +60,14 @@ class Group:
     new_seeds: Sequence[str]
     base_seeds: Sequence[str]
 
+    @property
+    def clustered(self) -> bool:
+        """Whether a seed ran several times, and not as often on the other side: what it drew then
+        tells the sides apart as surely as a change of the store.
+        """
+        new, base = (Counter(filter(None, side)) for side in (self.new_seeds, self.base_seeds))
+        return new != base and max((new | base).values(), default=0) > 1
+
 
 def rank_sum(groups: Sequence[Group]) -> float:
     """Return the chance that the new values of ``groups``, one a cell, rank so much higher than
@@ -66,7 +76,7 @@ def rank_sum(groups: Sequence[Group]) -> float:
     kept = [group for group in groups if group.new and group.base]
     if not kept:
         return 1.0
-    if len(kept) > 1:
+    if len(kept) > 1 or kept[0].clustered:
         return _by_seed(kept)
     from scipy.stats import mannwhitneyu
 
@@ -114,7 +124,7 @@ def least_paired(pairs: int) -> float:
 
 def least_unpaired(groups: Sequence[Group]) -> float:
     """The least p-value that ``rank_sum`` can come to."""
-    if len(groups) == 1:
+    if len(groups) == 1 and not groups[0].clustered:
         return 1 / math.comb(len(groups[0].new) + len(groups[0].base), len(groups[0].new))
     units = {unit for number, group in enumerate(groups) for unit in _units(group, number)}
     new = sum(side == 0 for side, _ in units)

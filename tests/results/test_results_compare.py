@@ -382,6 +382,29 @@ def test_a_seed_that_all_cells_share_is_one_draw_and_not_many() -> None:
     assert "throughput" in {each.words for each in many.figures if each.worse}
 
 
+def test_a_seed_that_ran_often_in_one_cell_is_one_draw_and_not_many() -> None:
+    """Two seeds a side, ten runs of each, of one build: a seed draws its own length of faults."""
+
+    def drawn(name: str, seeds: Sequence[int]) -> list[RunEntry]:
+        levels = {1: 0.8, 2: 0.9, 3: 1.2, 4: 1.3}
+        numbered = [(10 * at + n, seed) for at, seed in enumerate(seeds) for n in range(10)]
+        stream = random.Random(name)
+        return [entry(n, seed, figures(stream, p50_ms=levels[seed])) for n, seed in numbered]
+
+    found = compare(drawn("a", [3, 4]), drawn("b", [1, 2]))
+    same = compare(drawn("a", [1, 3]), drawn("b", [1, 3]))
+    slow = [
+        msgspec.structs.replace(e, figures=figures(random.Random(n), p50_ms=1.5))
+        for n, e in enumerate(drawn("a", [1, 3]))
+    ]
+
+    assert worse(found) == set()
+    assert found.reasons[0].startswith("too few runs")
+    # Of the same seeds on both sides the runs themselves can be told apart.
+    assert same.outcome is Outcome.VALID
+    assert "p50_ms" in worse(compare(slow, drawn("b", [1, 3])))
+
+
 def test_the_correction_is_holms() -> None:
     assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
     assert holm([]) == []
