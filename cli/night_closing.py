@@ -50,7 +50,7 @@ from results.nights.summary import (
 )
 from results.store.archive import SUFFIX, archive
 from results.store.retention import Rule, RunRecord, to_prune
-from results.store.run_entry import RunEntry, entry_of
+from results.store.run_entry import RunEntry, entry_of, record_of
 from results.store.run_tags import change_tags
 from results.store.store import RunStore
 
@@ -360,7 +360,7 @@ class NightClosing:
         for rule in _rules(rules):
             for chosen in to_prune(self._records(), rule, now):
                 try:
-                    self.store.remove(RunDirectory(self.store.root / chosen.run_id))
+                    self.store.remove(self._run(chosen.run_id))
                     removed += 1
                 except HarnessError as error:
                     self.trouble.append(str(error))
@@ -384,17 +384,12 @@ class NightClosing:
             found = index.entries(Query(conditions=(mine,)))
         tonight = f"night={self.night}"
         return [
-            RunRecord(
-                run_id=each.run,
-                outcome=each.outcome,
-                held=tonight
-                if tonight in each.tags
-                else held_by(RunDirectory(self.store.root / each.run)),
-                size_bytes=each.size_bytes,
-                findings=frozenset(finding.fingerprint for finding in each.findings),
-            )
+            record_of(each, tonight if tonight in each.tags else held_by(self._run(each.run)))
             for each in found
         ]
+
+    def _run(self, name: str) -> RunDirectory:
+        return RunDirectory(self.store.root / name)
 
 
 def _page_notes(summary: NightSummary) -> list[str]:

@@ -23,6 +23,7 @@ from harness.text import inert, inert_json
 from results.store.archive import SUFFIX, alone, archive, left_out, require_all_of, restore
 from results.store.index import Condition, Query, opened
 from results.store.retention import Rule, RunRecord, to_prune
+from results.store.run_entry import record_of
 from results.store.run_tags import change_tags, read_tags
 from results.store.store import RunStore
 
@@ -251,7 +252,6 @@ def prune(
         keep_failed=keep_failed,
         failed=FAILED,
     )
-    every = {run.root.name: run for run in store.runs()}
     known = _known(store)
     freed = count = failures = 0
     # These are no runs any more: no rule protects them.
@@ -267,7 +267,7 @@ def prune(
         name = left.root.name.removeprefix(".").removesuffix(".removing")
         click.echo(f"{'would finish' if dry_run else 'finished'} removing {name}")
     for chosen in to_prune(known, rule, datetime.now(UTC)):
-        run = every[chosen.run_id]
+        run = RunDirectory(store.root / chosen.run_id)
         # Again: since the list was made a command may have begun to work on it.
         if held := held_by(run):
             say(f"{chosen.run_id} stays: {held}")
@@ -285,23 +285,14 @@ def prune(
     if not dry_run:
         refresh_index(store)
     said = "would go" if dry_run else "removed"
-    click.echo(f"{count} of {len(every)} runs {said}, {freed / MIB:,.0f} MiB")
+    click.echo(f"{count} of {len(known)} runs {said}, {freed / MIB:,.0f} MiB")
     return Outcome.HARNESS_ERROR.exit_code if failures else 0
 
 
 def _known(store: RunStore) -> list[RunRecord]:
     with opened(store) as index:
         found = index.entries(Query())
-    return [
-        RunRecord(
-            run_id=each.run,
-            outcome=each.outcome,
-            held=held_by(RunDirectory(store.root / each.run)),
-            size_bytes=each.size_bytes,
-            findings=frozenset(finding.fingerprint for finding in each.findings),
-        )
-        for each in found
-    ]
+    return [record_of(each, held_by(RunDirectory(store.root / each.run))) for each in found]
 
 
 def _show(rows: list[RunRow], store: RunStore, *, some: bool) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory, PlanError
+from harness.exit_codes import Outcome
 from harness.history.manifest import plan_drove, read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_SEED
@@ -28,7 +29,7 @@ from harness.run.directory import Manifest, RunDirectory, require_plain
 from harness.run.disk_budget import used_bytes
 from harness.text import inert
 from results.store.fingerprint import NO_FAULT, fingerprint
-from results.store.retention import begun_at
+from results.store.retention import RunRecord, begun_at
 from results.store.run_figures import Host, RunFigures, host_of, read_figures
 from results.store.run_tags import read_tags, split_tag
 
@@ -157,6 +158,23 @@ def entry_of(run: RunDirectory, *, sized: bool = True) -> RunEntry:
         host=host_of(manifest.machine) if manifest else Host(),
         size_bytes=used_bytes(run.root) if sized else 0,
         refused=refused,
+    )
+
+
+def record_of(entry: RunEntry, held: str) -> RunRecord:
+    """Return what retention goes by; ``held`` is why the run must stay, empty where nothing holds
+    it. A violation whose findings can't be read, as of another version's verdict, proves one of its
+    own: no other run is known to prove the same.
+    """
+    findings = frozenset(finding.fingerprint for finding in entry.findings)
+    if entry.outcome == Outcome.VIOLATION and not findings:
+        findings = frozenset({entry.run})
+    return RunRecord(
+        run_id=entry.run,
+        outcome=entry.outcome,
+        held=held,
+        size_bytes=entry.size_bytes,
+        findings=findings,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_stores import made
@@ -12,7 +13,7 @@ from run_stores import made
 from cli.main import execute
 from harness.run.directory import RunDirectory
 from results.report.run_index import INDEX
-from results.store.index import index_path
+from results.store.index import index_path, opened
 from results.store.retention import Rule, RunRecord, begun_at, to_prune
 from results.store.store import RunStore
 
@@ -134,6 +135,33 @@ def test_prune_without_a_rule_removes_nothing(
     assert execute(["runs", "prune", "--runs-dir", str(store.root)]) == 254
     assert "--keep-last N" in capsys.readouterr().err
     assert len(names(store)) == 3
+
+
+def test_a_violation_that_this_version_can_not_read_stays_until_findings_are_forgotten(
+    store: RunStore,
+) -> None:
+    judged = RunDirectory(store.runs()[0].root)
+    judged.analysis.mkdir()
+    judged.verdict.write_text('{"outcome": "violation", "anomalies": "of another version"}')
+    prune = ["runs", "prune", "--keep-last", "0", "--runs-dir", str(store.root)]
+
+    assert execute(prune) == 0
+    assert names(store) == [judged.root.name]
+
+    assert execute([*prune, "--forget-findings"]) == 0
+    assert names(store) == []
+
+
+def test_a_run_that_came_since_the_first_look_ends_no_prune(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened_later(*given: Any) -> Any:
+        made(store, "drill", 4 * 86_400 * 1_000_000_000, bytes((0, 4)))
+        return opened(*given)
+
+    monkeypatch.setattr("cli.runs.opened", opened_later)
+    assert execute(["runs", "prune", "--keep-last", "0", "--runs-dir", str(store.root)]) == 0
+    assert names(store) == []
 
 
 def test_latest_goes_with_the_newest(store: RunStore) -> None:
