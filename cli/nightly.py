@@ -4,6 +4,7 @@ forms that a CI reads, with one exit code.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from harness.exit_codes import exit_code
 from harness.plan.plan import MAX_SEED
 from harness.text import inert
 from results.nights.summary import NightFinding, NightSummary, directory_name, nights_before
-from results.store.run_tags import TAG, require_tags
+from results.store.run_tags import require_tags
 from results.store.store import RunStore
 
 PAST_NIGHTS = 30  # that the order of cells goes by
@@ -112,7 +113,7 @@ def nightly(
         options,
         past=_past(before),
     )
-    said = [*tags, *_ci_tags(), f"campaign={asked.name}", f"night={night}"]
+    said = [*tags, *ci_tags(), f"campaign={asked.name}", f"night={night}"]
     closing = NightClosing(
         store=store,
         asked=asked,
@@ -158,14 +159,16 @@ def _past(before: Sequence[tuple[date, Path]]) -> Mapping[str, Past]:
     return past
 
 
-def _ci_tags() -> list[str]:
+def ci_tags() -> list[str]:
     """Return what the CI that runs this says of the code that it tests."""
     found = []
     for name, variables in _OF_CI.items():
         value = next((os.environ[each] for each in variables if os.environ.get(each)), "")
-        # What is no tag is left out: it is a convenience.
-        if value and TAG.fullmatch(f"{name}={value}"):
-            found.append(f"{name}={value}")
+        if value:
+            # What is no tag is left out: it is a convenience.
+            with contextlib.suppress(UsageError):
+                require_tags([f"{name}={value}"])
+                found.append(f"{name}={value}")
     return found
 
 

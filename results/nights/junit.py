@@ -3,7 +3,7 @@ seed, and a suite for the comparison with the night before.
 
 A violation is a failure, a harness error an error; a cell that showed nothing is an error where
 the campaign is ``unknown`` for it, else skipped, as cells are that were not run and those that are
-quarantined.
+quarantined. A comparison that can't tell is an error: no night is better than ``unknown`` with it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _comparison(summary: NightSummary) -> TestSuite:
         text = "\n".join(lines)
         failure: FinalResult
         if summary.comparison is Outcome.UNKNOWN:
-            failure = Skipped("the comparison can't tell", kind)
+            failure = Error("the comparison can't tell", kind)
         else:
             failure = Failure(inert(summary.changes[0] if summary.changes else kind), kind)
         failure.text = text
