@@ -72,8 +72,8 @@ _LENGTH_BYTES = 4
 UNANSWERED_BYTES = 64 * 1024
 
 
-# Dials another node than the one with that name, in order of their names; its name comes with it.
-# Raises ``StoreError``.
+# Dials another node than the one with that name, the first that can be reached; its name comes with
+# it. Raises ``StoreError``.
 Elsewhere = Callable[[str], Awaitable[tuple[str, Connection]]]
 # The full name of the table that a key is in.
 TableOf = Callable[[int], str]
@@ -110,8 +110,8 @@ async def connect(
     elsewhere: Elsewhere | None = None,
 ) -> ReferenceClient:
     """Dial a node's client port, from ``source`` where it is given. Values are written with up to
-    ``padding_bytes`` beside them. ``elsewhere``: where to go on once ``node`` stops in order.
-    Raises ``StoreError``.
+    ``padding_bytes`` beside them. ``elsewhere``: where to go on once ``node`` stops in order or is
+    gone. Raises ``StoreError``.
     """
     connection = await dial(network, host, port, limit_s, source)
     return ReferenceClient(connection, padding_bytes, table_of, node=node, elsewhere=elsewhere)
@@ -129,7 +129,8 @@ class ReferenceClient:
     """One connection. A cancelled call leaves an answer on its way, so it ends the connection: the
     next ``begin`` raises for that. A node that stops in order says so, and one that was killed
     leaves a connection that is gone: the client goes on at another one, with the next transaction,
-    or with one of which nothing was done yet.
+    or with one of which nothing was sent yet or that was refused whole. A transaction that was
+    open at the node ends with it, and is tried nowhere else.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class ReferenceClient:
     ) -> None:
         self._connection, self.padding_bytes = connection, padding_bytes
         self._node, self._elsewhere = node, elsewhere
-        self._stops: StoreError | None = None  # the node has said so
+        self._away: StoreError | None = None  # the node stops, as it has said, or is gone
         self._unsent = False  # the first request of a transaction: its connection was gone
         self._seen_ts = self._after = 0  # the last timestamp of a commit; and that before a move
         self.table_of = table_of
@@ -157,9 +158,9 @@ class ReferenceClient:
         return self._node
 
     @property
-    def stops(self) -> bool:
-        """Whether the node has said that it stops: a transaction that was open there is over."""
-        return self._stops is not None
+    def away(self) -> bool:
+        """Whether the node stops or is gone: a transaction that was open there is over."""
+        return self._away is not None
 
     def committed(self, ts: int) -> None:
         """A transaction has committed at ``ts``: no later one goes back behind it."""
@@ -170,8 +171,7 @@ class ReferenceClient:
         which raises the failure of either: no promise depends on when the transaction begins, and
         it needs a round trip less.
         """
-        if self._stops is not None:
-            await self._move(self._stops)
+        await self.leave()
         if self._broken is not None:
             raise StoreError(CONNECTION_LOST, self._broken)
         if kind == READ_WRITE:
@@ -251,14 +251,21 @@ class ReferenceClient:
                 await self._move(error)
         return await ask()
 
+    async def leave(self) -> None:
+        """Go on at another node, where this one stops or is gone: the next transaction is known to
+        begin there. Raises ``StoreError``.
+        """
+        if self._away is not None:
+            await self._move(self._away)
+
     async def _move(self, why: StoreError) -> None:
-        """Go on at another node."""
+        """Go on at another node. Raises ``why`` where the client was given none."""
         if self._elsewhere is None:
             raise why
         self._connection.close()
         self._broken = "it is connected to no node"
         self._node, self._connection = await self._elsewhere(self._node)
-        self._broken = self._stops = None
+        self._broken = self._away = None
         self._unanswered_bytes = 0
         self._after = self._seen_ts
 
@@ -310,10 +317,10 @@ class ReferenceClient:
         answer = reply.body
         if reply.id == NO_ANSWER and isinstance(answer, Failed):
             # Said by the node itself: it has done nothing that was asked since.
-            self._stops = StoreError(answer.code, answer.message)
+            self._away = StoreError(answer.code, answer.message)
             self._broken = answer.message
             self._connection.close()
-            raise self._stops
+            raise self._away
         # Answers come in the order of requests: another number means a stream out of step.
         if reply.id != number or not isinstance(answer, expected | Failed):
             self._fail(BAD_ANSWER, f"asked {number} {body!r}, got {reply!r}", None)
@@ -327,7 +334,10 @@ class ReferenceClient:
     def _fail(self, code: str, text: str, cause: Exception | None) -> NoReturn:
         self._broken = text
         self._connection.close()
-        raise StoreError(code, text) from cause
+        error = StoreError(code, text)
+        if code == CONNECTION_LOST:
+            self._away = error
+        raise error from cause
 
 
 class ReferenceTx:
@@ -368,9 +378,12 @@ class ReferenceTx:
         return Committed(commit_ts=ts)
 
     async def rollback(self) -> None:
-        """Give it up."""
-        # Else the store never heard of the transaction, or has rolled it back as the node stops.
-        if self._unasked_deadline_s is None and not self._client.stops:
+        """Give it up. The client is ready for the next one then, at another node where this one
+        stops or is gone: the transaction is over with it.
+        """
+        if self._client.away:
+            await self._client.leave()
+        elif self._unasked_deadline_s is None:  # else the store never heard of the transaction
             await self._client.call(Rollback(), Ok)
 
     async def _get(self, key: int, *, for_update: bool) -> Stored | None:
@@ -438,8 +451,11 @@ class OneShotTx:
         )
 
     async def rollback(self) -> None:
-        """Forget the writes: none was sent."""
+        """Forget the writes: none was sent. Where the node stops or is gone, the client goes on at
+        another one.
+        """
         self._puts.clear()
+        await self._client.leave()
 
 
 def _left_ms(deadline_s: float) -> int:

@@ -318,14 +318,18 @@ class ReferenceSystem:
             padding_bytes=self._options.padding_bytes,
             table_of=one_table if self._zones is None else self._table_of,
             node=node,
-            elsewhere=partial(self._elsewhere, cluster),
+            elsewhere=partial(self._elsewhere, cluster, process),
         )
 
-    async def _elsewhere(self, cluster: Cluster, node: str) -> tuple[str, Connection]:
-        """The next node behind ``node`` that can be dialed. Raises ``StoreError``."""
+    async def _elsewhere(self, cluster: Cluster, process: int, node: str) -> tuple[str, Connection]:
+        """A connection to another node than ``node``. Where the search begins goes by ``process``,
+        so that the clients of one node do not all meet again at the next. Raises ``StoreError``.
+        """
         place = cluster.nodes.index(node)
+        others = (*cluster.nodes[place + 1 :], *cluster.nodes[:place])
+        first = process % len(others) if others else 0
         failed: StoreError | None = None
-        for other in (*cluster.nodes[place + 1 :], *cluster.nodes[:place]):
+        for other in (*others[first:], *others[:first]):
             address = cluster.client[other][CLIENT]
             limit_s, source = CONNECT_LIMIT_S, address.source
             try:

@@ -88,13 +88,17 @@ class Slots:
         ``nodes``, and so does one whose connection is gone and whose node is none of them any more.
         A client that has moved to another node stays there.
         """
-        if slot.client is not None and (node := node_of(slot.client)) is not None:
-            slot.node = node
+        self._follow(slot)
         if not slot.node or (slot.client is None and slot.node not in self.nodes):
             # Neighbouring slots begin at different nodes, and one slot gets around all of them.
             incarnation = slot.process // self._concurrency
             slot.node = self.nodes[(slot.number + incarnation) % len(self.nodes)]
         return slot.node
+
+    def _follow(self, slot: Slot) -> None:
+        """Set the slot's node to the one that its client has moved to, if it has."""
+        if slot.client is not None and (node := node_of(slot.client)) is not None:
+            slot.node = node
 
     def lost(self, slot: Slot) -> float:
         """Count one more lost connection of ``slot``; seconds to wait before the next."""
@@ -108,7 +112,13 @@ class Slots:
         # By the slots of the whole run: ``process % concurrency`` stays the slot's number, and no
         # other driver process comes to the same one.
         slot.process += self._concurrency
-        slot.node = ""
+        self._follow(slot)
+        # By number alone, the successor of a client that has moved could come to the very node that
+        # its predecessor was at as it went.
+        if slot.node in self.nodes:
+            slot.node = self.nodes[(self.nodes.index(slot.node) + 1) % len(self.nodes)]
+        else:
+            slot.node = ""
         self.disconnect(slot)
 
     def disconnect(self, slot: Slot) -> None:

@@ -78,8 +78,10 @@ class ReadsTogether(Protocol):
 @runtime_checkable
 class MovesBetweenNodes(Protocol):
     """A ``Client`` that goes on at another node where the one that it is connected to has told it,
-    in order, that it stops, or is gone before anything of a transaction was sent. A transaction is
-    recorded with the node that it was begun at.
+    in order, that it stops, or is gone. What was sent is sent nowhere else: a transaction that was
+    open there ended with it, as its error says, and the next one begins elsewhere, once it was
+    rolled back. A transaction is recorded with the node that its client was connected to as it was
+    invoked.
     """
 
     @property
