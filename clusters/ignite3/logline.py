@@ -193,7 +193,7 @@ def _started(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     group = match["group"]
     if partition_of_group(group) is None:  # every node has one of either, at every start
         return None
-    text = f"starts its replica of {_named(group)} among {_told(peers, learners)}"
+    text = f"starts its replica, that of {_named(group)}, among {_told(peers, learners)}"
     found = _of_group(group, EventKind.START_DECISION, wall_ns, text)
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
 

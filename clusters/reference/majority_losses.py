@@ -34,6 +34,7 @@ _MOVES_S = 3.0  # for data to lie where it is to
 _LONG_TIMEOUT_S = 60  # of a reset, which an operator asks for meanwhile
 _ASKED_SHARE = 0.4
 _SILENT_SHARE = 0.6
+_LINKED_SHARE = 0.7  # of full restarts
 _AT_MOMENT_SHARE = 0.6
 _MOVED_SHARE = 0.4
 _SNAPSHOT_BYTES = (1500, 6000, 20_000)
@@ -178,15 +179,23 @@ def _one_by_one(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
 
 
 def _all(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
-    """All nodes, those of metastorage too, end and start again."""
-    del data
+    """All nodes, those of metastorage too, end and start again. In most cases a majority has been
+    cut off for long enough to be reset by then: each copy has to find out whether it is of the link
+    that counts.
+    """
+    lost_s = 0.0
+    if draw.random() < _LINKED_SHARE:
+        lost_s = draw.uniform(5.5, 7.0)
+        (gone,) = _parts(draw, data, (draw.randint(MAJORITY, DATA_NODES - 1),))
+        # It heals while all are down, or as they start.
+        yield _row(0.0, "partition", gone, lost_s + draw.uniform(0.3, 2.0))
     options = {
         "by": draw.choice(("kill", "stop")),
         "order": "random",
         "pause_s": round(draw.uniform(0.0, 0.8), 2),
         "down_s": round(draw.uniform(0.2, 1.5), 2),
     }
-    yield _row(0.0, "full-restart", ("all",), 14.0) | {"options": options}
+    yield _row(lost_s, "full-restart", ("all",), 14.0) | {"options": options}
 
 
 def _again(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
@@ -375,7 +384,7 @@ def _damage(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
         yield _row(at_s, "pause", ("metastorage leader",), draw.uniform(0.6, 1.6))
 
 
-_PLAIN = {_chain: 16, _lag: 12, _loss: 10, _apart: 5, _one_by_one: 4, _all: 9, _again: 8}
+_PLAIN = {_chain: 16, _lag: 12, _loss: 10, _apart: 5, _one_by_one: 4, _all: 11, _again: 8}
 _STORIES = {
     **_PLAIN,
     **{
@@ -384,7 +393,7 @@ _STORIES = {
         _half: 8,
         _given: 10,
         _moved: 13,
-        _replaced: 22,
+        _replaced: 27,
         _cleanup: 16,
         _unled: 9,
         _twice: 10,

@@ -45,6 +45,7 @@ def totals(results: Sequence[CellResult], wall_s: float, unit: str = "seed") -> 
         yield from _operations(whole, unit)
         yield from _rebalances(whole, unit)
         yield from _resets(whole, unit)
+        yield from _starts(whole)
         yield from _roles(whole)
     simulated_s = sum(result.stats.simulated_s for result in results)
     took = f"this command took {wall_s:.0f} s"
@@ -94,6 +95,25 @@ def _resets(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
             f"writes lost inside their envelopes: {sum(run.lost_by_resets for run in runs)}, in "
             f"{lost / len(runs):.0%} of {unit}s"
         )
+
+
+def _starts(runs: Sequence[RunStats]) -> Iterator[str]:
+    """Yield what full restarts met, and what nodes decided on their copies as they started."""
+    restarts, chained = (
+        sum(run.full_restarts for run in runs),
+        sum(run.chained_restarts for run in runs),
+    )
+    if restarts:
+        yield (
+            f"full restarts: {restarts}, of which {chained} ({chained / restarts:.0%}) began while "
+            "the chain of a partition had several links"
+        )
+    decisions: Counter[str] = Counter()
+    for run in runs:
+        decisions.update(run.start_decisions)
+    if decisions:
+        named = "; ".join(f"{outcome} ({count})" for outcome, count in decisions.most_common())
+        yield f"start decisions: {named}"
 
 
 def _roles(runs: Sequence[RunStats]) -> Iterator[str]:

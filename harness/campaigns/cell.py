@@ -104,6 +104,9 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     effective by kind and role of their target; ``markers`` says how often each marker of the nodes
     was reached; ``rebalances`` counts what rebalances came to, by kind; ``resets`` the forced
     resets that were told, and ``lost_by_resets`` the writes that they lost inside their envelopes.
+    ``full_restarts`` counts those that were proven, ``chained_restarts`` those of them that began
+    while the chain of a partition had several links; ``start_decisions`` what nodes told that they
+    did with their copies, by outcome.
     """
 
     ok: int = 0
@@ -118,6 +121,9 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     rebalances: dict[str, int] = {}
     resets: int = 0
     lost_by_resets: int = 0
+    full_restarts: int = 0
+    chained_restarts: int = 0
+    start_decisions: dict[str, int] = {}
     calm: CalmCounts = CalmCounts()
     simulated_s: float = 0.0
 

@@ -14,9 +14,12 @@ from harness.campaigns.marker_counts import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind, OpType
+from harness.protocols.changes import LINKS_APART, AssignmentKind
 from harness.protocols.conflicts import conflicts
+from harness.protocols.fault_kinds import FULL_RESTART
 from harness.protocols.fault_spans import fault_spans, in_calm
 from harness.protocols.roles import classes, parsed
+from harness.run.change_recorder import read_changes
 from harness.run.directory import RunDirectory
 
 NO_ROLE = "no role"  # of a target that held none
@@ -28,8 +31,9 @@ def run_stats(run: RunDirectory) -> RunStats:
     transactions = history.transactions()
     types = Counter(transactions["type"].to_pylist())
     gave_way = pc.sum(conflicts(history.manifest.declaration, transactions)).as_py() or 0
-    changes, under_load = _changes(history, transactions)
-    faults = history.faults().to_pylist()
+    faults, events = history.faults().to_pylist(), history.events()
+    changes, under_load = _changes(history, transactions, events)
+    restarts = _full_restarts(run, history, faults)
     end_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
     return RunStats(
         ok=types["ok"],
@@ -41,6 +45,9 @@ def run_stats(run: RunDirectory) -> RunStats:
         tried=tuple(sorted({row["kind"] for row in faults})),
         hits=_hits(faults),
         markers=read_markers(run),
+        full_restarts=len(restarts),
+        chained_restarts=sum(restarts),
+        start_decisions=_start_decisions(events),
         calm=_calm(history, transactions, faults),
         simulated_s=round(end_ns / NS_PER_S, 3),
     )
@@ -68,13 +75,41 @@ def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return hits
 
 
-def _changes(history: History, transactions: pa.Table) -> tuple[int, int]:
+def _full_restarts(run: RunDirectory, history: History, faults: list[dict[str, Any]]) -> list[bool]:
+    """Tell of each full restart that was proven effective whether the chain of assignments of any
+    partition had several links as it began.
+    """
+    begun = [
+        row["injecting_ns"]
+        for row in faults
+        if row["kind"] == FULL_RESTART.name and row["effective_ns"] is not None
+    ]
+    if not begun:
+        return []
+    table = read_changes(run.root, history.manifest.checksums)["assignments"]
+    chains = table.filter(pc.equal(table["kind"], AssignmentKind.CHAIN.value))
+    rows = chains.select(["revision", "at_ns", "partition", "text"]).sort_by("revision").to_pylist()
+    found = list[bool]()
+    for at_ns in begun:
+        last = {row["partition"]: row["text"] for row in rows if row["at_ns"] <= at_ns}
+        found.append(any(LINKS_APART in text for text in last.values()))
+    return found
+
+
+def _start_decisions(events: pa.Table) -> dict[str, int]:
+    """Count what nodes told that they did with their copies, by outcome."""
+    texts = events.filter(pc.equal(events["kind"], EventKind.START_DECISION.value))["text"]
+    outcomes = Counter(text.partition(",")[0] for text in texts.to_pylist())
+    return dict(sorted(outcomes.items()))
+
+
+def _changes(history: History, transactions: pa.Table, events: pa.Table) -> tuple[int, int]:
     """Count the primaries that moved to another node between drive and heal; and those of them that
     moved while a transaction on their partition was open.
     """
     marks = dict(history.manifest.phases)
     begin_ns, end_ns = marks.get("drive", 0), marks.get("heal", 0)
-    moved = [(p, at) for p, at in _moves(history.events()) if begin_ns <= at <= end_ns]
+    moved = [(p, at) for p, at in _moves(events) if begin_ns <= at <= end_ns]
     if not moved:
         return 0, 0
     touched = history.micro_ops().select(["txn", "partition"])

@@ -155,6 +155,7 @@ class EventKind(enum.StrEnum):
     NODE_STOPPED = "node-stopped"
     NODE_EXITED = "node-exited"
     NODE_REFUSED = "node-refused"  # by others, until its program is another one
+    # What a node does with its copy and why, before the first comma; the particulars behind it.
     START_DECISION = "start-decision"
     LEADER_ELECTED = "leader-elected"
     LEADER_LOST = "leader-lost"

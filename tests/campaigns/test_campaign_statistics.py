@@ -94,6 +94,26 @@ def test_what_rebalances_came_to_is_summed_by_kind_where_there_were_any() -> Non
     assert not [line for line in totals(bare, 1.0) if "rebalances" in line]
 
 
+def test_full_restarts_and_what_copies_did_at_their_starts_are_summed_where_there_were_any() -> (
+    None
+):
+    bare = results("..")
+    stats = (
+        RunStats(ok=1, full_restarts=2, chained_restarts=1, start_decisions={"starts": 3}),
+        RunStats(ok=1, full_restarts=2, start_decisions={"starts": 1, "erases": 7}),
+    )
+    started = [replace(result, stats=each) for result, each in zip(bare, stats, strict=True)]
+
+    lines = list(totals(started, 1.0))
+    assert (
+        "full restarts: 4, of which 1 (25%) began while the chain of a partition had several links"
+        in lines
+    )
+    assert "start decisions: erases (7); starts (4)" in lines
+    plain = [replace(result, stats=RunStats(ok=1)) for result in bare]
+    assert not [line for line in totals(plain, 1.0) if "start" in line]
+
+
 def test_sums_of_real_nodes_name_no_figures_of_simulated_ones() -> None:
     bare = results("..")
     simulated = replace(bare[0], stats=RunStats(ok=9, fail=1, simulated_s=5.0))

@@ -63,7 +63,7 @@ async def read(book: Journal, logs: Logs) -> list[StoreEvent]:
         (
             lines.STARTED,
             EventKind.START_DECISION,
-            "starts its replica of partition 3 among n2, n3; learners n4",
+            "starts its replica, that of partition 3, among n2, n3; learners n4",
         ),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else value.value,

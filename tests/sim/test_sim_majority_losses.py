@@ -155,6 +155,24 @@ def test_no_seed_tells_a_story_twice_and_most_tell_several() -> None:
     assert statistics.median(faults) >= 6
 
 
+def test_most_full_restarts_come_while_a_majority_is_cut_off_for_longer_than_a_reset_waits() -> (
+    None
+):
+    linked, restarts = 0, 0
+    for plan in plans("HA"):
+        options, schedule = plan.system.options, plan.nemesis.schedule
+        waits_s = float(str(options["detection_s"])) + float(str(options["reset_timeout_s"]))
+        for restart in (fault for fault in schedule if fault.kind == "full-restart"):
+            restarts += 1
+            linked += any(
+                cut.kind == "partition"
+                and cut.target.count(",") + 1 >= MAJORITY
+                and cut.at_s + waits_s < restart.at_s < cut.at_s + cut.hold_s
+                for cut in schedule
+            )
+    assert 0.5 * restarts < linked < 0.9 * restarts
+
+
 def test_a_disk_is_lost_before_a_majority_only_where_it_can_be_whole_by_then() -> None:
     damaged = 0
     for plan in plans("HA"):
@@ -176,7 +194,8 @@ def test_a_seed_without_a_mode_or_with_a_schedule_has_none() -> None:
     assert not majority_losses.wanted({majority_losses.ASKED_BY: "HA", **own})
 
 
-SEED = 7800012  # whose stories have an operator who resets
+# Its stories have an operator who resets, and a restart of all nodes behind a reset; phase 2 is on.
+SEED = 7800030
 
 
 @pytest.mark.parametrize("mode", ["SC", "HA"])
@@ -188,3 +207,8 @@ def test_a_sound_store_keeps_what_its_mode_promises(mode: str, tmp_path: Path) -
     assert result.outcome is Outcome.VALID, (result.anomalies, result.reasons)
     # An operator resets in either mode.
     assert result.stats.resets > 0
+    # Links of a chain are those of resets that the store does by itself.
+    available = mode == "HA"
+    assert (result.stats.full_restarts, result.stats.chained_restarts) == (1, int(available))
+    unwound = "starts its replica: the chain was unwound"
+    assert (unwound in result.stats.start_decisions) is available

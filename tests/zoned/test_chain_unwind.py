@@ -132,7 +132,7 @@ def test_a_copy_starts_as_usual_where_its_group_lives() -> None:
             await append(lab, 3 if node == "c" else 4)
         assert await read(lab) == (1, 2, 3, 4)
         (told,) = [e.text for e in await lab.events("c", START_DECISION) if "usual" in e.text]
-        assert told.startswith("starts as usual: a majority of b c")
+        assert told.startswith("starts as usual: a majority lives, of b c")
         assert not await lab.events("a", RESTORED)
 
     simulate(story())

@@ -95,7 +95,7 @@ class Told:
         for node in DATA:
             name = self.named(node)
             texts = [e.text for e in await self.lab.events(node, START_DECISION)]
-            if any(text.startswith("starts as usual: a majority of ") for text in texts):
+            if any(text.startswith("starts as usual: a majority lives, of ") for text in texts):
                 self.tell(f"{name} {LATE}")
                 continue
             assert any(" to the link of " in text for text in texts), (node, texts)

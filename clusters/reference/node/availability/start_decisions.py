@@ -107,7 +107,7 @@ class StartDecisions:
         here = self._node in decisions.wanted(state) | frozenset(nodes)
         text = (
             f"{'starts' if here else 'erases'} its replica: "
-            f"the chain was unwound to the link of {' '.join(nodes)}"
+            f"the chain was unwound, to the link of {' '.join(nodes)}"
         )
         self._events.add(events.START_DECISION, text, partition=number, generation=state.generation)
         if here:
@@ -170,7 +170,7 @@ class StartDecisions:
         del self._waiting[number]
         if self._copies is not None:
             self._copies.pop(number, None)
-        text = f"starts as usual: a majority of {' '.join(living)} lives"
+        text = f"starts as usual: a majority lives, of {' '.join(living)}"
         self._events.add(events.START_DECISION, text, partition=number)
         self._place(number, partition)
 
@@ -226,7 +226,7 @@ class StartDecisions:
             switch_on(("destroyed-replica-votes",))  # in this task alone
         await self._replicas.erase(number)
         text = (
-            f"erases its replica: entries {event.shared_index + 1} to {event.applied_index} "
-            f"are not of generation {event.generation}"
+            "erases its replica: it is not of the group's log, whose generation "
+            f"{event.generation} lacks entries {event.shared_index + 1} to {event.applied_index}"
         )
         self._events.add(events.START_DECISION, text, partition=number, generation=event.generation)
