@@ -98,8 +98,9 @@ class NightClosing:
         notes += compared.notes if compared else ()
         missed = missed_of(findings, base=last, same=same)
         again = [each for each in missed if tried_again(each, done.table)]
-        self._export()
-        removed = self._retain() if whole and done.finished else 0
+        # Runs that no table holds stay: with them goes all that is known of them.
+        exported = self._export()
+        removed = self._retain() if exported and whole and done.finished else 0
         summary = NightSummary(
             campaign=self.asked.name,
             night=self.night,
@@ -344,14 +345,20 @@ class NightClosing:
             packed.append(f"{ARTIFACTS}/{target.name}")
         return tuple(packed)
 
-    def _export(self) -> None:
+    def _export(self) -> bool:
+        """Add the runs of the store to the tables that were asked for; return false where that
+        failed.
+        """
         from results.store.index import Query
 
-        if self.tables is not None:
-            try:
-                export_store(self.store, self.tables, Query())
-            except FiredrillError as error:
-                self.trouble.append(str(error))
+        if self.tables is None:
+            return True
+        try:
+            export_store(self.store, self.tables, Query())
+        except FiredrillError as error:
+            self.trouble.append(f"--export: {error}; no run was removed")
+            return False
+        return True
 
     def _retain(self) -> int:
         """Remove the runs of earlier nights that are too old, and their files; return how many."""

@@ -161,6 +161,26 @@ def test_old_runs_of_the_campaign_go_and_no_others(file: Path) -> None:
     assert night_of(file, "2026-11-22")["removed_runs"] == 1
 
 
+def test_old_runs_stay_where_their_export_failed(file: Path, tmp_path: Path) -> None:
+    (file.parent / "base.toml").write_text(PLAN)
+    assert run(file, "2026-11-21") == 0
+    (young,) = RunStore(tmp_path / "runs").runs()
+    old = young.root.with_name(f"20260101-000000-night-{young.root.name[-4:]}")
+    shutil.copytree(young.root, old)
+    tables = tmp_path / "tables"
+    part = tables / "runs" / "month=2026-01" / "system=reference" / "part-0.parquet"
+    part.mkdir(parents=True)
+
+    assert run(file, "2026-11-22", "--export", str(tables)) == 255
+
+    assert old.exists()
+    (trouble,) = night_of(file, "2026-11-22")["trouble"]
+    assert trouble.startswith("--export: ")
+    part.rmdir()
+    assert run(file, "2026-11-22", "--export", str(tables)) == 0
+    assert not old.exists()
+
+
 def test_fresh_seeds_are_other_ones_every_night_and_follow_from_its_date(file: Path) -> None:
     file.write_text(CAMPAIGN.replace("[night]", '[night]\nseeds = "fresh"'))
     (file.parent / "base.toml").write_text(PLAN)
