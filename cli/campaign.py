@@ -187,7 +187,8 @@ class Runner:
         if len(left) < len(chosen):
             say(f"{len(chosen) - len(left)} of {len(chosen)} cells are known")
         kept = {result.run for result in self.ledger.known.values()}
-        if gone := self.store.sweep({cell.plan.name for cell in left}, kept):
+        # Of cells that are known, too: it may have been their repetitions.
+        if gone := self.store.sweep({cell.plan.name for cell in chosen}, kept):
             say(f"removed {gone} runs that were broken off")
         return self._run(left, "cells")
 

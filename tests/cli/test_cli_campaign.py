@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from run_stores import made
 from small_campaign import BUGGY, PLAN
 
 from cli.campaign import Runner
@@ -91,6 +92,23 @@ def test_shards_merge_to_the_whole_and_a_killed_one_goes_on(
     assert f"--merge: {tmp_path}/lost is not there" in said.out + said.err
     page = (one / "campaigns/night/campaign.html").read_text()
     assert page.count("workload=register faults=pause") == 3  # a line of the matrix, two seeds
+
+
+def test_what_a_killed_repetition_left_goes_where_all_cells_are_known(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text('name = "night"\nplan = "base.toml"\n[matrix]\nfaults = ["kill"]\n')
+    store = RunStore(tmp_path / "runs")
+    command = ["campaign", str(file), "--runs-dir", str(store.root)]
+    assert execute(command) == 0
+    made(store, "night", time.time_ns(), b"ab")
+    assert len(store.runs()) == 2
+    capsys.readouterr()
+
+    assert execute(command) == 0
+
+    assert len(store.runs()) == 1
+    assert "1 of 1 cells are known" in capsys.readouterr().err
 
 
 def test_a_shard_that_ran_nothing_is_merged_and_another_store_is_refused(
