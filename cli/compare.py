@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from cli import quantities
 from cli.judging.judge import COLORS, PATH_CHARS
+from cli.run_pages import page_file
 from cli.session import runs_option, say
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst
@@ -37,7 +39,7 @@ LINE_CHARS = 2_000  # of a terminal; a reason names some cells
 )
 @click.option(
     "--level",
-    type=click.FloatRange(0, 0.5, min_open=True),
+    type=quantities.Range(0, 0.5, min_open=True),
     default=0.02,
     show_default=True,
     help="The chance of calling anything in two equal sides.",
@@ -51,6 +53,7 @@ LINE_CHARS = 2_000  # of a terminal; a reason names some cells
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=page_file,
     metavar="FILE",
     help="Where the page goes, with the JSON beside it (comparisons/ in the runs' directory).",
 )

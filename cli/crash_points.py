@@ -47,11 +47,11 @@ HOLD_S = 1.5  # longer than a lease and an election, so that others take over
               help="How many points at most, of each kind alike.")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Every point, however many.")
 @click.option("--seed", type=click.IntRange(0, MAX_SEED), help="Of the plan and the sample.")
-@click.option("--hold", "hold_s", type=click.FloatRange(min=0.1), default=HOLD_S,
+@click.option("--hold", "hold_s", type=quantities.Range(min=0.1), default=HOLD_S,
               show_default=True, help="Seconds until the node starts again.")  # fmt: skip
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once (as many as cores).")
-@click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=CELL_LIMIT_S,
+@click.option("--limit", "limit_s", type=quantities.Range(min=1), default=CELL_LIMIT_S,
               show_default=True, help="Seconds of a core that one run may take.")  # fmt: skip
 @click.option("--time-budget", "budget_s", callback=quantities.seconds, metavar="TIME",
               help="Begin no run after that time: 90s, 30m, 8h.")  # fmt: skip

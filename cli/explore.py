@@ -70,10 +70,10 @@ FROM_CORPUS = "the same command searches on from the corpus as it is now"
 @click.option("--bug", "bugs", multiple=True, help="A planted bug of the store; repeatable.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan.")
 @click.option("--keep-runs", is_flag=True, help="Keep the runs that are valid, too.")
-@click.option("--max-unknown", type=click.FloatRange(0, 1), default=MAX_UNKNOWN_RUNS,
+@click.option("--max-unknown", type=quantities.Range(0, 1), default=MAX_UNKNOWN_RUNS,
               show_default=True, help="The share of runs that may show nothing.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once (as many as cores).")
-@click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=CELL_LIMIT_S,
+@click.option("--limit", "limit_s", type=quantities.Range(min=1), default=CELL_LIMIT_S,
               show_default=True, help="Seconds of a core that one run may take.")  # fmt: skip
 @click.option("--shrink", "shrink_s", callback=quantities.seconds, default=SHRINK_BUDGET,
               show_default=True, metavar="TIME", help="For each failure, afterwards.")  # fmt: skip

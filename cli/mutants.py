@@ -100,11 +100,11 @@ def mutant_options(command: C) -> C:
     @click.option(
         "--keep-runs", is_flag=True, help="Keep the run of each kill by verdict, for replay."
     )
-    @click.option("--limit-cpu", "limit_cpu_s", type=click.FloatRange(min=1), default=LIMIT_CPU_S,
+    @click.option("--limit-cpu", "limit_cpu_s", type=quantities.Range(min=1), default=LIMIT_CPU_S,
                   show_default=True, help="Seconds of a core for one mutant.")  # fmt: skip
     @click.option("--time-budget", "budget_s", callback=quantities.seconds, metavar="TIME",
                   help="Begin no drill of a mutant after that time: 90s, 30m, 8h.")  # fmt: skip
-    @click.option("--at-least", type=click.FloatRange(0, 1), default=AT_LEAST, show_default=True,
+    @click.option("--at-least", type=quantities.Range(0, 1), default=AT_LEAST, show_default=True,
                   help="Share of mutants that must be killed.")  # fmt: skip
     @functools.wraps(command)
     def chosen(

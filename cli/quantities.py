@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import click
@@ -37,3 +38,16 @@ def size_bytes(_context: click.Context, _option: click.Parameter, value: str | N
     if not found:
         raise click.BadParameter(f"expected a size like 500M or 20G (got {value!r})")
     return int(float(found[1]) * _UNITS_BYTES[found[2].upper()])
+
+
+class Range(click.FloatRange):
+    """The numbers of a range. NaN, which is neither less nor more than its ends, is none."""
+
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """See ``click.ParamType``."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"expected a number (got {value!r})", param, ctx)
+        return found

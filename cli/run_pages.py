@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from cli.run_summary import listed
 from cli.session import say
@@ -13,6 +16,15 @@ from results.store.store import RunStore
 
 if TYPE_CHECKING:
     from results.report.run_index import IndexRow
+
+
+def page_file(_context: click.Context, _option: click.Parameter, value: Path | None) -> Path | None:
+    """Pass on the file of a page that has JSON of its name beside it, as the callback of an option.
+    Raises ``click.BadParameter`` for the JSON's own name.
+    """
+    if value is not None and value.suffix == ".json":
+        raise click.BadParameter(f"expected a page, as {value.stem}.html: JSON goes beside it")
+    return value
 
 
 def refresh_index(store: RunStore) -> None:

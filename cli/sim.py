@@ -67,7 +67,7 @@ from results.store.store import RunStore
 @click.option("--again", is_flag=True, help="Simulate also the seeds whose results are known.")
 @click.option(
     "--max-unknown",
-    type=click.FloatRange(0, 1),
+    type=quantities.Range(0, 1),
     default=MAX_UNKNOWN_SHARE,
     show_default=True,
     help="The share of seeds that may show nothing; with more the campaign is unknown.",
@@ -76,7 +76,7 @@ from results.store.store import RunStore
 @click.option(
     "--limit",
     "limit_s",
-    type=click.FloatRange(min=1),
+    type=quantities.Range(min=1),
     default=CELL_LIMIT_S,
     show_default=True,
     help="Seconds of a core that one seed may take.",

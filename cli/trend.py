@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.judging.judge import PATH_CHARS
+from cli.run_pages import page_file
 from cli.session import runs_option, say
 from harness.errors import UsageError
 from harness.text import inert
@@ -50,6 +51,7 @@ GIT_LIMIT_S = 30.0
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=page_file,
     metavar="FILE",
     help="Where the page goes, with the JSON beside it (trend.html in the runs' directory).",
 )

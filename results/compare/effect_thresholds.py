@@ -98,9 +98,7 @@ def with_effects(given: Iterable[str]) -> tuple[Figure, ...]:
     for text in given:
         name, _, value = text.partition("=")
         if name not in found:
-            hint = nearest(name, tuple(found))
-            known = ", ".join(found)
-            raise UsageError(f"effect {text!r}: expected one of {known}{hint}")
+            raise UsageError(f"effect {text!r}: no such figure{nearest(name, tuple(found))}")
         try:
             share = float(value)
         except ValueError:

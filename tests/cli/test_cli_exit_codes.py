@@ -242,6 +242,10 @@ def test_report_writes_the_page_again(firedrill, tmp_path: Path) -> None:
         (["check", "--executor", "abacus"], "abacus"),
         (["compare", "e" * 300, "latest"], "eee...: expected a path that a file can have"),
         (["run", "--provider", "sim", "--set", "cluster.options.skew_s=1e12"], "expected a number"),
+        # Nothing is worse by a level that no figure is under.
+        (["compare", "latest", "latest", "--level", "nan"], "expected a number"),
+        (["compare", "latest", "latest", "--page", "a.json"], "expected a page, as a.html"),
+        (["trend", "--page", "a.json"], "expected a page, as a.html"),
     ],
 )
 def test_misuse_is_254_and_one_sentence_that_names_it(
