@@ -8,6 +8,7 @@ rows of runs that are gone from the store stay, rows of runs that are there are 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import os
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from harness.clock import NS_PER_S
 from harness.errors import HarnessError, UsageError
+from harness.history.directory_locks import locked_within
 from harness.history.durable_files import begin, disk_failure, publish
 from harness.history.regular_files import open_regular
 from harness.protocols.verdict import Verdict
@@ -36,6 +38,7 @@ WHEN = pa.timestamp("us", tz="UTC")  # what Spark reads, too
 REASONS_MAX = 20  # of one run
 PART = "part-0.parquet"
 NO_VALUE = "unknown"  # of a partition: a key of nulls alone is one that readers refuse
+ALONE_WITHIN_S = 300.0  # another controller's export of a year takes some ten seconds
 NAME_CHARS = 120  # of a directory; a system's name may be anything
 
 RUNS = pa.schema(
@@ -112,7 +115,7 @@ def export(runs: Iterable[tuple[RunEntry, Verdict | None]], target: Path, *, as_
     """Write ``runs`` below the directory ``target``: ``TABLE/month=2026-11/system=NAME/``, and with
     ``as_csv`` each table, the runs that are gone included, as ``TABLE.csv`` beside it. Returns how
     many files of Parquet changed. Raises ``UsageError`` where something else is in a file's place,
-    and ``HarnessError``.
+    and ``HarnessError``, also where another export into it takes longer than ``ALONE_WITHIN_S``.
     """
     found: dict[str, dict[Partition, list[Row]]] = {name: {} for name in TABLES}
     exported: set[str] = set()
@@ -124,18 +127,32 @@ def export(runs: Iterable[tuple[RunEntry, Verdict | None]], target: Path, *, as_
             found[name].setdefault(where, []).extend(rows)
     changed = 0
     try:
-        for name, partitions in found.items():
-            for where in _written(target / name):
-                # A run whose month or system is read anew has rows in its former place.
-                partitions.setdefault(where, [])
-            for (month, system), rows in partitions.items():
-                directory = target / name / f"month={month}" / f"system={system}"
-                changed += _write_partition(directory, TABLES[name], rows, exported)
-            if as_csv:
-                _write_csv(target, name)
+        # A file is read and written anew: of two exports at once one would take the other's rows,
+        # whose runs may be gone for good by then.
+        with _alone_in(target):
+            for name, partitions in found.items():
+                for where in _written(target / name):
+                    # A run whose month or system is read anew has rows in its former place.
+                    partitions.setdefault(where, [])
+                for (month, system), rows in partitions.items():
+                    directory = target / name / f"month={month}" / f"system={system}"
+                    changed += _write_partition(directory, TABLES[name], rows, exported)
+                if as_csv:
+                    _write_csv(target, name)
     except OSError as error:
         raise disk_failure("write", target, error, "the export is not whole") from error
     return changed
+
+
+@contextlib.contextmanager
+def _alone_in(target: Path) -> Iterator[None]:
+    target.mkdir(parents=True, exist_ok=True)
+    handle = locked_within(target, ALONE_WITHIN_S)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _written(directory: Path) -> list[Partition]:
@@ -274,7 +291,6 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
 def _write_csv(target: Path, name: str) -> None:
     table = read_table(target, name)
     path = target / f"{name}.csv"
-    target.mkdir(parents=True, exist_ok=True)
     unfinished = begin(path)
     try:
         with unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:

@@ -424,8 +424,16 @@ def _refresh(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> int:
     there = {run.root.name for run in runs}
     stamps = {run.root.name: _stamp(run) for run in runs}
     changed = [run for run in runs if known.get(run.root.name) != stamps[run.root.name]]
+    # One that is not among ``runs`` may have been made, and read by another process, since these
+    # were listed: a list of that process would lack it.
+    stores = {run.root.parent for run in runs}
+    gone = [
+        name
+        for name in known.keys() - there
+        if not any(_is_directory(store / name) for store in stores)
+    ]
     database.execute("BEGIN IMMEDIATE")
-    for name in known.keys() - there:
+    for name in gone:
         _forget(database, name)
     database.execute("COMMIT")
     for begin in range(0, len(changed), BATCH):
@@ -436,6 +444,10 @@ def _refresh(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> int:
             _add(database, entry, stamp)
         database.execute("COMMIT")
     return len(changed)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _forget(database: sqlite3.Connection, run: str) -> None:

@@ -154,6 +154,14 @@ def test_what_is_read_again_is_what_changed(store: RunStore) -> None:
         assert index.count() == len(store.runs())
 
 
+def test_a_run_that_came_after_the_list_was_made_is_not_forgotten(store: RunStore) -> None:
+    every = store.runs()
+    with opened(store) as index:
+        index.refresh(every[:-1])
+
+        assert index.count() == len(every)
+
+
 def test_a_release_is_the_tag_or_the_plans_or_what_the_system_said(store: RunStore) -> None:
     run = store.runs()[0]
     manifest, entry = read_manifest(run), entry_of(run)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,9 @@ from checkers.engine.java import find_java
 from cli.main import execute
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
+from harness.history import durable_files
 from harness.protocols.verdict import Coverage, Verdict
+from results.export import run_tables
 from results.export.run_tables import TABLES, export, read_table
 from results.store.run_entry import RecordedFinding, RunEntry
 
@@ -97,6 +100,24 @@ def test_runs_that_are_gone_stay_and_those_that_are_there_are_made_anew(tmp_path
     assert read_table(target, "findings").num_rows == 0
     with (target / "runs.csv").open(newline="") as file:
         assert [row["run"] for row in csv.DictReader(file)] == ["a", "b", "c"]
+
+
+def test_two_exports_at_once_lose_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "export"
+    export([(entry("a"), None)], target, as_csv=False)
+    other = threading.Thread(target=lambda: export([(entry("b"), None)], target, as_csv=False))
+
+    def publish(unfinished: Path, path: Path) -> None:
+        monkeypatch.undo()
+        other.start()
+        other.join(0.5)  # it would be through by then, and waits for this one
+        durable_files.publish(unfinished, path)
+
+    monkeypatch.setattr(run_tables, "publish", publish)
+    export([(entry("c"), None)], target, as_csv=False)
+    other.join()
+
+    assert read_table(target, "runs")["run"].to_pylist() == ["a", "b", "c"]
 
 
 def test_a_run_whose_system_is_read_anew_stands_in_one_place(tmp_path: Path) -> None:
