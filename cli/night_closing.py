@@ -366,11 +366,13 @@ class NightClosing:
         now = datetime.now(UTC)
         for rule in _rules(rules):
             for chosen in to_prune(self._records(), rule, now):
+                run = self._run(chosen.run_id)
                 try:
-                    self.store.remove(self._run(chosen.run_id))
+                    self.store.remove(run)
                     removed += 1
                 except HarnessError as error:
-                    self.trouble.append(str(error))
+                    if run.root.exists():  # else another command removed it
+                        self.trouble.append(str(error))
         for day, path in self.before:
             if (self.night - day).days > rules.keep_nights:
                 for file in (path / ARTIFACTS).glob(f"*{SUFFIX}"):

@@ -277,6 +277,9 @@ def prune(
             try:
                 store.remove(run)
             except HarnessError as error:
+                if not run.root.exists():
+                    say(f"{chosen.run_id} is gone: another command removed it")
+                    continue
                 say(str(error))
                 failures += 1
                 continue

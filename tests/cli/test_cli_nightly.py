@@ -21,6 +21,7 @@ from small_campaign import BUGGY, PLAN
 from cli.main import COMMANDS, execute
 from cli.nightly import ci_tags, nightly
 from harness.campaigns.matrix import CampaignFile, places, read
+from harness.run.directory import RunDirectory
 from results.store.run_tags import require_tags
 from results.store.store import RunStore
 
@@ -142,7 +143,9 @@ def test_a_night_that_is_known_runs_nothing_again_and_a_failed_notify_is_trouble
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("HARNESS ERROR: ")
 
 
-def test_old_runs_of_the_campaign_go_and_no_others(file: Path) -> None:
+def test_old_runs_of_the_campaign_go_and_no_others(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (file.parent / "base.toml").write_text(PLAN)
     runs = file.parent / "runs"
     assert run(file, "2026-11-21") == 0
@@ -152,10 +155,22 @@ def test_old_runs_of_the_campaign_go_and_no_others(file: Path) -> None:
     shutil.copytree(young.root, old)
     shutil.copytree(young.root, other)
     (other / "tags.json").write_text('["nightly"]')
+    # Another command may remove one at the same moment: that is no trouble of the night.
+    lost = runs / f"20260102-000000-night-{young.root.name[-4:]}"
+    shutil.copytree(young.root, lost)
+    remove = RunStore.remove
+
+    def removed_twice(store: RunStore, each: RunDirectory) -> None:
+        if each.root == lost:
+            remove(store, each)
+        remove(store, each)
+
+    monkeypatch.setattr(RunStore, "remove", removed_twice)
 
     assert run(file, "2026-11-22") == 0
 
     assert not old.exists()
+    assert not lost.exists()
     assert other.exists()
     assert young.root.exists()
     assert night_of(file, "2026-11-22")["removed_runs"] == 1

@@ -164,6 +164,19 @@ def test_a_run_that_came_since_the_first_look_ends_no_prune(
     assert names(store) == []
 
 
+def test_what_another_prune_has_removed_meanwhile_is_no_failure(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed_first(root: Path) -> int:
+        RunStore(root.parent).remove(RunDirectory(root))
+        return 0
+
+    monkeypatch.setattr("cli.runs.used_bytes", removed_first)
+
+    assert execute(["runs", "prune", "--keep-last", "1", "--runs-dir", str(store.root)]) == 0
+    assert len(names(store)) == 1
+
+
 def test_latest_goes_with_the_newest(store: RunStore) -> None:
     runs = store.runs()
 
