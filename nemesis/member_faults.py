@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import attrs
 import msgspec
@@ -61,6 +61,14 @@ class AttributesOptions(Options, frozen=True, kw_only=True, forbid_unknown_field
             "attributes without value."
         ),
     ]
+
+    by: Annotated[
+        Literal["stop", "kill"],
+        Meta(
+            description="How they end: in order, and so out of the cluster first; or killed, and "
+            "back before they are missed."
+        ),
+    ] = "stop"
 
     @property
     def by_name(self) -> dict[str, str | bool | int | float | None]:
@@ -457,7 +465,9 @@ class Announce:
     async def _restart_one(self, change: Change, node: str, given: Given) -> None:
         scene = change.scene
         program = change.system.announcing(node, scene.cluster, given)
-        await scene.provider.stop(node)
+        options = change.options
+        killed = isinstance(options, AttributesOptions) and options.by == "kill"
+        await (scene.provider.kill if killed else scene.provider.stop)(node)
         await scene.provider.install(node, scene.altered(program))
         await scene.provider.start(node)
 

@@ -1,19 +1,22 @@
 """Zone timers: what some seeds of churn draw in place of changes of members.
 
 Nodes with data come and go all the time, by twos and threes within the wait of one timer, back
-before it ends or after, while statements alter waits, filters, replicas and the table's zone, and
-the data still moves for the statement before; in some seeds all nodes, those of metastorage too,
-end and start again while timers run. Metastorage lies apart from them, and in most of these seeds
-no fault touches it: so each switch of data nodes has its time, and is owed by then.
+before it ends or after, or back with other attributes before they are missed, while statements
+alter waits, filters, replicas and the table's zone, and the data still moves for the statement
+before; in some seeds all nodes, those of metastorage too, end and start again while timers run.
+Metastorage lies apart from them, and in most of these seeds no fault touches it: so each switch of
+data nodes has its time, and is owed by then. In the others its leaders change, or it hears and
+commits late (``late_metastorage``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 import attrs
 
+from clusters.reference import late_metastorage
 from clusters.reference.node.catalog.catalog import PRIMARY_ZONE
 from clusters.reference.node.catalog.options import (
     FILTER,
@@ -42,12 +45,13 @@ LABEL = "ssd"
 # Nodes that the first filter leaves out are admitted by another, and the other way round.
 FILTERS = ('!"away"', f'"{LABEL}"', '!"away" && !{one}', '!"away" && !{one} && !{two}')
 # A node that is cut off or stands still leaves the topology as well, and does not know it.
-_GOES = {"kill": 11, "restart": 3, "partition": 3, "pause": 2}
+_GOES = {"kill": 11, "restart": 3, "partition": 3, "pause": 2, "attributes": 3}
 _SHARE_TROUBLED = 0.25  # of the seeds, in which leaders of metastorage change, too
 _SHARE_AVAILABLE = 0.5
 _SHARE_RESTARTED, _RESTARTED_S = 0.5, 14.0  # of all nodes, once
 _SHARE_DROPPED = 0.5
 _SHARE_CONVERTED = 0.5
+_SHARE_JOINED = 0.35  # of the statements, which make one wait of two in all zones that have two
 _RESTARTS_S = 0.3
 # Of those that come back in the next bout: they go again before the timer of their coming is due.
 _VISITS, _STAYS_S = 0.4, (0.1, 1.0)
@@ -59,6 +63,8 @@ _NOT_KEPT = (
 )
 _WEATHER = {"loss": 0.001, "reorder": 0.02, "duplicate": 0.01, "slow": 0.03}
 _LEADER_GOES = ("kill", "pause", "restart")
+_SHARE_LATE = 0.6  # of the seeds without other leaders: what their metastorage hears, or commits
+_HOT = "hot"  # an attribute that no filter names
 
 Row = dict[str, object]
 Timed = tuple[tuple[int, ...], str]  # the waits and the filter of a zone
@@ -67,7 +73,8 @@ Timed = tuple[tuple[int, ...], str]  # the waits and the filter of a zone
 def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
     """Return ``drawn`` with a cluster of zones whose timers run, and its schedule."""
     troubled = draw.random() < _SHARE_TROUBLED
-    system_nodes = 3 if troubled else draw.choice((1, 3))
+    late = not troubled and draw.random() < _SHARE_LATE
+    system_nodes = 3 if troubled or late else draw.choice((1, 3))
     data = tuple(f"n{system_nodes + 1 + number}" for number in range(draw.choice((5, 6))))
     labelled = sorted(draw.sample(data, draw.randint(3, len(data) - 1)))
     detection_s = draw.choice((0.5, 0.7, 1.0))
@@ -77,13 +84,15 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
         mode = f", {MODE} = {HIGHLY_AVAILABLE}, {RESET_TIMEOUT} = {draw.randint(0, 3)}"
     zones = {zone: (_waits(draw), _filter(draw, data)) for zone in ZONES}
     bouts = tuple(_bouts(draw, float(max(zones[ZONE][0]))))
-    restarts = list(_restart_of_all(draw, bouts)) if draw.random() < _SHARE_RESTARTED else []
+    restarted = not late and draw.random() < _SHARE_RESTARTED
+    restarts = list(_restart_of_all(draw, bouts)) if restarted else []
     if restarts:
         bouts = _apart_from(bouts, restarts[0])
     schedule = [
-        *_departures(draw, data, bouts, detection_s),
+        *_departures(draw, data, bouts, detection_s, labelled),
         *_alterations(draw, data, bouts, replicas, zones),
         *(_leaders(draw) if troubled and not restarts else ()),
+        *(_late(draw, data, system_nodes, detection_s) if late else ()),
         *restarts,
     ]
     # What is drawn of replicas and partitions is said by statements.
@@ -131,8 +140,12 @@ def _dropped(draw: Random) -> Iterator[str]:
 def _waits(draw: Random) -> tuple[int, ...]:
     """The waits of a zone: for joins and for leaves, or one for both."""
     if draw.random() < 0.25:
-        return (draw.choice((3, 4, 5)),)
+        return _joint(draw)
     return draw.choice((0, 1, 2, 3, 4, 5)), draw.choice((2, 3, 4, 5, 6))
+
+
+def _joint(draw: Random) -> tuple[int, ...]:
+    return (draw.choice((3, 4, 5)),)
 
 
 def _others(draw: Random, waits: tuple[int, ...]) -> tuple[int, ...]:
@@ -203,7 +216,11 @@ def _apart_from(bouts: tuple[Bout, ...], restart: Row) -> tuple[Bout, ...]:
 
 
 def _departures(
-    draw: Random, data: tuple[str, ...], bouts: tuple[Bout, ...], detection_s: float
+    draw: Random,
+    data: tuple[str, ...],
+    bouts: tuple[Bout, ...],
+    detection_s: float,
+    labelled: Sequence[str],
 ) -> Iterator[Row]:
     """Nodes that go and come back: some before the timer that their leave has started is due, some
     in the next bout, so that they join in the midst of others that go; and some of these go again
@@ -223,10 +240,16 @@ def _departures(
                 hold_s = detection_s + NOTICED_S + bout.wait_s * draw.uniform(0.1, 0.8)
             else:
                 hold_s = bout.next_s - at_s + bout.wait_s * draw.uniform(0.0, 0.8)
-            hold_s = _RESTARTS_S if kind == "restart" else hold_s
+            hold_s = {"restart": _RESTARTS_S, "attributes": 1.0}.get(kind, hold_s)
             hold_s = min(hold_s, DRIVE_S - CALM_S + STARTS_S - at_s)
             back_s[node] = at_s + hold_s + STARTS_S
-            yield _row(at_s, kind, node, hold_s)
+            gone = _row(at_s, kind, node, hold_s)
+            if kind == "attributes":
+                # Back within the detection, as another node that the same filters let in.
+                names = [LABEL, _HOT] if node in labelled else [_HOT]
+                yield gone | {"options": {"attributes": names, "by": "kill"}}
+                continue
+            yield gone
             again_s = back_s[node] + draw.uniform(*_STAYS_S)
             away_s = detection_s + NOTICED_S + bout.wait_s * draw.uniform(0.6, 1.2)
             visits = not soon and kind != "restart" and draw.random() < _VISITS
@@ -262,6 +285,13 @@ def _statements(
     """Statements that alter what ``zones`` say, or where the table lies; and those that lead back.
     Waits and filters are those of any zone, since each has its timers.
     """
+    two = [zone for zone in ZONES if len(zones[zone][0]) == 2]
+    if two and draw.random() < _SHARE_JOINED:
+        # Where timers of both kinds run they mostly have begun at different times.
+        return (
+            [f"ALTER ZONE {zone} SET {waits_text(_joint(draw))}" for zone in two],
+            [f"ALTER ZONE {zone} SET {waits_text(zones[zone][0])}" for zone in two],
+        )
     there, back = [], []
     for name in draw.sample(("replicas", "filter", "waits", "table"), draw.choice((1, 2, 2, 3))):
         any_zone = draw.choice((ZONE, ZONE, *ZONES))
@@ -290,6 +320,24 @@ def _leaders(draw: Random) -> Iterator[Row]:
     for at_s in (draw.uniform(4.0, 12.0), draw.uniform(15.0, DRIVE_S - CALM_S - 2.0)):
         kind = draw.choice(_LEADER_GOES)
         yield _row(at_s, kind, "metastorage leader", draw.uniform(0.3, 1.5))
+
+
+def _late(
+    draw: Random, data: tuple[str, ...], system_nodes: int, detection_s: float
+) -> Iterator[Row]:
+    """Metastorage hears of nodes, or commits, later than it waits."""
+    system = tuple(f"n{number + 1}" for number in range(system_nodes))
+    found = late_metastorage.stories(
+        draw,
+        nodes=data,
+        voters=system,
+        detection_s=detection_s,
+        begin_s=draw.uniform(*FIRST_S),
+        end_s=DRIVE_S - CALM_S,
+    )
+    for fault in found:
+        row = _row(fault.at_s, fault.kind, fault.target, fault.hold_s)
+        yield row if fault.options is None else row | {"options": dict(fault.options)}
 
 
 def _row(at_s: float, kind: str, target: str, hold_s: float) -> Row:

@@ -64,6 +64,8 @@ fact                     claim                 holds if
 ``NodeJoined``           departure-owed        once the node is silent for so long, a leader that
                                                goes on takes it out
 ``TimersResumed``        downtime-left-out     timers begin later by as long as all nodes were down
+``StateStep`` (entry)    state-follows         what is written of a state follows from what it was
+                                               and from what it names as its causes
 ``Duties``               duty-done             a leader that goes on, and reaches the nodes that
                                                it needs, does each in time
 ``LogUpdate`` (dropped)  copy-spared           the copy is not assigned, or most others hold what
@@ -113,6 +115,7 @@ class Claim(enum.StrEnum):
     DEPARTURE_OWED = "departure-owed"
     DOWNTIME_LEFT_OUT = "downtime-left-out"
     DUTY_DONE = "duty-done"
+    STATE_FOLLOWS = "state-follows"
     COPY_SPARED = "copy-spared"
 
 
@@ -139,6 +142,7 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.DEPARTURE_OWED: "departure-not-owed",
         Claim.DOWNTIME_LEFT_OUT: "downtime-counted",
         Claim.DUTY_DONE: "duty-left",
+        Claim.STATE_FOLLOWS: "wrong-state-step",
         Claim.COPY_SPARED: "copy-erased-early",
     }
 )
@@ -487,6 +491,15 @@ class ForcedReset(Fact, frozen=True):
     member: str
     asked: tuple[str, ...]
     majority: bool
+
+
+class StateStep(Fact, frozen=True, gc=False):
+    """The entry writes ``what`` anew: ``problem`` is what of it does not follow from what it was
+    and from the causes that it names; empty where all does.
+    """
+
+    what: str
+    problem: str
 
 
 class NodeJoined(Fact, frozen=True, gc=False):

@@ -57,6 +57,7 @@ class MessageClass(enum.StrEnum):
     FINISHES = "finishes"
     RESOLVES = "resolves"
     SNAPSHOT_READS = "snapshot-reads"
+    JOINS = "joins"  # of a node that joins the cluster's topology, or leaves it
 
 
 # Their senders rely neither on order nor on a single delivery; all others are frames of a stream.

@@ -130,6 +130,24 @@ def test_without_staying_each_change_is_undone(tmp_path: Path) -> None:
     assert digest(again) == digest(run)
 
 
+def test_a_killed_node_is_back_with_other_attributes_before_it_is_missed(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    plan = plan_with(fault(2.0, "attributes", "n4", attributes=["hot"], by="kill"), duration_s=12)
+    run, manifest = drill(plan, tmp_path / "run")
+
+    assert manifest.trouble == ()
+    (announced,) = judged(run)
+    assert announced["proof"] == "announced by n4 (hot)"
+    since_ns = announced["injecting_ns"]
+    rows = pq.read_table(run.root / "topology.parquet").to_pylist()
+    later = [row for row in rows if row["at_ns"] > since_ns]
+    # It was there all the while, and is another node for its zone both times.
+    assert all("n4" in row["nodes"] for row in later if row["kind"] == "logical")
+    others = [row for row in later if row["kind"] == "eligible" and row["text"] == "n4"]
+    assert len({row["revision"] for row in others}) == 2
+
+
 ONLY_NEW = {"statements": ['ALTER ZONE moving SET DATA_NODES_FILTER = \'"n4" || "n5" || "n6"\'']}
 
 

@@ -8,7 +8,9 @@ from cli.campaign_plans import swarm_plans
 from cli.plan_schedule import schedule_of
 from clusters.reference import churn, zone_timers
 from clusters.reference.node.catalog.options import JOINT
+from clusters.reference.node.placement.lease_expiry import LEASE_S
 from harness.plan.plan import Plan, dumps, loads
+from harness.protocols.faults import PlannedFault
 
 SEEDS = range(7100, 7180)
 GOES = ("kill", "restart", "partition", "pause")
@@ -63,6 +65,67 @@ def test_in_most_seeds_metastorage_is_left_alone_and_nodes_go_within_one_wait() 
         together += any(later < end for (_, end), (later, _) in itertools.pairwise(away))
     assert 0 < troubled < 0.5 * len(found)
     assert together > 0.5 * len(found)
+
+
+def late(plan: Plan) -> list[PlannedFault]:
+    """The faults of metastorage that hears, or commits, late."""
+    system = int(str(plan.system.options["system_nodes"]))
+    voters = tuple(f"n{number + 1} at " for number in range(system))
+    return [
+        fault
+        for fault in plan.nemesis.schedule
+        if fault.kind in ("drop-messages", "hold-messages") or fault.target.startswith(voters)
+    ]
+
+
+def test_in_some_seeds_metastorage_hears_and_commits_late() -> None:
+    found = [plan for plan in plans() if late(plan)]
+    assert 0.2 * len(plans()) < len(found) < 0.7 * len(plans())
+    renewals = leaves = slow = 0
+    for plan in found:
+        assert plan.system.options["system_nodes"] == 3
+        detection_s = float(str(plan.system.options["detection_s"]))
+        faults = {(f.kind, (f.options or {}).get("messages")): f for f in late(plan)}
+        dropped = faults.get(("drop-messages", "renewals"))
+        held = faults.get(("hold-messages", "appends"))
+        if dropped is not None and held is not None:
+            # The next renewal comes before the node is out, and is committed after that.
+            out_s = dropped.at_s + detection_s
+            assert held.at_s < dropped.at_s + dropped.hold_s < out_s < held.at_s + held.hold_s
+            assert held.hold_s < LEASE_S
+            renewals += 1
+        if (leave := faults.get(("hold-messages", "joins"))) is not None:
+            again = [f for f in plan.nemesis.schedule if f.target == leave.target]
+            began_s = [f.at_s for f in again if f.kind == "restart"]
+            assert any(leave.at_s < at_s < leave.at_s + leave.hold_s for at_s in began_s)
+            leaves += 1
+        disks = [f for f in late(plan) if f.kind == "disk-slow"]
+        assert len(disks) % 3 == 0
+        slow += bool(disks)
+    assert min(renewals, leaves, slow) > 0.3 * len(found)
+
+
+def test_some_nodes_come_back_with_other_attributes_that_the_same_filters_let_in() -> None:
+    found = [(p, f) for p in plans() for f in p.nemesis.schedule if f.kind == "attributes"]
+    assert len({plan.seed for plan, _ in found}) > 0.2 * len(plans())
+    for plan, fault in found:
+        options = fault.options or {}
+        names = options["attributes"]
+        assert isinstance(names, list)
+        given = plan.system.options["attributes"]
+        assert isinstance(given, dict)
+        assert {*names} == {*given.get(fault.target, ()), "hot"}
+        assert options["by"] == "kill"
+
+
+def test_waits_of_all_zones_become_joint_at_once_in_some_seeds() -> None:
+    statements = [
+        str((fault.options or {}).get("statements"))
+        for plan in plans()
+        for fault in plan.nemesis.schedule
+        if fault.kind == "ddl"
+    ]
+    assert sum(text.count(f"{JOINT} =") > 1 for text in statements) > 5
 
 
 def test_a_seed_whose_faults_are_given_has_no_timers_of_its_own() -> None:

@@ -26,6 +26,9 @@ from clusters.reference.node.wire.messages import (
     ExecuteReply,
     Finish,
     InvokeReply,
+    Join,
+    JoinReply,
+    Leave,
     Lock,
     LockReply,
     MetaInvoke,
@@ -74,6 +77,9 @@ CLASSES: dict[type, MessageClass] = {
     ResolveReply: MessageClass.RESOLVES,
     ReadAt: MessageClass.SNAPSHOT_READS,
     Version: MessageClass.SNAPSHOT_READS,
+    Join: MessageClass.JOINS,
+    JoinReply: MessageClass.JOINS,
+    Leave: MessageClass.JOINS,
 }
 
 

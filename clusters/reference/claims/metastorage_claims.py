@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from clusters.reference.claims.durable_facts import entry_mark, generation_name
 from clusters.reference.claims.topology_claims import TopologyClaims
+from clusters.reference.claims.zone_steps import ZoneSteps
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change, Metastorage
 from clusters.reference.node.placement.lease_expiry import (
     CEILING_S,
@@ -54,6 +55,7 @@ class MetastorageClaims:
         self._state.observe(LEASE, self._observe_renewals)
         self._state.observe("", self._observe_all)
         self.topology = TopologyClaims(self._state)
+        self._zone_steps = ZoneSteps(self._state)
         self._complete = True  # of what is missing all that follows may be another
         self._values: dict[str, bytes | None] = {}
         self._zone: Zone | None = None
@@ -137,6 +139,7 @@ class MetastorageClaims:
         self._assigned(change)
         if self._complete:
             self._changed.extend(self.topology.changed(change))
+            self._changed.extend(self._zone_steps.changed(change))
         self._values.update(change.entries)
 
     def _observe_renewals(self, change: Change) -> None:

@@ -82,6 +82,7 @@ from harness.protocols.claims import (
     SnapshotRead,
     StableMembers,
     Statement,
+    StateStep,
     TermClaim,
     TimersResumed,
     TimestampOrder,
@@ -325,6 +326,9 @@ class Judge:
                 elif isinstance(did, StableMembers):
                     text = self._resets.stable(did)
                     self._conclude(Claim.COMMITTED_ON_MAJORITY, disk.node, f"entry {index}", text)
+                elif isinstance(did, StateStep):
+                    text = did.problem and f"{did.what}: {did.problem}"
+                    self._conclude(Claim.STATE_FOLLOWS, disk.node, f"entry {index}", text)
                 elif isinstance(did, ReplicaContent):
                     text = self._contents.told(LOG, did)
                     self._conclude(Claim.REPLICAS_AGREE, disk.node, f"entry {index}", text)

@@ -184,6 +184,8 @@ class Log:
         # Writes of the truncated entries may still be under way: see ``_Batch``.
         self._handed, self._durable = min(self._handed, keep), min(self._durable, keep)
         for batch in self._batches:
+            if batch.valid > keep:
+                reached("entries cut off on their way to the disk")
             batch.valid = min(batch.valid, keep)
 
     def hand_out(self) -> tuple[Entry, ...]:

@@ -273,6 +273,8 @@ class TopologyService:
         # Behind a write that may have it join yet.
         async with self._lock:
             members = logical(self._view)
+            if any(m.name == body.node and m.origin != body.origin for m in members):
+                reached("a start left whose node has joined again")
             self._leaving.update({m.name: m for m in members if m.origin == body.origin})
         await self._write()
         return JoinReply()
@@ -392,6 +394,8 @@ class TopologyService:
             went = [m.name for m in before if m not in after]
             text = f"logical topology: joined {_listed(came)}, left {_listed(went)}"
             self._events.add(events.TOPOLOGY_CHANGED, text)
+        elif out:
+            reached("node taken for gone kept in the topology")
 
     def _done(self, joined: Mapping[str, Member], left: Mapping[str, Member]) -> None:
         for waiting, done in ((self._joining, joined), (self._leaving, left)):

@@ -32,6 +32,7 @@ from clusters.reference.node.catalog import filters
 from clusters.reference.node.catalog.catalog import Table
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.options import Joint, Separate, Zone
+from clusters.reference.node.markers import reached
 from clusters.reference.node.runtime.hybrid_clock import span
 
 replace = msgspec.structs.replace
@@ -269,6 +270,8 @@ def _with_waits(state: DataNodes, waits: Separate | Joint) -> DataNodes:
         down = _timer(joint.since, (), joint.left)
         joint = None
     elif isinstance(waits, Joint) and (up is not None or down is not None):
+        if up is not None and down is not None and up.since != down.since:
+            reached("two timers of a zone become one")
         since = max(timer.since for timer in (up, down) if timer is not None)
         joined, left = () if up is None else up.joined, () if down is None else down.left
         up, down, joint = None, None, Timer(since, joined, left)

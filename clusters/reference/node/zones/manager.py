@@ -29,7 +29,7 @@ TIMERS = "zone.timers/"  # all the rest of a zone's state, written with every ev
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_history = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
-_rest = msgspec.msgpack.Decoder(DataNodes).decode
+decode_rest = msgspec.msgpack.Decoder(DataNodes).decode
 
 
 class View(Protocol):
@@ -47,7 +47,7 @@ def read(view: View, zone: int) -> DataNodes | None:
     rest, history = view.get(f"{TIMERS}{zone}"), view.get(f"{HISTORY}{zone}")
     if rest is None or history is None:
         return None
-    return msgspec.structs.replace(_rest(rest.value), history=decode_history(history.value))
+    return msgspec.structs.replace(decode_rest(rest.value), history=decode_history(history.value))
 
 
 def next_due(view: View) -> int | None:
