@@ -4,9 +4,10 @@ that misses it, and the reset before the write, under which it was acknowledged.
 A reset lets one replica continue alone, without regard to what the others had acknowledged: where a
 store reports one, it explains a loss better than any fault. The explanation includes the start of
 the node that forced the reset, and the fault that this start healed. The reset before the write
-tells which replicas were left to acknowledge it; where no reset followed the write, it explains
-nothing. Times of the store's events are mapped: their error bound is granted, and they explain, no
-more.
+tells which replicas were left to acknowledge it. Where no reset followed the write, it explains
+nothing, unless no reset was permitted at all: a partition that went on without its majority is
+outvoted, with all that it has acknowledged, as soon as the others are back. Times of the store's
+events are mapped: their error bound is granted, and they explain, no more.
 """
 
 from __future__ import annotations
@@ -73,14 +74,17 @@ class ForcedReset:
 
 @attrs.frozen(kw_only=True)
 class Cause:
-    """The reset that discarded a write, and the last one before its acknowledgement, if any."""
+    """The reset that discarded a write, and the last one before its acknowledgement: one of them
+    there is.
+    """
 
-    taken: ForcedReset
+    taken: ForcedReset | None
     under: ForcedReset | None
 
     def told(self, by_fault: Explanation | None, ack_ns: int) -> Explanation:
         """Return the explanation ``by_fault`` with the chain of resets."""
-        taken, under = self.taken.told(), self.under.told() if self.under else None
+        taken = None if self.taken is None else self.taken.told()
+        under = None if self.under is None else self.under.told()
         if by_fault is not None and by_fault.no_fault:
             by_fault = None  # the resets explain it
         told = by_fault or Explanation(text=f"acknowledged at {seconds(ack_ns)}")
@@ -88,14 +92,17 @@ class Cause:
         if under is not None:
             after = seconds(ack_ns - under.at_ns)
             text += f"{'; acknowledged' if by_fault else ','} {after} after {under.text}"
-        text += f"; then {taken.text}"
+        if taken is not None:
+            text += f"; then {taken.text}"
         return msgspec.structs.replace(told, text=text, reset=taken, under_reset=under)
 
 
-def causes(lost: pa.Table, faults: KnownFaults, events: pa.Table) -> list[Cause | None]:
+def causes(
+    lost: pa.Table, faults: KnownFaults, events: pa.Table, *, permitted: bool
+) -> list[Cause | None]:
     """Return the cause of each row of ``lost`` (``ack_ns``, ``shown_ns``, ``partition``): the first
-    reset of its partition that may lie between acknowledgement and read, ``None`` where there is
-    none, and the last one that lies before.
+    reset of its partition that may lie between acknowledgement and read, and the last one that lies
+    before. Where resets are ``permitted``, the one before alone is no cause.
     """
     if not lost.num_rows:
         return []
@@ -117,8 +124,11 @@ def causes(lost: pa.Table, faults: KnownFaults, events: pa.Table) -> list[Cause 
         # The first reset after the acknowledgement discarded the write; later ones found it gone.
         taken, under = here.first_between(row), here.last_before(row)
         cause = None
-        if taken is not None:
-            cause = Cause(taken=forced(taken), under=None if under is None else forced(under))
+        if taken is not None or (under is not None and not permitted):
+            cause = Cause(
+                taken=None if taken is None else forced(taken),
+                under=None if under is None else forced(under),
+            )
         found.append(cause)
     return found
 

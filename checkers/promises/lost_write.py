@@ -64,9 +64,14 @@ class LostWrite:
         known = KnownFaults.of(tables["faults"])
         lost = attribute(lost.append_column(_SINCE, lost["invoke_ns"]), known)
         permissions = permitted(lost, tables, setting)
-        found = causes(_where_reset(lost, permissions), known, tables["events"])
+        found = causes(
+            _where_reset(lost, permissions),
+            known,
+            tables["events"],
+            permitted=setting.may_lose,
+        )
         statistics["lost"] = lost.num_rows
-        if by_resets := sum(cause is not None for cause in found):
+        if by_resets := sum(cause is not None and cause.taken is not None for cause in found):
             statistics["lost_across_a_reset"] = by_resets
         rows = lost.drop_columns(OF_FAULTS).to_pylist()
         each = tuple(zip(rows, found, permissions, strict=True))
@@ -135,7 +140,7 @@ def _attributed(
             kind=row["fault_kind"],
             role=roles[fault].name(row["partition"]),
             phase=row["phase"],
-            reset=cause is not None,
+            reset=cause is not None and cause.taken is not None,
             distance_ns=row["distance_ns"],
         )
 

@@ -54,7 +54,8 @@ class ResetCause(msgspec.Struct, frozen=True, kw_only=True):
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The fault that explains a finding, and the forced resets where there were any: ``reset``
-    discarded a write, ``under_reset`` is the last one before its acknowledgement.
+    discarded a write, ``under_reset`` is the last one before its acknowledgement (alone, where no
+    reset was permitted: what went on behind it was outvoted).
 
     ``phase`` places the finding in the fault's life: ``before``, ``inject``, ``hold``, ``heal`` or
     ``after`` (verdicts of before: ``during``); ``boundary`` is the step of the fault that it is

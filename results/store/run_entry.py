@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import attrs
 import msgspec
 
 from harness.clock import NS_PER_S
@@ -306,17 +307,11 @@ def findings_of(verdict: Verdict | None, system: str) -> tuple[RecordedFinding, 
     """
     if verdict is None:
         return ()
-    resets_ns = [
-        reset.at_ns
-        for anomaly in verdict.anomalies.values()
-        for example in anomaly.examples
-        if example.explained_by is not None
-        for reset in example.explained_by.resets
-    ]
+    resets = _Resets.of(verdict)
     findings = [
         finding
         for name, anomaly in sorted(verdict.anomalies.items())
-        for finding in _by_cause(name, anomaly, system, verdict.model, resets_ns)
+        for finding in _by_cause(name, anomaly, system, verdict.model, resets)
     ]
     root = next((name for name in FORBIDDEN_RESETS if name in verdict.anomalies), None)
     followed = [f for f in findings if root and f.fault == RESET and f.anomaly != root]
@@ -333,19 +328,48 @@ def _with_effects(
     return msgspec.structs.replace(finding, example=_text(f"{effects} by it; {finding.example}"))
 
 
-def _by_reset(example: Finding, resets_ns: Sequence[int]) -> bool:
-    """Whether a forced reset explains a finding: it discarded the write, or came between the
-    operations that contradict each other, in a run where resets discarded writes.
+@attrs.frozen(kw_only=True)
+class _Resets:
+    """The moments of the forced resets that discarded writes (``taken_ns``), and of those behind
+    which writes were acknowledged that were outvoted (``outvoted_ns``).
     """
-    if example.explained_by is not None and example.explained_by.resets:
-        return True
-    begin_ns = min((each.invoke_ns for each in example.operations), default=0)
-    end_ns = max((each.complete_ns for each in example.operations), default=0)
-    return any(begin_ns < at_ns < end_ns for at_ns in resets_ns)
+
+    taken_ns: tuple[int, ...]
+    outvoted_ns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> _Resets:
+        """Those that explain what ``verdict`` found."""
+        told = [
+            example.explained_by
+            for anomaly in verdict.anomalies.values()
+            for example in anomaly.examples
+            if example.explained_by is not None
+        ]
+        return cls(
+            taken_ns=tuple(reset.at_ns for why in told for reset in why.resets),
+            outvoted_ns=tuple(
+                why.under_reset.at_ns
+                for why in told
+                if why.under_reset is not None and why.reset is None
+            ),
+        )
+
+    def explain(self, example: Finding) -> bool:
+        """Whether one explains a finding: it discarded the write, or came between the operations
+        that contradict each other, or before what was outvoted.
+        """
+        if example.explained_by is not None and example.explained_by.resets:
+            return True
+        begin_ns = min((each.invoke_ns for each in example.operations), default=0)
+        end_ns = max((each.complete_ns for each in example.operations), default=0)
+        return any(begin_ns < at_ns < end_ns for at_ns in self.taken_ns) or any(
+            at_ns < end_ns for at_ns in self.outvoted_ns
+        )
 
 
 def _by_cause(
-    name: str, anomaly: Anomaly, system: str, model: str, resets_ns: Sequence[int]
+    name: str, anomaly: Anomaly, system: str, model: str, resets: _Resets
 ) -> list[RecordedFinding]:
     """Return a finding for each cause that the examples of ``anomaly`` name. Only a few examples
     are kept of many: the first cause has the whole count.
@@ -353,7 +377,7 @@ def _by_cause(
     causes: dict[tuple[str, str], str] = {}
     for example in anomaly.examples:
         told = example.explained_by
-        if name in FORBIDDEN_RESETS or _by_reset(example, resets_ns):
+        if name in FORBIDDEN_RESETS or resets.explain(example):
             # Whichever fault came before it: what a reset discards is one finding.
             fault, role = RESET, ""
         else:

@@ -240,6 +240,29 @@ def test_a_reset_of_another_partition_is_none_under_which_a_write_was_acknowledg
     assert lost_write(tmp_path / "run", other, RESET).under_reset is None
 
 
+def test_what_was_acknowledged_behind_a_forbidden_reset_is_lost_by_it(tmp_path: Path) -> None:
+    found = lost_write(tmp_path / "run", FORMER)
+
+    assert found.reset is None
+    assert found.under_reset.node == "n3"
+    assert found.text.endswith(
+        "; acknowledged 0.008 s after forced reset of partition 1 to n3 by n3 at 0.022 s"
+    )
+    # No reset discarded it: the others did, which had not heard of it.
+    table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
+    assert table.column("reset_ns").to_pylist() == [None]
+    assert table.column("under_reset_ns").to_pylist() == [22 * MS]
+
+
+def test_a_permitted_reset_explains_no_loss_behind_it(tmp_path: Path) -> None:
+    judged(tmp_path / "run", KILL, KILL_OTHERS, events=(FORMER,))
+
+    table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
+    assert table.num_rows == 1
+    assert table.column("reset_ns").to_pylist() == [None]
+    assert table.column("under_reset_ns").to_pylist() == [None]
+
+
 def test_without_a_fault_a_loss_is_still_explained_by_both_resets(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", LOSS, [], events=[FORMER, RESET])
 

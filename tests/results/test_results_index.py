@@ -418,3 +418,46 @@ def test_what_a_forbidden_reset_lost_is_no_finding_of_its_own() -> None:
     assert "lost-write (2), reset-with-majority (2) by it" in with_loss["reset-in-sc"][1]
     assert set(with_another) == {"reset-in-sc", "stale-read"}
     assert "lost-write" in findings(lost_write=lost)
+
+
+def test_what_was_outvoted_behind_a_forbidden_reset_is_no_finding_of_its_own() -> None:
+    def operation(begin_ns: int, end_ns: int) -> RecordedOperation:
+        return RecordedOperation(
+            txn=1, process=0, type="ok", invoke_ns=begin_ns, complete_ns=end_ns, ops=()
+        )
+
+    def anomalies(*, under: bool) -> set[str]:
+        near = Explanation(text="", kind="restart", roles=("primary of partition 0",))
+        reset = ResetCause(node="n2", at_ns=50, started_ns=None, fault=0, text="")
+        lost = Finding(
+            text="lost",
+            txns=(1,),
+            keys=(1,),
+            explained_by=msgspec.structs.replace(near, under_reset=reset if under else None),
+            operations=(operation(60, 70), operation(90, 95)),
+        )
+        late, early = (
+            Finding(text="", txns=(1,), keys=(1,), explained_by=near, operations=operations)
+            for operations in (
+                (operation(75, 76), operation(90, 95)),
+                (operation(10, 20), operation(25, 30)),
+            )
+        )
+        verdict = Verdict(
+            outcome=Outcome.VIOLATION,
+            model="strict-serializable",
+            anomalies={
+                name: Anomaly(count=1, examples=(example,))
+                for name, example in {
+                    "reset-in-sc": Finding(text="reset in SC", txns=(), keys=(), at_ns=50),
+                    "lost-write": lost,
+                    "stale-snapshot": late,
+                    "G0": early,
+                }.items()
+            },
+        )
+        return {each.anomaly for each in findings_of(verdict, "ignite3")}
+
+    assert anomalies(under=True) == {"reset-in-sc", "G0"}
+    # A loss that no reset explains, as of another partition, stays a finding, with all around it.
+    assert anomalies(under=False) == {"reset-in-sc", "lost-write", "stale-snapshot", "G0"}
