@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import click
+import msgspec
 
 from checkers.engine.hadoop import is_remote
 from checkers.engine.spark_options import SparkOptions
 from cli.importing import is_history, opened
 from cli.judging import judge
+from cli.judging.children import Children
 from cli.judging.limits import LimitOptions
 from cli.run_pages import refresh_index
 from cli.session import (
     RunName,
     Session,
+    broken,
     executor_option,
     limits_options,
     runs_option,
+    say,
     spark_options,
 )
-from harness.errors import UsageError
+from harness.errors import FiredrillError, Interrupted, UsageError
+from harness.exit_codes import EXIT_USAGE, FAILED, Outcome, worst
 from harness.importers.jepsen.import_limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
 from harness.protocols.models import canonical
 from harness.run.directory import BankRules, RunDirectory
-from results.store.store import RunStore
+from results.store.store import LATEST, RunStore
+
+if TYPE_CHECKING:
+    from harness.protocols.verdict import Verdict
 
 
 @click.command()
-@click.argument("path", type=RunName(), default="latest")
+@click.argument("paths", metavar="[PATH]...", type=RunName(), nargs=-1)
 @runs_option
 @executor_option
 @spark_options
@@ -56,7 +66,12 @@ from results.store.store import RunStore
 @click.option(
     "--negative-balances", is_flag=True, help="Accounts of a bank may hold less than nothing."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the verdict as JSON and nothing else; of several, a line each with its path.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -74,7 +89,7 @@ from results.store.store import RunStore
 @click.pass_obj
 def check(
     session: Session,
-    path: str,
+    paths: tuple[str, ...],
     store: RunStore,
     executor: str | None,
     workload: str | None,
@@ -96,6 +111,9 @@ def check(
     PATH may lie in any store that Hadoop reads (hdfs://HOST/DIR, s3a://BUCKET/DIR): it is fetched,
     and what was found of a run is put beside it.
 
+    Several are judged one after another, on Spark in one session; one that can't be judged lets
+    the others go on. The exit code is that of the worst.
+
     A run whose controller was killed is recovered first, and judged as the prefix that it is. A
     history becomes a run of the store; with --json or --no-report it is only judged. A run that
     can only be read is judged all the same: that its verdict is not stored is said.
@@ -106,46 +124,128 @@ def check(
         raise UsageError(f"--spark-...: expected --executor spark (got {executor})")
     if model is not None:
         canonical(model)  # to import a long history first would be wasted on a name mistyped
-    only_judged = is_history(path) and (as_json or no_report)
+    if output is not None and len(paths) > 1:
+        raise UsageError(f"--output: expected one PATH, whose results go there (got {len(paths)})")
     bank = None
     if bank_total is not None or negative_balances:
         bank = BankRules(total=bank_total, negative_balances=negative_balances)
-    with opened(path, store, workload, bank=bank, keep=not only_judged) as found:
-        directory, history = found
-        if output is not None:
-            directory = attrs.evolve(directory, output=_made(output))
-        session.run = directory
-        drawn = not (no_report or only_judged)
-        # Of a run that was fetched, the copy is gone with this command.
-        fetched = is_remote(path) and history is None
-        judged = judge.judge(
-            directory,
-            executor,
-            model,
-            search_limit,
-            report=drawn,
-            history=history,
-            kept=not (only_judged or fetched),
-            limits=limits,
-            spark=spark,
-            explain_cost=explain_cost,
-        )
-        # Before it is printed: the exit code holds even where stdout refuses the findings.
-        session.found(judged.outcome)
-        # Before it, too: the outcome is the last line.
-        if _lies_in(directory, store):
-            refresh_index(store)
-        if as_json:
-            from harness.protocols.verdict import encode
+    one = _Check(
+        session=session,
+        store=store,
+        workload=workload,
+        bank=bank,
+        executor=executor,
+        model=model,
+        search_limit=search_limit,
+        output=output,
+        no_report=no_report,
+        as_json=as_json,
+        several=len(paths) > 1,
+        explain_cost=explain_cost,
+        limits=limits,
+        spark=spark,
+    )
+    if not one.several:
+        return one.of(paths[0] if paths else LATEST, Children(lasting=False)).exit_code
+    return _of_several(one, paths)
 
-            click.echo(encode(judged.verdict), nl=False)
-        else:
-            # A history that is only judged leaves no directory behind.
-            shown: Path | str | None = Path(path) if only_judged else None
-            if fetched:
-                shown = f"{path.rstrip('/')}/report.html" if judged.drawn else path
-            judge.announce(directory, judged, shown)
-    return judged.outcome.exit_code
+
+def _of_several(one: _Check, paths: Sequence[str]) -> int:
+    """Judge all, say how many ended how, and return the exit code of the worst."""
+    outcomes: list[Outcome] = []
+    refused = 0
+    with Children(lasting=True) as children:
+        for path in paths:
+            # A traceback of this one must not go into the directory of the one before.
+            one.session.run = None
+            try:
+                outcomes.append(one.of(path, children))
+            except (Interrupted, BrokenPipeError):
+                raise
+            except UsageError as error:
+                refused += 1
+                say(f"{path}: {error}" if path not in str(error) else str(error))
+            except FiredrillError as error:
+                say(f"{path}: it was not judged")
+                outcomes.append(broken(one.session, error))
+    if not one.as_json:
+        counts = [f"{outcomes.count(each)} {each.value}" for each in Outcome if each in outcomes]
+        counts += [f"{refused} refused"] if refused else []
+        click.echo(f"{len(paths)} judged: {', '.join(counts)}")
+    found = worst(outcomes) if outcomes else None
+    # What was refused is told by the code where nothing failed: else the failure is.
+    if found not in FAILED and refused:
+        return EXIT_USAGE
+    return worst(outcomes).exit_code
+
+
+@attrs.frozen(kw_only=True)
+class _Check:
+    """What one PATH is judged as, and where its results go."""
+
+    session: Session
+    store: RunStore
+    workload: str | None
+    bank: BankRules | None
+    executor: str | None
+    model: str | None
+    search_limit: int | None
+    output: Path | None
+    no_report: bool
+    as_json: bool
+    several: bool
+    explain_cost: bool
+    limits: LimitOptions
+    spark: SparkOptions | None
+
+    def of(self, path: str, children: Children) -> Outcome:
+        """Judge ``path`` and print what was found."""
+        store, only_judged = self.store, is_history(path) and (self.as_json or self.no_report)
+        with opened(path, store, self.workload, bank=self.bank, keep=not only_judged) as found:
+            directory, history = found
+            if self.output is not None:
+                directory = attrs.evolve(directory, output=_made(self.output))
+            self.session.run = directory
+            # Of a run that was fetched, the copy is gone with this command.
+            fetched = is_remote(path) and history is None
+            judged = judge.judge(
+                directory,
+                self.executor,
+                self.model,
+                self.search_limit,
+                report=not (self.no_report or only_judged),
+                history=history,
+                kept=not (only_judged or fetched),
+                limits=self.limits,
+                spark=self.spark,
+                explain_cost=self.explain_cost,
+                children=children,
+            )
+            # Before it is printed: the exit code holds even where stdout refuses the findings.
+            self.session.found(judged.outcome)
+            # Before it, too: the outcome is the last line.
+            if _lies_in(directory, store):
+                refresh_index(store)
+            if self.as_json:
+                click.echo(self._json(path, judged.verdict), nl=False)
+            else:
+                # A history that is only judged leaves no directory behind.
+                shown: Path | str | None = Path(path) if only_judged else None
+                if fetched:
+                    shown = f"{path.rstrip('/')}/report.html" if judged.drawn else path
+                judge.announce(directory, judged, shown, one_of_many=self.several)
+        return judged.outcome
+
+    def _json(self, path: str, verdict: Verdict) -> bytes:
+        from harness.protocols.verdict import encode
+
+        if not self.several:
+            return encode(verdict)
+        line = {
+            "path": path,
+            "verdict": msgspec.Raw(msgspec.json.format(encode(verdict), indent=-1)),
+        }
+        return msgspec.json.encode(line) + b"\n"
 
 
 def _made(output: Path) -> Path:

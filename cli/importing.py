@@ -14,7 +14,7 @@ import attrs
 
 from checkers.engine.hadoop import is_remote
 from cli.archived import is_archive, run_of
-from cli.judging.analysis import HistoryFile
+from cli.judging.messages import HistoryFile
 from cli.session import say
 from harness import plugins
 from harness.errors import FiredrillError, HarnessError, UsageError

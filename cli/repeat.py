@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from cli.drill import Budget, RunOptions, one
-from cli.session import Session, say
+from cli.session import Session, broken, say
 from harness.campaigns.campaign_summary import outcome_counts
 from harness.campaigns.cell import Cell, CellResult, result_of
 from harness.campaigns.pool import RunStarted, in_this_process
 from harness.campaigns.rates import METHOD, between
 from harness.clock import substream
-from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
+from harness.errors import Interrupted, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
 from harness.plan.plan import MAX_SEED, Plan
 from harness.text import long_duration
@@ -95,7 +95,7 @@ def _run(
         # Before a run began: every further one would be refused as well.
         if isinstance(error, UsageError) and session.run is None:
             raise
-        outcome, interrupted = _broken(session, error), isinstance(error, Interrupted)
+        outcome, interrupted = broken(session, error), isinstance(error, Interrupted)
     result = result_of(
         cell,
         outcome,
@@ -104,19 +104,6 @@ def _run(
         wall_s=time.monotonic() - began_s,
     )
     return result, kept
-
-
-def _broken(session: Session, error: Exception) -> Outcome:
-    """Report the error that broke one run of many: the others go on all the same."""
-    if isinstance(error, Interrupted):
-        say(str(error))
-        return Outcome.UNKNOWN
-    if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):
-        say(str(error))
-    else:
-        where = session.keep_traceback(error) or "nowhere: there is no run directory"
-        say(f"unexpected {type(error).__name__}: {error} (the traceback is in {where})")
-    return Outcome.HARNESS_ERROR
 
 
 def over(rows: list[CellResult], bounds: Bounds, *, kept: bool = False) -> str:

@@ -18,7 +18,7 @@ from checkers.engine.spark_options import LOCAL, SparkOptions
 from cli.judging.limits import LimitOptions
 from cli.quantities import seconds
 from harness import plugins
-from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history.durable_files import write_atomically
 from harness.run.directory import RunDirectory
@@ -65,6 +65,19 @@ def say(text: str) -> None:
     """Print one line on stderr. A closed stderr ends no work."""
     with contextlib.suppress(OSError):
         click.echo(f"firedrill: {inert(text, SENTENCE_CHARS)}", err=True)
+
+
+def broken(session: Session, error: Exception) -> Outcome:
+    """Report the error that broke one run of many: the others go on all the same."""
+    if isinstance(error, Interrupted):
+        say(str(error))
+        return Outcome.UNKNOWN
+    if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):
+        say(str(error))
+    else:
+        where = session.keep_traceback(error) or "nowhere: there is no run directory"
+        say(f"unexpected {type(error).__name__}: {error} (the traceback is in {where})")
+    return Outcome.HARNESS_ERROR
 
 
 def runs_option(command: C) -> C:

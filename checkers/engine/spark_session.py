@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from checkers.engine.output import NOTE
 from checkers.engine.packed import INTERPRETER, NAME, as_archive
 from checkers.engine.spark_options import SparkOptions
 from harness.errors import AnalysisLost, HarnessError, UsageError
+from harness.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -37,11 +38,37 @@ def prepare(options: SparkOptions | None = None) -> None:
 
 
 @contextmanager
+def kept_open() -> Iterator[None]:
+    """Within the block the first session that is opened stays open, with a directory of its own,
+    and later ones are that one.
+    """
+    with ExitStack() as stack:
+        _keeper[:] = [stack]
+        try:
+            yield
+        finally:
+            _keeper.clear()
+
+
+@contextmanager
 def session(options: SparkOptions, scratch: Path) -> Iterator[SparkContext]:
     """Open a session of Spark, quiet, and stop it after use; within another of this process it is
     that one. It listens for a local master on the loopback only, and takes nothing of the caller's
     Spark configuration.
     """
+    if _keeper:
+        from pyspark import SparkContext
+
+        keeper = _keeper[0]
+        if SparkContext._active_spark_context is None:
+            lasting = keeper.enter_context(scratch_directory("session"))
+            keeper.enter_context(_opened(options, lasting.path))
+    with _opened(options, scratch) as spark:
+        yield spark
+
+
+@contextmanager
+def _opened(options: SparkOptions, scratch: Path) -> Iterator[SparkContext]:
     with _environment(options):
         from py4j.protocol import Py4JError
         from pyspark import SparkContext
@@ -71,8 +98,9 @@ def _environment(options: SparkOptions) -> Iterator[None]:
         yield
 
 
-# Of the session of this process.
+# Of the session of this process: its directory, and what keeps it open.
 _scratch: list[Path] = []
+_keeper: list[ExitStack] = []
 
 
 def session_directory() -> Path:

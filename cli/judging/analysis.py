@@ -4,17 +4,16 @@ that process and not the command.
 The child reads the run, judges it and draws its report. It has limits of memory and time, imports
 nothing from the current directory, and dies with its command (``harness.supervisor``). It
 reports its progress and its results over a pipe. If it dies, the command starts it again without
-the kernel or checker that it died of, so that the findings of the others are reported.
+the kernel or checker that it died of, so that the findings of the others are reported. Of many runs
+it judges one after another, in one session of Spark's, as long as it comes to the end of each.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +21,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from checkers.engine.spark_options import SparkOptions
+from cli.judging.children import Children
 from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, LimitOptions, Limits, limits_of
+from cli.judging.messages import (
+    FAMILIES,
+    Drawing,
+    Export,
+    HistoryFile,
+    JudgeOptions,
+    Reply,
+    Request,
+)
 from harness.errors import (
     AnalysisLost,
     FiredrillError,
@@ -33,9 +41,7 @@ from harness.errors import (
     UsageError,
 )
 from harness.protocols.verdict import Verdict
-from harness.run.directory import BankRules
-from harness.scratch import no_scratch, supervised_scratch
-from harness.supervisor import EXIT_OF_SIGNAL, NoScratch, Supervised
+from harness.supervisor import EXIT_OF_SIGNAL
 from harness.text import inert, long_duration
 
 if TYPE_CHECKING:
@@ -47,91 +53,6 @@ IDLE_S = 1.0  # between two looks whether to say that the analysis goes on
 ALIVE_EVERY_S = 10.0
 REPLY_MAX_BYTES = 256 << 20
 GARBLED_MAX_BYTES = 60  # of a line that is no reply, in a sentence
-CHILD = "cli.judging.child"  # the module that a child runs; nothing here imports it
-
-FAMILIES: dict[str, type[FiredrillError]] = {
-    cls.__name__: cls
-    for cls in (UsageError, AnalysisLost, HarnessError, HarnessBug, FiredrillError)
-}
-
-
-class HistoryFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A history file of another tool, to be imported before it is judged: see ``import_run``."""
-
-    path: str
-    workload: str | None = None
-    bank: BankRules | None = None
-
-
-class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The judge's options. ``executor`` and ``search_limit`` ``None`` take the plan's, ``model``
-    ``None`` the one that the run's system declares. ``explain_cost``: tell what each stage took.
-    """
-
-    executor: str | None = None
-    model: str | None = None
-    search_limit: int | None = None
-    spark: SparkOptions = SparkOptions()
-    explain_cost: bool = False
-
-
-class Drawing(enum.StrEnum):
-    """How the drawing of a report ended. A disk that refuses it is no failure of the judge's."""
-
-    DONE = "done"
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
-class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of a run in another form: ``edn``, ``jsonl``, or one table as CSV; into the file
-    ``output``, or to stdout.
-    """
-
-    form: str
-    output: str | None = None
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The child's task: import ``history``, judge as ``judge`` says, where they are given, then
-    draw. A run that is not ``kept`` is gone with the command. ``crashed`` are kernels and checkers
-    to leave out, and why. Or, with ``export``, to write that and nothing else.
-    """
-
-    root: str
-    output: str | None = None
-    reply: int
-    memory_bytes: int
-    history: HistoryFile | None = None
-    judge: JudgeOptions | None
-    report: bool
-    kept: bool = True
-    crashed: dict[str, str] = {}
-    export: Export | None = None
-    cpu_s: int | None = None
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
-    the kernel that it is ``at`` (empty: all have judged), the file that it is ``opening`` (empty:
-    it has), a result, or the ``error`` (its family, or the exception's name) that ended it.
-    ``done``: it is the last one, and nothing but the process's end follows. ``findings`` are the
-    verdict in the lines that a terminal shows, ``following`` those that name the next commands.
-    """
-
-    note: str = ""
-    at: str | None = None
-    progress: str = ""
-    opening: str | None = None
-    imported: bool = False
-    verdict: Verdict | None = None
-    findings: tuple[str, ...] = ()
-    following: tuple[str, ...] = ()
-    drawing: Drawing | None = None
-    error: str = ""
-    text: str = ""
-    trace: str = ""
-    done: bool = False
 
 
 class AnalysisResult(msgspec.Struct, kw_only=True):
@@ -162,15 +83,18 @@ def analyzed(
     kept: bool = True,
     asked: LimitOptions | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    children: Children | None = None,
 ) -> AnalysisResult:
     """Have a child import ``history`` into ``run``, if it is given, judge it, if ``judge`` says
-    how, and draw its report. No command is told for a run that is not ``kept``.
+    how, and draw its report. No command is told for a run that is not ``kept``. ``children`` keep
+    the child for the next run.
 
     ``verdict`` is ``None`` where the child died, exceeded its limits, or was not to judge. Raises
     the child's error, in the same family of errors, ``UsageError`` where the child died before the
     history was imported, and ``Interrupted`` within about a second of ``interrupted`` being true.
     """
     limits = limits_of(run.root if history is None else Path(history.path), asked)
+    children = children or Children(lasting=False)
     ends_s = time.monotonic() + limits.time_s
     crashed: dict[str, str] = {}
     whole_again = False
@@ -186,7 +110,7 @@ def analyzed(
             kept=kept,
             crashed=crashed,
         )
-        found = _once(request, limits, ends_s, say, interrupted)
+        found = _once(request, limits, ends_s, say, children, interrupted)
         # The limit ended a kernel: taken for a death, so that the others are judged without it.
         if found.error is not None and found.error.error == MemoryError.__name__:
             found.death, found.error = _out_of_memory(limits.memory_bytes), None
@@ -235,7 +159,7 @@ def exported(run: RunDirectory, say: Callable[[str], None], export: Export) -> N
         export=export,
         cpu_s=math.ceil(limits.time_s),
     )
-    found = _once(request, limits, math.inf, say)
+    found = _once(request, limits, math.inf, say, Children(lasting=False))
     if found.error is not None:
         if found.error.error == BrokenPipeError.__name__:
             raise BrokenPipeError(found.error.text)
@@ -252,10 +176,10 @@ def _once(
     limits: Limits,
     ends_s: float,
     say: Callable[[str], None],
+    children: Children,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> AnalysisResult:
-    """Run one child, from its start to its end."""
-    child, reader = _begun(request)
+    """Have one child carry ``request`` out, to its end or the child's."""
     found = AnalysisResult()
     alive = None if request.export else _Alive(found, say, judges=request.judge is not None)
 
@@ -265,50 +189,26 @@ def _once(
         if alive is not None:
             alive.tell()
 
-    try:
-        for line in _lines(reader, ends_s, idle):
-            _take(_reply(line), found, say)
-            # A process that a plug-in has started may hold the pipe for ever.
-            if found.done:
-                break
-        else:
-            found.death = _death(child.wait(), found.opening, request.cpu_s)
-    except _Garbled as error:
-        found.death = str(error)
-    except TimeoutError:
-        found.death = (
-            f"it came to no end within {long_duration(limits.time_s)} "
-            f"(--time-limit or {TIME_VARIABLE} sets the limit)"
-        )
-        found.at = None  # the time is over for all
-    finally:
-        child.end()
-        os.close(reader)
+    with children.asked(request) as child:
+        try:
+            for line in _lines(child.reader, ends_s, idle):
+                _take(_reply(line), found, say)
+                # A process that a plug-in has started may hold the pipe for ever.
+                if found.done:
+                    break
+            else:
+                found.death = _death(child.process.wait(), found.opening, request.cpu_s)
+        except _Garbled as error:
+            found.death = str(error)
+        except TimeoutError:
+            found.death = (
+                f"it came to no end within {long_duration(limits.time_s)} "
+                f"(--time-limit or {TIME_VARIABLE} sets the limit)"
+            )
+            found.at = None  # the time is over for all
+        # Of one that failed it is not known what is left of it.
+        child.sound = found.done and found.error is None and not found.death
     return found
-
-
-def _begun(request: Request) -> tuple[Supervised, int]:
-    """Start the child; returns the end of the pipe on which it tells what it does, too."""
-    reader, writer = os.pipe()
-    try:
-        asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
-        child = Supervised(
-            [sys.executable, "-P", "-m", CHILD, asked],
-            # The supervisor removes it with all that a killed child left there.
-            supervised_scratch("judge"),
-            pass_fds=(writer,),
-        )
-    except BaseException as error:
-        os.close(reader)
-        if isinstance(error, NoScratch):
-            raise no_scratch(error) from error
-        if isinstance(error, OSError):
-            raise HarnessError(f"cannot start the analysis: {error.strerror}") from error
-        raise
-    finally:
-        # The pipe ends with its last writer, which must be the child's.
-        os.close(writer)
-    return child, reader
 
 
 class _Alive:

@@ -1,5 +1,5 @@
 """The child of ``cli.judging.analysis``: run as a module with a ``Request``, it judges and draws
-within its limits, and replies over a pipe.
+within its limits, and replies over a pipe; then what further requests ask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cli.judging.analysis import FAMILIES, HistoryFile, Reply, Request
+from cli.judging.messages import FAMILIES, HistoryFile, Reply, Request
 from cli.no_room import no_room
 from harness.arrow import without_pandas
 from harness.errors import UsageError
@@ -31,10 +31,31 @@ TRACE_CHARS = 20_000
 
 
 def main(argument: str) -> int:
-    """Carry the request out, and report the results."""
+    """Carry out the request, and further ones while there are any; report the results."""
     request = msgspec.json.decode(argument, type=Request)
     # An interruption ends the child without a traceback; the command tells of it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # What a plug-in would ask on the terminal nobody answers.
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if request.export is None:
+        # The command's stdout is for findings alone: what plug-ins print is for a person to read.
+        with suppress(OSError):  # there may be no stderr
+            os.dup2(2, 1)
+    if request.further is None:
+        _carry_out(request)
+        return 0
+    from checkers.engine.spark_session import kept_open
+
+    with kept_open(), os.fdopen(request.further, "rb") as further:
+        _carry_out(request)
+        for line in further:
+            _carry_out(msgspec.json.decode(line, type=Request))
+    # A reply has told of any error: the exit code is for a process that could not reply.
+    return 0
+
+
+def _carry_out(request: Request) -> None:
     limit_memory(request.memory_bytes)
     if request.cpu_s is not None:
         limit_processor_time(request.cpu_s)
@@ -49,13 +70,6 @@ def main(argument: str) -> int:
                 # The command is gone, and with it the reader of any error.
                 sys.exit(EXIT_OF_SIGNAL + signal.SIGPIPE)
 
-    # What a plug-in would ask on the terminal nobody answers.
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if request.export is None:
-        # The command's stdout is for findings alone: what plug-ins print is for a person to read.
-        with suppress(OSError):  # there may be no stderr
-            os.dup2(2, 1)
     try:
         _work(request, tell)
     except MemoryError as error:
@@ -66,8 +80,6 @@ def main(argument: str) -> int:
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
         tell(Reply(error=_family(told), text=str(told), trace=trace))
     tell(Reply(done=True))
-    # A reply has told of any error: the exit code is for a process that could not reply.
-    return 0
 
 
 def limit_processor_time(limit_s: int) -> None:

@@ -13,9 +13,11 @@ import attrs
 import click
 
 from checkers.engine.spark_options import SparkOptions
-from cli.judging.analysis import Drawing, HistoryFile, JudgeOptions, analyzed
+from cli.judging.analysis import analyzed
+from cli.judging.children import Children
 from cli.judging.keep import keep_first_verdict
 from cli.judging.limits import LimitOptions
+from cli.judging.messages import Drawing, HistoryFile, JudgeOptions
 from cli.run_state import holding
 from cli.session import say
 from harness.errors import HarnessError
@@ -67,9 +69,11 @@ def judge(
     interrupted: Callable[[], bool] = lambda: False,
     spark: SparkOptions | None = None,
     explain_cost: bool = False,
+    children: Children | None = None,
 ) -> Judgement:
     """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
-    requested, draw its report.
+    requested, draw its report; one of ``children``, where they are given, which judge other runs
+    as well.
 
     As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``,
     which is stored only where no verdict is; nor does one that leaves out what a process died of
@@ -93,6 +97,7 @@ def judge(
             kept=kept,
             asked=limits,
             interrupted=interrupted,
+            children=children,
         )
     verdict = found.verdict
     if verdict is None:

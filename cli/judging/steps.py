@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from cli.judging.analysis import Drawing, JudgeOptions
 from cli.judging.keep import keep_verdict
+from cli.judging.messages import Drawing, JudgeOptions
 from cli.session import say
 from harness.errors import FiredrillError, MalformedHistory, NotStored, PlanError, UsageError
 from harness.history.durable_files import READ_ONLY, copy_files

@@ -122,6 +122,37 @@ def test_a_session_within_another_is_that_one_and_leaves_it_open(
 
 
 @pytest.mark.spark
+def test_a_session_that_is_kept_open_serves_the_next_and_ends_with_the_block(
+    tmp_path: Path,
+) -> None:
+    # In a process of its own: this one has a session.
+    script = """
+import sys
+from pathlib import Path
+from pyspark import SparkContext
+from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark_session import kept_open, session, session_directory
+
+options = SparkOptions(master="local[1]")
+with kept_open():
+    with session(options, Path(sys.argv[1])) as first:
+        assert first.parallelize([1, 2], 2).sum() == 3
+    with session(options, Path(sys.argv[1])) as second:
+        assert second is first
+        assert second.parallelize([1, 2], 2).sum() == 3
+    lasting = session_directory()
+    assert lasting.is_dir() and lasting != Path(sys.argv[1])
+    assert SparkContext._active_spark_context is first
+assert SparkContext._active_spark_context is None and not lasting.exists()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spark
 def test_it_asks_for_a_secret_that_no_command_line_shows(begun: SparkContext) -> None:
     words = (Path("/proc") / str(jvm_of(begun)) / "cmdline").read_text()
 

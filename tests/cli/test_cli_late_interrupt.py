@@ -113,7 +113,7 @@ def test_while_it_is_judged_with_its_cluster_up_the_cluster_goes(
             [sys.executable, "-c", "import sys; sys.stdin.read()"], *arguments, **options
         )
 
-    monkeypatch.setattr("cli.judging.analysis.Supervised", slow)
+    monkeypatch.setattr("cli.judging.children.Supervised", slow)
 
     on_nodes = [*DRILL, "--provider", "process", "--nodes", "3", "--duration", "2"]
     code = execute([*on_nodes, "--keep", "--runs-dir", str(tmp_path)])

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from checkers.engine import gateway
-from cli.judging.analysis import JudgeOptions, analyzed
+from cli.judging.analysis import analyzed
+from cli.judging.messages import JudgeOptions
 from harness.errors import HarnessError
 from harness.run.directory import RunDirectory
 from harness.scratch import PREFIX, SUFFIX, scratch_directory, sweep

@@ -161,6 +161,90 @@ def test_on_spark_too_a_crash_leaves_what_others_find(tmp_path: Path) -> None:
     assert verdict["reasons"][-1] == "checker rash gave up: its process was ended by SIGSEGV"
 
 
+def checked_together(
+    runs: Sequence[Path], environment: dict[str, str], *flags: str, **limits: str
+) -> tuple[int, list[dict], str]:
+    """Exit code, what was found of each, and what was said."""
+    done = subprocess.run(
+        [FIREDRILL, "check", *runs, "--executor", "local", "--no-report", "--json", *flags],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**environment, **limits},
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_one_process_judges_many_runs_as_each_is_judged_alone(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    body = f"with open({str(seen)!r}, 'a') as file: print(os.getpid(), file=file)"
+    environment = installed(tmp_path, body)
+    runs = [recorded(tmp_path / f"run{n}", lost=n == 1).root for n in range(3)]
+    alone = [checked(RunDirectory(root), environment)[1] for root in runs]
+    seen.unlink()
+
+    code, found, _ = checked_together(runs, environment)
+
+    assert code == 1
+    assert [each["path"] for each in found] == [str(root) for root in runs]
+    assert [each["verdict"] for each in found] == alone
+    assert len(set(seen.read_text().split())) == 1
+
+
+@pytest.mark.parametrize("ended", ["os.abort()", "os._exit(0)", "raise MemoryError"])
+def test_what_ends_the_judging_of_one_run_touches_no_other(ended: str, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    body = f"if not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'x').close(); {ended}"
+    environment = installed(tmp_path, body)
+    runs = [recorded(tmp_path / f"run{n}", lost=n == 1).root for n in range(3)]
+
+    code, found, _ = checked_together(runs, environment)
+
+    assert code == 1
+    outcomes = [each["verdict"]["outcome"] for each in found]
+    assert outcomes == ["unknown", "violation", "valid"]
+    assert "checker rash gave up" in found[0]["verdict"]["reasons"][0]
+    assert not any("gave up" in reason for reason in found[1]["verdict"]["reasons"])
+
+
+def test_one_that_can_not_be_judged_lets_others_go_on(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "pass")
+    sound, broken = (recorded(tmp_path / name, lost=False).root for name in ("sound", "broken"))
+    lost = recorded(tmp_path / "lost", lost=True).root
+    (broken / "manifest.json").write_text("{")
+    absent = tmp_path / "absent"
+
+    code, found, said = checked_together([broken, absent, sound], environment)
+
+    assert code == 254
+    assert [each["path"] for each in found] == [str(sound)]
+    assert f"firedrill: {broken}" in said
+    assert f"firedrill: {absent}" in said
+    assert checked_together([broken, lost], environment)[0] == 1
+    assert checked_together([sound, lost], environment, "--output", str(tmp_path / "o"))[0] == 254
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_run_that_may_use_more_memory_than_those_before_gets_it(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    told = "os.getpid(), resource.getrlimit(resource.RLIMIT_DATA)[0]"
+    body = f"import resource; print({told}, file=open({str(seen)!r}, 'a'))"
+    environment = installed(tmp_path, body)
+    runs = [recorded(tmp_path / f"run{n}", lost=False).root for n in range(3)]
+    (runs[1] / "notes").write_bytes(os.urandom(64 << 20))
+
+    code, found, _ = checked_together(runs, environment)
+
+    assert (code, len(found)) == (0, 3)
+    (first, a_few), (second, more), (third, again) = (
+        map(int, line.split()) for line in seen.read_text().splitlines()
+    )
+    assert more - a_few >= limits.MEMORY_PER_BYTE * (64 << 20)
+    assert again == a_few
+    assert first != second == third
+
+
 def test_where_nothing_else_is_found_a_crash_is_unknown(tmp_path: Path) -> None:
     environment = installed(tmp_path, "os.abort()")
 

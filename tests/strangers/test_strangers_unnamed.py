@@ -13,7 +13,7 @@ import pytest
 from stranger_kit import NAME, copied, sound_run
 
 from checkers.engine.analyze import analyze
-from cli.judging.analysis import JudgeOptions
+from cli.judging.messages import JudgeOptions
 from cli.judging.steps import judge_here, transaction_count
 from harness.errors import MalformedHistory
 from harness.history import record_frames
