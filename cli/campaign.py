@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -128,7 +128,7 @@ def conduct(
     if options.shard is not None:
         _parts(options.shard)
     cells = _cells(asked, file)
-    ledger = _ledger(store, root, options.others, again=again)
+    ledger, lost = _ledger(store, root, options.others, again=again)
     budget_s = options.budget_s or asked.time_budget_s
     began_s = time.monotonic()
     runner = Runner(
@@ -155,15 +155,16 @@ def conduct(
     with contextlib.suppress(OSError):  # a name for convenience
         store.mend_latest()
     outcome = outcome_of(rows, MAX_UNKNOWN_SHARE)
-    absent = sorted(set(options.others) - set(_present(options.others)))
-    if absent:  # what these ran is not known: a night without them is no green one
+    absent = any(not other.is_dir() for other in options.others)
+    if absent or (lost and any(row.outcome is None for row in rows)):
+        # What these ran is not known: a night without them is no green one.
         outcome = worst([outcome, Outcome.UNKNOWN])
     return Conducted(
         root=root,
         table=CampaignTable(name=asked.name, outcome=outcome, cells=tuple(rows)),
         results=tuple(runner.results()),
         runs=runner.runs(),
-        note=_note(rows, options.shard, absent),
+        note=_note(rows, options.shard, lost),
         took_s=time.monotonic() - began_s,
         finished=finished,
     )
@@ -372,7 +373,10 @@ def _simulated(cell: Cell) -> bool:
     return cell.plan.cluster.provider == SIMULATED
 
 
-def _ledger(store: RunStore, root: Path, others: Sequence[Path], *, again: bool) -> Ledger:
+def _ledger(
+    store: RunStore, root: Path, others: Sequence[Path], *, again: bool
+) -> tuple[Ledger, list[str]]:
+    """Return what is known of the cells, here and in ``others``, and what of those is lost."""
     path, code = root / RESULTS_FILE, code_digest()
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
     for key, result in ledger.known.items():
@@ -381,7 +385,11 @@ def _ledger(store: RunStore, root: Path, others: Sequence[Path], *, again: bool)
             ledger.known[key] = msgspec.structs.replace(result, run=str(near))
     if not again and not ledger.known and past_results(path):
         say(f"the results in {path} are of other code: they do not count")
-    for other in _present(others):
+    lost: list[str] = []
+    for other in dict.fromkeys(others):
+        if not other.is_dir():  # a machine that died left none
+            lost.append(f"--merge: {other} is not there: its cells count as not run")
+            continue
         source = other / CAMPAIGNS / root.name / RESULTS_FILE
         if not is_regular(source) and is_regular(source.with_name(TABLE)):
             say(f"--merge: {other} ran no cell of the campaign")
@@ -390,25 +398,30 @@ def _ledger(store: RunStore, root: Path, others: Sequence[Path], *, again: bool)
             source = other / RESULTS_FILE
         if not is_regular(source):
             raise UsageError(f"--merge: {other} holds no results of the campaign {root.name!r}")
-        taken = Ledger.read(source, code)
-        if bad := unusable_lines(source):
-            number, reason = bad[0]
-            what = f"{len(bad)} {'line of' if len(bad) == 1 else 'lines of'} {source}"
-            say(
-                f"--merge: {what} can't be used, line {number} first: {reason}; their cells count "
-                "as not run"
-            )
-        if not taken.known and past_results(source):
-            say(f"--merge: the results in {source} are of other code: they do not count")
-        for key, result in taken.known.items():
-            if key not in ledger.known:
-                ledger.add(_here(result, source))
-    return ledger
+        lost += _merged(ledger, source)
+    return ledger, lost
 
 
-def _present(others: Sequence[Path]) -> list[Path]:
-    """Return those of ``others`` that are there: a machine that died left none."""
-    return [other for other in others if other.is_dir()]
+def _merged(ledger: Ledger, source: Path) -> Iterator[str]:
+    """Take the results of ``source`` into ``ledger``, and yield what of them can't be."""
+    taken = Ledger.read(source, ledger.code)
+    if bad := unusable_lines(source):
+        number, reason = bad[0]
+        what = f"{len(bad)} {'line of' if len(bad) == 1 else 'lines of'} {source}"
+        yield (
+            f"--merge: {what} can't be used, line {number} first: {reason}; their cells count "
+            "as not run"
+        )
+    if not taken.known and past_results(source):
+        yield f"--merge: the results in {source} are of other code: they do not count"
+    for key, result in taken.known.items():
+        known = ledger.known.get(key)
+        # Run on both, a cell is what is worse of it: on real nodes that differs.
+        worse = (
+            result.outcome is Outcome.VIOLATION and known and known.outcome is not Outcome.VIOLATION
+        )
+        if known is None or worse:
+            ledger.add(_here(result, source))
 
 
 def _here(result: CellResult, source: Path) -> CellResult:
@@ -470,11 +483,11 @@ def _parts(text: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _note(rows: Sequence[CellRow], part: str | None, absent: Sequence[Path] = ()) -> str:
+def _note(rows: Sequence[CellRow], part: str | None, lost: Sequence[str] = ()) -> str:
     """Say what the outcome does not cover."""
     missing = sum(row.outcome is None for row in rows)
     spared = sum(bool(row.quarantine) for row in rows)
-    parts = [f"--merge: {other} is not there: its cells count as not run" for other in absent]
+    parts = list(lost)
     if missing:
         only = f" (this is shard {part})" if part else ""
         parts.append(f"{missing} of {len(rows)} cells were not run{only}")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from small_campaign import BUGGY, PLAN
 
 from cli.campaign import Runner
 from cli.campaign_plans import DEFAULTS, FIXED
+from cli.cells import code_digest
 from cli.main import execute
 from harness.campaigns.cell import Cell
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.matrix import AXES, CampaignFile, places, read
+from harness.exit_codes import Outcome
 from harness.plan.plan import load
 from results.store.store import RunStore
 
@@ -37,6 +40,7 @@ repeats = 1
 workload = ["list-append", "register"]
 faults = ["kill", "pause"]
 """
+CODE = code_digest()
 TIMES = ("wall_s", "run", "shrunk")  # what differs from machine to machine
 
 
@@ -171,9 +175,44 @@ def test_results_that_cannot_be_merged_are_counted_and_the_first_is_named(
 
     execute([*merging, str(tmp_path / "two")])
 
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert f"--merge: 4 lines of {tmp_path}/two/campaign.jsonl can't be used, line 1 first" in said
     assert "its sum is wrong" in said
+
+
+@pytest.fixture
+def halves(file: Path, tmp_path: Path) -> list[str]:
+    """A campaign of two cells, one in the ledger of each of two stores; the command joins them."""
+    file.write_text('name = "night"\nplan = "base.toml"\nseeds = 2\nrepeats = 0\n[matrix]\n')
+    for number in (1, 2):
+        of = ["--runs-dir", str(tmp_path / str(number)), "--shard", f"{number}/2"]
+        assert execute(["campaign", str(file), *of]) == 0
+    merge = ["--merge", str(tmp_path / "1"), "--merge", str(tmp_path / "2"), "--no-run"]
+    return ["campaign", str(file), "--runs-dir", str(tmp_path / "joined"), *merge]
+
+
+@pytest.mark.parametrize("spoil", [lambda line: line[:-9], lambda line: line.replace("code", "k")])
+def test_a_merge_that_lost_results_is_not_green(
+    spoil: Callable[[str], str], halves: list[str], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "2" / "campaigns/night/campaign.jsonl"
+    whole = ledger.read_text()
+    ledger.write_text(spoil(whole))
+    assert execute(halves) == 2
+    assert "--merge: " in (tmp_path / "joined/campaigns/night/campaign.html").read_text()
+    ledger.write_text(whole)
+    assert execute(halves) == 0
+
+
+def test_of_a_cell_that_both_stores_ran_the_violation_stays(
+    halves: list[str], tmp_path: Path
+) -> None:
+    one, two = (Ledger.read(tmp_path / n / "campaigns/night/campaign.jsonl", CODE) for n in "12")
+    (known,) = one.known.values()
+    two.add(msgspec.structs.replace(known, outcome=Outcome.VIOLATION, anomalies={"G0": 1}))
+
+    assert execute(halves) == 1
+    assert [cell["outcome"] for cell in table(tmp_path / "joined")["cells"]].count("valid") == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[" * 100_000, b'{"\xff'])
