@@ -12,8 +12,11 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
+from harness.text import inert
+
 REPEATS_MAX = 10
 KINDS_MAX = 1000
+LINE_CHARS = 2000  # of a warning
 _STANDARD = (0, 1, 2)
 
 
@@ -77,11 +80,21 @@ class Repeats(logging.Filter):
         return self._seen[kind] <= REPEATS_MAX
 
 
+class _Inert(logging.Formatter):
+    """Words a warning, which may hold what a node said, as text and nothing else, line by line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(inert(line, LINE_CHARS) for line in super().format(record).split("\n"))
+
+
 def bound_warnings() -> None:
-    """Limit every warning of this process to ``REPEATS_MAX`` times. Idempotent."""
+    """Limit every warning of this process to ``REPEATS_MAX`` times, and leave nothing in it that a
+    terminal or a CI would act on. Idempotent.
+    """
     last = logging.lastResort  # the handler of loggers without one: stderr
     if last is not None and not any(isinstance(one, Repeats) for one in last.filters):
         last.addFilter(Repeats())
+        last.setFormatter(_Inert())
 
 
 def refusal(stream: TextIO) -> str:

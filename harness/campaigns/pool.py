@@ -35,6 +35,7 @@ from harness.campaigns.ledger import Ledger
 from harness.clock import machine_s
 from harness.errors import HarnessBug
 from harness.supervisor import die_with_parent, limit_memory
+from harness.text import uncommanded_bytes
 
 # Cells that are chosen before the first of them has its result: one that uses up its time must not
 # leave the other workers idle for long.
@@ -78,6 +79,7 @@ class _Worker:
     began_s: float
     reply_bytes: bytearray = attrs.field(factory=bytearray)
     last_words: bytearray = attrs.field(factory=bytearray)
+    unforwarded: bytes = b""  # the beginning of a line
     cpu_s: float = 0.0  # once it has ended
 
     @property
@@ -95,13 +97,22 @@ class _Worker:
         return bool(block) and not self.reply_too_long
 
     def forward_stderr(self) -> bool:
-        """Pass on a part of its standard error, and remember the last; return false at its end."""
+        """Pass on the lines of its standard error, which may hold what a node said, so that none is
+        a command to a CI; remember the last; return false at its end.
+        """
         block = os.read(self.stderr, _CHUNK_BYTES)
-        with contextlib.suppress(OSError):  # a closed stderr ends no work
-            os.write(2, block)
+        lines, end, rest = (self.unforwarded + block).rpartition(b"\n")
+        if not block or len(rest) > _CHUNK_BYTES:
+            end, rest = end + rest, b""
+        self._show(lines + end)
+        self.unforwarded = rest
         self.last_words.extend(block)
         del self.last_words[:-LAST_WORDS_BYTES]
         return bool(block)
+
+    def _show(self, lines: bytes) -> None:
+        with contextlib.suppress(OSError):  # a closed stderr ends no work
+            os.write(2, b"\n".join(map(uncommanded_bytes, lines.split(b"\n"))))
 
     def reap(self, within_s: float = GRACE_S) -> int:
         """Make sure that the process has ended, by force if it has not by itself within that time;
@@ -116,6 +127,7 @@ class _Worker:
         # Up to what is there now: a process that it started may hold the other end for ever.
         while _readable(self.stderr) and self.forward_stderr():
             continue
+        self._show(self.unforwarded)
         for handle in (process, self.reply, self.stderr):
             os.close(handle)
         return code

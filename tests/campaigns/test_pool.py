@@ -222,6 +222,20 @@ def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_wor
     assert "out of luck\n" in capfd.readouterr().err  # what workers say is shown, too
 
 
+def warning(given: Cell, begun: RunStarted) -> CellResult:
+    os.write(2, b"node: ")
+    os.write(2, b"x\n:")
+    os.write(2, b":stop-commands::t\n\nlast\r::error::")
+    return result_of(given, Outcome.VALID)
+
+
+def test_what_a_worker_says_is_no_command_to_a_ci(capfd: pytest.CaptureFixture[str]) -> None:
+    (found,) = Pool(work=warning, workers=1).results(in_turn([cell(1)]))
+
+    assert found.outcome is Outcome.VALID
+    assert capfd.readouterr().err == "node: x\n\\x3a:stop-commands::t\n\nlast\r\\x3a:error::"
+
+
 def spinning_or_waiting(given: Cell, begun: RunStarted) -> CellResult:
     if given.plan.seed == 1:
         while True:

@@ -147,3 +147,16 @@ logging.getLogger("node.network").warning("another kind")
     assert lines[:2] == ["dropping 0: no frame", "dropping 1: no frame"]
     assert lines[9] == "dropping 9: no frame (more of this kind are left out)"
     assert lines[10:] == ["another kind"]
+
+
+def test_a_warning_of_what_a_node_said_is_no_command_to_a_ci() -> None:
+    script = r"""
+import logging
+from cli.streams import bound_warnings
+bound_warnings()
+logging.getLogger("client").warning("%s", "refused\n::stop-commands::t\r::error::x\x1b[2J")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.stderr == "refused\n\\x3a:stop-commands::t ::error::x\\x1b[2J\n"

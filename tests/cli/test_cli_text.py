@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import LIMIT_CHARS, duration, inert, long_duration, significant
+from harness.text import LIMIT_CHARS, duration, inert, long_duration, significant, uncommanded_bytes
 
 
 def test_plain_text_stays_as_it_is() -> None:
@@ -15,6 +15,14 @@ def test_plain_text_stays_as_it_is() -> None:
 
 def test_escapes_and_direction_marks_become_visible() -> None:
     assert inert("\x1b[2Jok\u202evalid\0") == "\\x1b[2Jok\\u202evalid\\x00"
+
+
+@pytest.mark.parametrize("blank", [b"", b" \t", "\xa0\u2003".encode(), b"logged\r", b"a\r \r "])
+def test_no_line_of_bytes_is_a_command_where_readers_of_lines_see_one(blank: bytes) -> None:
+    # A runner ends lines at a carriage return, and drops blanks of Unicode before it looks.
+    assert uncommanded_bytes(blank + b"::error::x\n") == blank + b"\\x3a:error::x\n"
+    assert uncommanded_bytes(b"a ::b #[c]\n") == b"a ::b #[c]\n"
+    assert uncommanded_bytes(b"\r" * 100_000 + b" " * 100_000) == b"\r" * 100_000 + b" " * 100_000
 
 
 def test_a_text_stays_on_one_line_and_says_what_was_cut() -> None:
