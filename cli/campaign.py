@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ import click
 import msgspec
 
 from cli.campaign_course import Announcer, conclude
-from cli.campaign_options import TABLE, CampaignOptions, campaign_options
+from cli.campaign_options import CampaignOptions, campaign_options
 from cli.campaign_plans import DEFAULTS, ON_NODES, refuse_unrunnable
 from cli.cells import code_digest, pool_of, run_on_nodes, simulation_pool
 from cli.environment import SIMULATED
@@ -26,10 +27,12 @@ from cli.shrinking.shrink_run import SHRUNK, failures, shrink_run
 from harness.campaigns.campaign_summary import MAX_UNKNOWN_SHARE, totals
 from harness.campaigns.cell import Cell, CellResult, simulated_cell
 from harness.campaigns.cell_table import (
-    MAX_TABLE_BYTES,
+    CAMPAIGNS,
+    TABLE,
     CampaignTable,
     CellRow,
     outcome_of,
+    read_table,
     row_of,
 )
 from harness.campaigns.ledger import RESULTS_FILE, Ledger, past_results, unusable_lines
@@ -47,7 +50,7 @@ from harness.campaigns.pool import Pool, in_turn
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanError, UsageError
 from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.durable_files import write_atomically
-from harness.history.regular_files import is_regular, read_small
+from harness.history.regular_files import is_regular
 from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory, require_plain
 from harness.text import long_duration
@@ -56,7 +59,6 @@ from results.store.store import RunStore
 if TYPE_CHECKING:
     from results.report.campaign_page import PageFinding
 
-CAMPAIGNS = "campaigns"
 REPORTS_MAX = 20  # of cells that failed; `firedrill report` writes any other
 CELL_LIMIT_S = 1800.0  # on real nodes, beside the length of its drive
 SHRINK_S = 60.0  # for the smallest plan of one kind of failure
@@ -142,7 +144,7 @@ def conduct(
     if not options.no_run:
         order = by_risk(cells, _past(cells, root / RESULTS_FILE) if past is None else past)
         if options.shard is not None:
-            mine = _shard(cells, options.shard, options.durations)
+            mine = places_of_shard(cells, options.shard, options.durations)
             order = [place for place in order if place in mine]
         finished = runner.run(order) and runner.repeat(asked.repeats)
         if finished and options.shrink:
@@ -443,35 +445,40 @@ def past_by_axes(
     whose ``axes`` are known by their keys; ``code`` is what runs now.
     """
     past: dict[str, Past] = {}
+    red: dict[str, set[str]] = {}  # the keys that were red the last time
     for its_code, result in results:
         if result.key in axes:
-            known = past.get(axes[result.key], Past())
-            red = result.outcome is not Outcome.VALID
-            past[axes[result.key]] = Past(runs=known.runs + 1, red=red, changed=its_code != code)
+            at = axes[result.key]
+            seeds = red.setdefault(at, set())
+            seeds.discard(result.key)
+            if result.outcome is not Outcome.VALID:
+                seeds.add(result.key)
+            runs = past.get(at, Past()).runs + 1
+            past[at] = Past(runs=runs, red=bool(seeds), changed=its_code != code)
     return past
 
 
-def _shard(cells: Mapping[Place, Cell], part: str, durations: Path | None) -> set[Place]:
+def places_of_shard(cells: Mapping[Place, Cell], part: str, durations: Path | None) -> set[Place]:
     """Return the places of the shard ``part``. They follow from the file, and the table of
     ``durations``, alone: every machine has to come to the same shards.
     """
     number, of = _parts(part)
     took: dict[str, float] = {}
+    took_there: dict[str, list[float]] = {}  # by place: under fresh seeds no key is known
     if durations is not None:
         try:
-            content = read_small(durations, MAX_TABLE_BYTES)
-            table = msgspec.json.decode(content, type=CampaignTable)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(
-                f"--durations: {durations} is no table of a campaign: {why}"
-            ) from error
+            table = read_table(durations)
+        except UsageError as error:
+            raise UsageError(f"--durations: {error}") from error
         for row in table.cells:
             if row.times:
                 took[row.key] = row.wall_s / row.times
+                took_there.setdefault(row.place, []).append(took[row.key])
     sized = []
     for place, cell in cells.items():
         usual_s = SIMULATED_S if _simulated(cell) else cell.plan.drive.duration_s + AROUND_S
+        if there := took_there.get(place.axes):
+            usual_s = statistics.fmean(there)
         sized.append((place, took.get(cell.key, usual_s)))
     return set(shard(sized, number, of))
 

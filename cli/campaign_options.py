@@ -11,10 +11,9 @@ import attrs
 import click
 
 from cli import quantities
+from harness.campaigns.cell_table import TABLE
 
 C = TypeVar("C", bound=Callable[..., Any])
-
-TABLE = "campaign.json"
 
 
 @attrs.frozen(kw_only=True)

@@ -16,23 +16,21 @@ import attrs
 import msgspec
 
 from cli.campaign import Conducted, write_page, write_table
-from cli.campaign_options import TABLE
 from cli.run_pages import refresh_index
 from cli.run_state import held_by
 from cli.runs import export_store
 from cli.session import say
-from harness.campaigns.cell_table import CampaignTable
+from harness.campaigns.cell_table import TABLE, CampaignTable, read_table
 from harness.campaigns.ledger import RESULTS_FILE
 from harness.campaigns.matrix import CampaignFile, NightRules
-from harness.errors import FiredrillError, HarnessError
+from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
 from harness.history.durable_files import write_atomically
-from harness.history.regular_files import is_regular, read_small
+from harness.history.regular_files import is_regular
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import MIB
 from harness.text import inert
 from results.nights.summary import (
-    MAX_BYTES,
     RUNS,
     NightRun,
     NightSummary,
@@ -238,7 +236,7 @@ class NightClosing:
         """
         for night in reversed(earlier):
             directory = next((path for day, path in self.before if day == night.night), None)
-            if directory and (runs := self._first_runs(directory, read_table(directory))):
+            if directory and (runs := self._first_runs(directory, table_of(directory))):
                 return night, runs
         return None, []
 
@@ -433,10 +431,9 @@ def _rules(rules: NightRules) -> tuple[Rule, Rule]:
     return sound, every
 
 
-def read_table(directory: Path) -> CampaignTable | None:
+def table_of(directory: Path) -> CampaignTable | None:
     """Return the table of the campaign in ``directory``; ``None`` where none can be read."""
     try:
-        text = read_small(directory / TABLE, MAX_BYTES)
-        return msgspec.json.decode(text, type=CampaignTable)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return read_table(directory / TABLE)
+    except UsageError:
         return None

@@ -15,12 +15,13 @@ import attrs
 import click
 import msgspec
 
-from cli.campaign import CAMPAIGNS, conduct, past_by_axes
+from cli.campaign import conduct, past_by_axes
 from cli.campaign_options import CampaignOptions, campaign_options
 from cli.cells import code_digest
-from cli.night_closing import NightClosing, read_table
+from cli.night_closing import NightClosing, table_of
 from cli.session import Session, runs_option, say
 from harness.campaigns.campaign_summary import totals
+from harness.campaigns.cell_table import CAMPAIGNS
 from harness.campaigns.ledger import RESULTS_FILE, past_results
 from harness.campaigns.matrix import CampaignFile, Past, read
 from harness.clock import substream
@@ -149,7 +150,7 @@ def _past(before: Sequence[tuple[date, Path]]) -> Mapping[str, Past]:
     code = code_digest()
     past: dict[str, Past] = {}
     for _, path in before[-PAST_NIGHTS:]:
-        table = read_table(path)
+        table = table_of(path)
         if table is None:
             continue
         axes = {row.key: row.place for row in table.cells}

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from harness.campaigns.cell import CellResult
 from harness.campaigns.matrix import Place, axes_text
 from harness.campaigns.rates import between
+from harness.errors import MalformedHistory, UsageError
 from harness.exit_codes import FAILED, Outcome, worst
+from harness.history.regular_files import read_small
+
+CAMPAIGNS = "campaigns"  # below a store of runs: a directory each
+TABLE = "campaign.json"
+MAX_TABLE_BYTES = 256 << 20  # as many cells as a matrix may have, each with all its reasons
 
 
 class CellRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,15 +59,27 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
         return found or "; ".join(self.reasons)
 
 
-MAX_TABLE_BYTES = 64 << 20
-
-
 class CampaignTable(msgspec.Struct, frozen=True, kw_only=True):
     """``campaign.json``: all cells, in the order of the matrix."""
 
     name: str
     outcome: Outcome
     cells: tuple[CellRow, ...]
+
+
+def read_table(path: Path) -> CampaignTable:
+    """Read the table of a campaign. Raises ``UsageError``."""
+    try:
+        return msgspec.json.decode(read_small(path, MAX_TABLE_BYTES), type=CampaignTable)
+    except (
+        OSError,
+        MalformedHistory,
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: expected the table of a campaign: {why}") from error
 
 
 def row_of(

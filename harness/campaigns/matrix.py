@@ -193,7 +193,8 @@ def shard(sized: Sequence[tuple[Place, float]], number: int, of: int) -> list[Pl
 @attrs.frozen(kw_only=True)
 class Past:
     """What earlier campaigns say of the cells at the axes' values of a place: how often they were
-    run, whether the last of them failed or showed nothing, whether the code changed since.
+    run, whether any of their seeds failed or showed nothing the last time, whether the code changed
+    since.
     """
 
     runs: int = 0

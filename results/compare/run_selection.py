@@ -8,19 +8,14 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import attrs
-import msgspec
 
-from harness.campaigns.cell_table import CampaignTable
-from harness.errors import MalformedHistory, UsageError
-from harness.history.regular_files import read_small
+from harness.campaigns.cell_table import CAMPAIGNS, TABLE, read_table
+from harness.errors import UsageError
 from results.store.index import OPERATORS, Condition, Query, opened
 from results.store.run_entry import RunEntry
 from results.store.run_tags import split_tag
 from results.store.store import RunStore, is_run_id
 
-TABLE = "campaign.json"
-CAMPAIGNS = "campaigns"
-MAX_TABLE_BYTES = 256 << 20
 _DAYS = re.compile(r"(\d{4}-\d\d-\d\d)?(\.\.)?(\d{4}-\d\d-\d\d)?")
 _OPERATOR = "|".join(re.escape(each) for each in OPERATORS)
 # A comma in a value is none between conditions.
@@ -128,15 +123,5 @@ def _campaign(text: str, store: RunStore) -> Path | None:
 
 def _runs_of(root: Path) -> frozenset[str]:
     """Return the names of the runs in a campaign's table, as they lie in its store."""
-    path = root / TABLE
-    try:
-        table = msgspec.json.decode(read_small(path, MAX_TABLE_BYTES), type=CampaignTable)
-    except (
-        OSError,
-        MalformedHistory,
-        msgspec.MsgspecError,
-        UnicodeDecodeError,
-        RecursionError,
-    ) as error:
-        raise UsageError(f"{path}: expected the table of a campaign: {error}") from error
+    table = read_table(root / TABLE)
     return frozenset(Path(row.run).name for row in table.cells if row.run and not row.quarantine)

@@ -24,8 +24,7 @@ from results.store.run_figures import VERSION
 NIGHT = "night.json"
 RUNS = "runs.json"
 SCHEMA_VERSION = 1
-MAX_BYTES = 16 << 20
-MAX_RUNS_BYTES = 256 << 20
+MAX_BYTES = 256 << 20  # of each file: as many cells as a matrix may have, all of them red
 RUNS_NAMED = 20  # of one finding
 PLACES_NAMED = 500
 REASON_CHARS = 300
@@ -167,7 +166,7 @@ def read_runs(directory: Path) -> dict[str, RunEntry]:
     that can't be read. Figures of another version are left out.
     """
     try:
-        text = read_small(directory / RUNS, MAX_RUNS_BYTES)
+        text = read_small(directory / RUNS, MAX_BYTES)
         found = msgspec.json.decode(text, type=list[RunEntry])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}

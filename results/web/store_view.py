@@ -12,20 +12,15 @@ import time
 from pathlib import Path
 
 import attrs
-import msgspec
 
-from harness.campaigns.cell_table import CampaignTable
+from harness.campaigns.cell_table import CAMPAIGNS, TABLE, CampaignTable, read_table
 from harness.clock import NS_PER_S
-from harness.errors import FiredrillError
-from harness.history.regular_files import read_small
+from harness.errors import FiredrillError, UsageError
 from harness.plan.plan import NAME_PATTERN
 from results.nights.summary import NIGHT, NightSummary, nights_before, read_night
 from results.store.index import RunIndex, opened
 from results.store.store import RunStore
 
-CAMPAIGNS = "campaigns"
-TABLE = "campaign.json"
-MAX_TABLE_BYTES = 64 << 20
 REFRESH_S = 5.0  # between two looks at all runs, at least
 REFRESH_SHARE = 0.1  # of the time at most that is spent on looking
 _NAME = re.compile(NAME_PATTERN)
@@ -115,9 +110,8 @@ class Catalog:
         if directory is None:
             return None
         try:
-            text = read_small(directory / TABLE, MAX_TABLE_BYTES)
-            return msgspec.json.decode(text, type=CampaignTable)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return read_table(directory / TABLE)
+        except UsageError:
             return None
 
     def campaign_before(self, name: str) -> str:

@@ -19,15 +19,16 @@ import pytest
 from run_stores import made
 from small_campaign import BUGGY, PLAN
 
-from cli.campaign import Runner
+from cli.campaign import Runner, past_by_axes, places_of_shard
 from cli.campaign_plans import DEFAULTS, FIXED
 from cli.cells import code_digest
 from cli.main import execute
-from harness.campaigns.cell import Cell
+from harness.campaigns.cell import Cell, result_of
+from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.campaigns.ledger import Ledger
-from harness.campaigns.matrix import AXES, CampaignFile, places, read
+from harness.campaigns.matrix import AXES, CampaignFile, Past, Place, places, read
 from harness.exit_codes import Outcome
-from harness.plan.plan import load
+from harness.plan.plan import load, loads
 from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -227,7 +228,51 @@ def test_durations_that_are_no_table_are_refused(
     of = ["--shard", "1/2", "--durations", str(path), "--runs-dir", str(tmp_path / "s")]
 
     assert execute(["campaign", str(file), *of]) == 254
-    assert f"{path} is no table of a campaign" in capsys.readouterr().err
+    assert f"{path}: expected the table of a campaign: " in capsys.readouterr().err
+
+
+def test_shards_of_fresh_seeds_are_balanced_by_what_their_cells_took(
+    file: Path, tmp_path: Path
+) -> None:
+    def cells(seed: int) -> dict[Place, Cell]:
+        asked = msgspec.structs.replace(read(file), seed=seed)
+        found = places(asked)
+        return {place: Cell(plan=loads(f"seed = {place.seed}")) for place in found}
+
+    then, now = cells(1), cells(2)
+    slow = {place.axes for place in then if place.values[1][1] == "kill"}
+    rows = tuple(
+        CellRow(
+            axes=dict(place.values),
+            seed=place.seed,
+            key=cell.key,
+            times=1,
+            wall_s=90.0 if place.axes in slow else 1.0,
+        )
+        for place, cell in then.items()
+    )
+    path = tmp_path / "campaign.json"
+    path.write_bytes(
+        msgspec.json.encode(CampaignTable(name="n", outcome=Outcome.VALID, cells=rows))
+    )
+
+    shards = [places_of_shard(now, f"{number}/4", path) for number in range(1, 5)]
+
+    assert sum(map(len, shards)) == len(now) == 8
+    assert [sum(place.axes in slow for place in shard) for shard in shards] == [1, 1, 1, 1]
+
+
+def test_a_cell_is_red_as_long_as_any_of_its_seeds_is() -> None:
+    first, second = (Cell(plan=loads(f"seed = {seed}")) for seed in (1, 2))
+    axes = {first.key: "workload=bank", second.key: "workload=bank"}
+
+    def past(*outcomes: tuple[Cell, Outcome]) -> Past:
+        results = [("code", result_of(cell, outcome)) for cell, outcome in outcomes]
+        return past_by_axes(results, axes, "code")["workload=bank"]
+
+    red, green = Outcome.VIOLATION, Outcome.VALID
+    assert past((first, red), (second, green)) == Past(runs=2, red=True)
+    assert past((first, red), (second, green), (first, green)) == Past(runs=3)
 
 
 def test_what_fails_is_run_again_and_shrunk(

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 
-from harness.campaigns.cell_table import CampaignTable, CellRow
+from harness.campaigns.cell import MAX_REASON_CHARS, MAX_REASONS
+from harness.campaigns.cell_table import CampaignTable, CellRow, read_table
+from harness.campaigns.matrix import MAX_CELLS
 from harness.exit_codes import Outcome
 from harness.text import inert
 from results.nights.annotations import code_quality, workflow_commands
@@ -374,6 +376,19 @@ def test_runs_of_one_finding_are_joined_and_quarantine_holds_only_where_all_are(
     assert found["a"].places == ("p", "q")
     assert not found["a"].quarantined
     assert found["q"].quarantined
+
+
+def test_a_night_of_as_many_cells_as_there_may_be_is_read_back(tmp_path: Path) -> None:
+    reasons = ("a node said: " + "x" * (MAX_REASON_CHARS - 13),) * MAX_REASONS
+    row = CellRow(axes={}, seed=1, key="k", outcome=Outcome.HARNESS_ERROR, reasons=reasons)
+    table = CampaignTable(name="n", outcome=Outcome.HARNESS_ERROR, cells=(row,) * MAX_CELLS)
+    summary = msgspec.structs.replace(night("a")[0], cells=red_cells(table))
+    (tmp_path / "campaign.json").write_bytes(msgspec.json.encode(table))
+
+    write_night(tmp_path, summary)
+
+    assert read_night(tmp_path) == summary
+    assert read_table(tmp_path / "campaign.json") == table
 
 
 def test_nights_are_found_by_their_names_and_read_back(tmp_path: Path) -> None:
