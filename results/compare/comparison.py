@@ -4,8 +4,8 @@ The outcome is the worst of what was found:
 
 ``violation``   a finding that the base does not have
 ``unknown``     a fault that took effect in the base no longer does; more runs show nothing; or
-                there is nothing to compare: no cell on both sides, or too few runs
-                (``Rules.findings_suffice``)
+                there is nothing to compare: no cell on both sides, the same runs on both, or too
+                few (``Rules.findings_suffice``)
 ``regression``  a figure is worse, by the tests and by at least the effect that matters; or a known
                 finding is met more often
 ``valid``       none of these: known findings stay known
@@ -166,6 +166,13 @@ def compare(
     if _too_few(hosts, figures, rules) and not rules.findings_suffice:
         found = msgspec.structs.replace(found, notes=(*found.notes, _told_of_few(found)))
     reasons = _reasons(found, both, rules)
+    shared = _on_both_sides(new, base)
+    if shared and len(shared) == len(new) == len(base):
+        same = f"nothing to compare: both sides are the same {len(shared)} runs"
+        reasons.append((Outcome.UNKNOWN, same))
+    elif shared:
+        told = f"{len(shared)} runs are on both sides, and as good as themselves"
+        found = msgspec.structs.replace(found, notes=(*found.notes, told))
     outcome = worst([Outcome.VALID, *(outcome for outcome, _ in reasons)])
     ordered = sorted(reasons, key=lambda each: list(Outcome).index(each[0]))
     return msgspec.structs.replace(
@@ -208,6 +215,12 @@ def _reasons(found: Comparison, both: set[str], rules: Rules) -> list[tuple[Outc
         if each.new * each.of_base > each.base * each.of_new
     ]
     return reasons
+
+
+def _on_both_sides(new: Sequence[RunEntry], base: Sequence[RunEntry]) -> list[RunEntry]:
+    """Return the runs of ``new`` that ``base`` has as well."""
+    named = {entry.run: entry for entry in base}
+    return [entry for entry in new if named.get(entry.run) == entry]
 
 
 def _told_of_few(found: Comparison) -> str:

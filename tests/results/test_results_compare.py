@@ -127,6 +127,17 @@ def test_what_is_worse_is_named_and_nothing_else(seeds: range, change: dict[str,
     assert worse(compare(side("b", SEEDS, {}), side("a", seeds, change))) == set()
 
 
+def test_the_same_runs_on_both_sides_are_no_pass() -> None:
+    same = side("a", SEEDS, {})
+
+    found = compare(same, list(reversed(same)))
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reasons == ("nothing to compare: both sides are the same 10 runs",)
+    some = compare([*same[:2], *side("c", SEEDS, {})[2:]], same)
+    assert some.outcome is Outcome.VALID
+    assert "2 runs are on both sides, and as good as themselves" in some.notes
+
+
 def test_an_effect_that_matters_to_nobody_is_no_regression() -> None:
     slower = side("a", SEEDS, {"p50_ms": 1.1})
 
