@@ -160,26 +160,33 @@ def run_on_nodes(
     cell: Cell, run_started: RunStarted, *, runs_dir: Path, mutation: Mutation | None = None
 ) -> CellResult:
     """Run ``cell`` on real nodes, which get the ``mutation``, into a new directory of ``runs_dir``,
-    and have it judged. A run that the environment broke is a harness error. Raises ``UsageError``.
+    and have it judged. A run that the environment broke is a harness error, and stays as far as it
+    came. Raises ``UsageError``.
     """
     from cli.judging import judge
     from cli.wiring import run_plan
 
-    began_s = time.monotonic()
+    began_s, started = time.monotonic(), []
+
+    def begun(run: RunDirectory) -> None:
+        started.append(run.root)
+        run_started(run.root)
+
     try:
         run = run_plan(
             cell.plan,
             runs_dir,
             Silent(),
             Stop(),
-            begun=lambda run: run_started(run.root),
+            begun=begun,
             mutation=mutation,
         )
         verdict = judge.judge(run, None, report=False).verdict
     except UsageError:
         raise
     except FiredrillError as error:
-        return failed(cell, str(error), wall_s=time.monotonic() - began_s)
+        left = "".join(str(root) for root in started if root.is_dir())
+        return failed(cell, str(error), run=left, wall_s=time.monotonic() - began_s)
     stats = RunStats()
     with contextlib.suppress(FiredrillError):  # of a run that broke off there may be none
         # Its time is the clock's: what is simulated in how much of a core is counted apart.

@@ -21,14 +21,16 @@ from small_campaign import BUGGY, PLAN
 
 from cli.campaign import Runner, past_by_axes, places_of_shard
 from cli.campaign_plans import DEFAULTS, FIXED
-from cli.cells import code_digest
+from cli.cells import code_digest, run_on_nodes
 from cli.main import execute
 from harness.campaigns.cell import Cell, result_of
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.matrix import AXES, CampaignFile, Past, Place, places, read
+from harness.errors import HarnessError
 from harness.exit_codes import Outcome
 from harness.plan.plan import load, loads
+from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -147,6 +149,28 @@ def test_a_cell_on_real_nodes_has_figures_too(
     out = capsys.readouterr().out
     assert re.search(r"^kill +\d+ +\d+ +\d+$", out, re.MULTILINE)
     assert "simulated with" not in out
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_run_that_its_environment_broke_is_the_one_of_its_cell(
+    left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "20261101-020000-night-0001"
+
+    def broken(*_: object, begun: Callable[[RunDirectory], None], **__: object) -> RunDirectory:
+        root.mkdir()
+        begun(RunDirectory(root))
+        if not left:  # nothing was written into it
+            root.rmdir()
+        raise HarnessError("the network is gone")
+
+    monkeypatch.setattr("cli.wiring.run_plan", broken)
+    told: list[Path] = []
+
+    result = run_on_nodes(Cell(plan=loads("seed = 1")), told.append, runs_dir=tmp_path)
+
+    assert told == [root]
+    assert (result.outcome, result.run) == (Outcome.HARNESS_ERROR, str(root) if left else "")
 
 
 @pytest.mark.parametrize(("budget_s", "left"), [(math.inf, "8.33 min"), (60.0, "1 min")])
