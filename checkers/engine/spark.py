@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +36,10 @@ import pyarrow as pa
 from checkers.engine import gateway
 from checkers.engine.output import (
     NOTE,
-    PROGRESS,
     KernelOutput,
     merge,
 )
+from checkers.engine.progress import STAGE
 from checkers.engine.source import Source
 from checkers.engine.spark_options import SparkOptions
 from checkers.engine.spark_session import prepare as prepare
@@ -268,7 +269,7 @@ def _fetched(source: Source) -> Source:
 @contextmanager
 def _told(spark: SparkContext, executors: _Executors | None) -> Iterator[None]:
     """Within the block report how many of the tasks under way are done, and watch ``executors``."""
-    report, over = PROGRESS.get(), threading.Event()
+    told, over, context = STAGE.get(), threading.Event(), copy_context()
     tracker = spark.statusTracker()
 
     def watch() -> None:
@@ -279,7 +280,9 @@ def _told(spark: SparkContext, executors: _Executors | None) -> Iterator[None]:
                     executors.look()
                 stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
                 for stage in (stage for stage in stages if stage is not None):
-                    report(f"Spark: {stage.numCompletedTasks} of {stage.numTasks} splits done")
+                    done, count = stage.numCompletedTasks, stage.numTasks
+                    if told is not None and count == told.tasks:
+                        context.run(told.tell, done, done / count)
 
     watcher = threading.Thread(target=watch, name="spark-progress", daemon=True)
     watcher.start()

@@ -17,6 +17,7 @@ import pyarrow as pa
 from checkers.engine.arrays import Ints, group_starts, ints
 from checkers.engine.costs import COST_TABLE, COSTS, EXPLAIN, stage_cost
 from checkers.engine.output import KernelOutput, apply, describe, merge, of
+from checkers.engine.progress import STAGE, StageProgress
 from checkers.engine.source import Source
 from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Laid, begins_in_order
 from checkers.engine.transactions import OBSERVED_TABLE, proven
@@ -236,13 +237,17 @@ def _groups(members: pa.Table | None, most: int) -> tuple[Ints, ...]:
 
 
 def _stage(tasks: OnTasks, work: Work, count: int, name: str) -> KernelOutput:
-    """Have the work done, and tell what it cost."""
+    """Have the work done, tell how far it is meanwhile, and what it cost."""
     begun_s = time.perf_counter()
+    of_splits = isinstance(work, OfSplits)
+    # A split is weighed by its bytes, and only where its file is; all else by its transactions.
+    transactions = work.source.count if of_splits else sum(map(work.weight, range(count)))
+    progress = StageProgress(name=name, tasks=count, transactions=transactions, weight=work.weight)
+    STAGE.set(progress)
     given = tasks(work, count)
     costs = given.tables.get(COST_TABLE, COSTS.empty_table())
     # There are as many splits however long a history is; a stretch is as long as any other.
-    grows = isinstance(work, OfSplits)
-    EXPLAIN.get()(stage_cost(name, costs, time.perf_counter() - begun_s, grows=grows))
+    EXPLAIN.get()(stage_cost(name, costs, time.perf_counter() - begun_s, grows=of_splits))
     return _without_costs(given)
 
 
@@ -294,13 +299,21 @@ def _side_by_side(work: Work, count: int) -> KernelOutput:
     # Of several kernels, the one that a process died of could not be told.
     able = count > 1 and len(work.kernels) == 1 and work.source.count >= LONG
     if not able:
-        return merge(work(number) for number in range(count))
+        return merge(_told(work, number) for number in range(count))
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1, count)) as threads:
         # The heaviest first: one that holds a hot key must not begin when the others are done.
         heavy = sorted(range(count), key=work.weight, reverse=True)
-        jobs = {number: threads.submit(copy_context().run, work, number) for number in heavy}
+        jobs = {number: threads.submit(copy_context().run, _told, work, number) for number in heavy}
         try:
             return merge(jobs[number].result() for number in range(count))
         finally:
             # An interruption does not wait for the splits that nobody has begun.
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _told(work: Work, number: int) -> KernelOutput:
+    """Do the work of a task, and tell that it is done."""
+    given = work(number)
+    if (stage := STAGE.get()) is not None:
+        stage.one_done(number)
+    return given

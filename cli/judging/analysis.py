@@ -181,7 +181,7 @@ def _once(
 ) -> AnalysisResult:
     """Have one child carry ``request`` out, to its end or the child's."""
     found = AnalysisResult()
-    alive = None if request.export else _Alive(found, say, judges=request.judge is not None)
+    alive = None if request.export else _Alive(found, say, request)
 
     def idle() -> None:
         if interrupted():
@@ -214,8 +214,8 @@ def _once(
 class _Alive:
     """Says from time to time that an analysis goes on, and how far it is."""
 
-    def __init__(self, found: AnalysisResult, say: Callable[[str], None], *, judges: bool) -> None:
-        self._found, self._say, self._judges = found, say, judges
+    def __init__(self, found: AnalysisResult, say: Callable[[str], None], request: Request) -> None:
+        self._found, self._say, self._request = found, say, request
         self._begun_s = self._told_s = time.monotonic()
 
     def tell(self) -> None:
@@ -224,10 +224,17 @@ class _Alive:
         if now_s - self._told_s < ALIVE_EVERY_S:
             return
         self._told_s = now_s
-        what = self._found.progress or self._found.at or "starting"
-        judging = self._judges and self._found.verdict is None
-        doing = f"judging: {what}" if judging else "drawing the report"
-        self._say(f"still {doing} ({now_s - self._begun_s:.0f} s)")
+        self._say(f"still {self._doing()} ({now_s - self._begun_s:.0f} s)")
+
+    def _doing(self) -> str:
+        found, request = self._found, self._request
+        if request.history is not None and not found.imported:
+            return f"importing {request.history.path}"
+        if request.judge is not None and found.verdict is None:
+            return f"judging: {found.progress or found.at or 'starting'}"
+        if request.report and found.drawing is None:
+            return "drawing the report"
+        return "summing it up for comparisons"
 
 
 def _lines(reader: int, ends_s: float, idle: Callable[[], None]) -> Iterator[bytes]:

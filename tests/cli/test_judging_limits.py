@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.judging import analysis, limits
+from cli.judging.messages import Drawing, HistoryFile, JudgeOptions, Request
 from cli.main import execute
+from harness.exit_codes import Outcome
 from harness.history import regular_files
 from harness.history.chunks import ChunkWriter
 from harness.history.consistency import MARKS
@@ -27,6 +29,7 @@ from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
 from harness.history.regular_files import sha256
 from harness.history.seal import seal
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Verdict
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -469,3 +472,34 @@ def test_a_reply_travels_whole() -> None:
     reply = analysis.Reply(findings=(":x\n",), text="a\nb")
 
     assert msgspec.json.decode(msgspec.json.encode(reply), type=analysis.Reply) == reply
+
+
+def test_what_goes_on_is_told_by_what_is_asked_for_and_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(analysis, "ALIVE_EVERY_S", 0.0)
+    told: list[str] = []
+    found = analysis.AnalysisResult()
+    history = HistoryFile(path="some.edn")
+    request = Request(
+        root="r", reply=1, memory_bytes=1, history=history, judge=JudgeOptions(), report=True
+    )
+    alive = analysis._Alive(found, told.append, request)
+
+    alive.tell()
+    found.imported = True
+    alive.tell()
+    found.progress = "KEY, 2 of 8 tasks done"
+    alive.tell()
+    found.verdict = Verdict(outcome=Outcome.VALID, model="serializable")
+    alive.tell()
+    found.drawing = Drawing.DONE
+    alive.tell()
+
+    assert [text.removeprefix("still ").removesuffix(" (0 s)") for text in told] == [
+        "importing some.edn",
+        "judging: starting",
+        "judging: KEY, 2 of 8 tasks done",
+        "drawing the report",
+        "summing it up for comparisons",
+    ]
