@@ -44,6 +44,7 @@ MAX_REPORT_BYTES = 64 << 20
 MAX_PLAN_BYTES = 1 << 20
 REASONS_MAX = 50
 EXAMPLES_MAX = 3  # of an anomaly
+NAMED_MAX = 4  # of the anomalies of a run, in one row
 CELLS_MAX = 1000  # of a campaign, in one page
 RUNS_MAX = search.PAGE_ROWS  # of a finding, in one page
 FINDINGS_MAX = 500
@@ -404,8 +405,17 @@ def _row(entry: RunEntry) -> dict[str, object]:
         "seed": "" if entry.seed is None else str(entry.seed),
         "ok": "" if entry.ok is None else f"{entry.ok:,}",
         "gap": _gap(entry),
-        "found": ", ".join(dict.fromkeys(each.anomaly for each in entry.findings)),
+        "found": anomalies_of(entry),
     }
+
+
+def anomalies_of(entry: RunEntry) -> str:
+    """Name the anomalies of a run, of many the first: one bug of a consensus breaks a dozen, and a
+    row of a table is as high as its cells.
+    """
+    names = list(dict.fromkeys(each.anomaly for each in entry.findings))
+    more = len(names) - NAMED_MAX
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:NAMED_MAX])} and {more} more"
 
 
 def _alike(entry: RunEntry) -> str:

@@ -28,6 +28,8 @@ from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
 from results.report.render import write_report
+from results.store.run_entry import RecordedFinding, RunEntry
+from results.web.app import anomalies_of
 from results.web.background_analysis import Shelf
 from results.web.search import parse
 
@@ -249,6 +251,19 @@ def test_an_answer_is_kept_until_runs_change_and_shown_meanwhile() -> None:
         return told
 
     assert asyncio.run(story()) == [None, "old", "old", "new"]
+
+
+def test_a_row_names_a_few_anomalies_of_many() -> None:
+    def of(count: int) -> str:
+        findings = tuple(
+            RecordedFinding(fingerprint=f"{n}", anomaly=f"a{n}", fault="", role="", count=1)
+            for n in range(count)
+        )
+        return anomalies_of(RunEntry(run="r", state="sealed", findings=findings))
+
+    assert of(0) == ""
+    assert of(5) == "a0, a1, a2, a3, a4"
+    assert of(14) == "a0, a1, a2, a3 and 10 more"
 
 
 def test_what_is_typed_is_conditions_and_words() -> None:
