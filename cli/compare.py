@@ -10,6 +10,7 @@ from cli import quantities
 from cli.judging.judge import COLORS, PATH_CHARS
 from cli.run_pages import page_file
 from cli.session import runs_option, say
+from harness.campaigns.cell_table import CAMPAIGNS
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome, worst
 from harness.text import inert
@@ -86,14 +87,17 @@ def compare(
     from results.compare.comparison_tables import lines, meaning
     from results.compare.effect_thresholds import Rules, with_effects
     from results.compare.run_selection import side_of, two_nights
+    from results.nights.summary import known_before
 
     figures, given = with_effects(effects), tuple(map(Condition.parse, conditions))
     new, old = side_of(runs, store, given), side_of(base, store, given)
+    nights = two_nights(new.entries, old.entries)
     rules = Rules(
         figures=figures,
         level=level,
         across=frozenset(across),
-        findings_suffice=two_nights(new.entries, old.entries),
+        findings_suffice=nights,
+        known=known_before(new.store.root / CAMPAIGNS, new.entries) if nights else frozenset(),
     )
     found = compared(new.entries, old.entries, rules=rules)
     path = page or page_path(new, old, store)

@@ -17,9 +17,11 @@ from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.exit_codes import FAILED, Outcome
 from harness.history.durable_files import write_atomically
 from harness.history.regular_files import read_small
+from harness.plan.plan import NAME_PATTERN
 from harness.text import inert
 from results.store.run_entry import RunEntry
 from results.store.run_figures import VERSION
+from results.store.run_tags import split_tag
 
 NIGHT = "night.json"
 RUNS = "runs.json"
@@ -136,6 +138,24 @@ def nights_before(campaigns: Path, campaign: str, night: date) -> list[tuple[dat
         if day < night:
             found.append((day, path))
     return sorted(found)
+
+
+def known_before(campaigns: Path, entries: Iterable[RunEntry]) -> frozenset[str]:
+    """Return the fingerprints of all that was known before the night that the runs ``entries`` are
+    of, by their tags; none where they are not of one night.
+    """
+    named = [dict(map(split_tag, entry.tags)) for entry in entries]
+    nights_of = {(tags.get("campaign", ""), tags.get("night", "")) for tags in named}
+    campaign, day = nights_of.pop() if len(nights_of) == 1 else ("", "")
+    # Of anyone's runs: a name that is none leads elsewhere.
+    if not re.fullmatch(NAME_PATTERN, campaign):
+        return frozenset()
+    try:
+        before = nights_before(campaigns, campaign, date.fromisoformat(day))
+    except ValueError:
+        return frozenset()
+    nights = filter(None, (read_night(path) for _, path in before))
+    return frozenset(each.fingerprint for night in nights for each in night.known_findings())
 
 
 def read_night(directory: Path) -> NightSummary | None:

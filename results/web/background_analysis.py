@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from harness.campaigns.cell_table import CAMPAIGNS
 from harness.errors import FiredrillError, UsageError
 from results.compare.run_selection import conditions_of, two_nights
+from results.nights.summary import known_before
 from results.store.index import Condition, Query, RunIndex
 from results.store.run_entry import RunEntry
 from results.store.store import is_run_id
@@ -131,7 +133,9 @@ def compared(
 
     given = conditions_in(where)
     sides = [entries_of(text, catalog, index, given) for text in (new, base)]
-    rules = Rules(across=across, findings_suffice=two_nights(*sides))
+    nights = two_nights(*sides)
+    known = known_before(catalog.store.root / CAMPAIGNS, sides[0]) if nights else frozenset()
+    rules = Rules(across=across, findings_suffice=nights, known=known)
     return compare(*sides, rules=rules)
 
 

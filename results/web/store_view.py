@@ -17,7 +17,13 @@ from harness.campaigns.cell_table import CAMPAIGNS, TABLE, CampaignTable, read_t
 from harness.clock import NS_PER_S
 from harness.errors import FiredrillError, UsageError
 from harness.plan.plan import NAME_PATTERN
-from results.nights.summary import NIGHT, NightSummary, nights_before, read_night
+from results.nights.summary import (
+    NIGHT,
+    NightSummary,
+    directory_name,
+    nights_before,
+    read_night,
+)
 from results.store.index import RunIndex, opened
 from results.store.store import RunStore
 
@@ -115,10 +121,14 @@ class Catalog:
             return None
 
     def campaign_before(self, name: str) -> str:
-        """Return the name of the night before the campaign ``name``; empty where there is none."""
+        """Return the name of the night that the campaign ``name`` was compared with, else of that
+        before it; empty where there is none.
+        """
         night = self.night(name)
         if night is None:
             return ""
+        if night.base is not None:
+            return directory_name(night.campaign, night.base)
         before = nights_before(self.store.root / CAMPAIGNS, night.campaign, night.night)
         return before[-1][1].name if before else ""
 

@@ -21,9 +21,13 @@ from small_campaign import BUGGY, PLAN
 from cli.main import COMMANDS, execute
 from cli.nightly import ci_tags, nightly
 from harness.campaigns.matrix import CampaignFile, places, read
+from harness.exit_codes import Outcome
 from harness.run.directory import RunDirectory
+from results.store.index import opened
 from results.store.run_tags import require_tags
 from results.store.store import RunStore
+from results.web.background_analysis import compared
+from results.web.store_view import Catalog
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "ci.md").read_text()
@@ -248,6 +252,20 @@ def test_a_night_that_ran_nothing_hides_nothing_of_the_one_before(file: Path) ->
     assert {each["fingerprint"] for each in mended["findings_gone"]} == had
     assert (mended["base"], mended["comparison"]) == ("2026-11-20", "valid")
     assert "no run of the night of 2026-11-22 that counts is known" in mended["compare_notes"]
+
+    # What the night says of its findings, the commands and pages say that it leads to.
+    (file.parent / "base.toml").write_text(BUGGY)
+    assert run(file, "2026-11-24") == 1
+    store = RunStore(file.parent / "runs")
+    sides = ["night-20261124", "night-20261123"]
+    assert night_of(file, "2026-11-24")["comparison"] == "valid"
+    assert execute(["compare", *sides, "--runs-dir", str(store.root)]) == 0
+    catalog = Catalog(store=store)
+    assert catalog.campaign_before("night-20261123") == "night-20261120"
+    with opened(store) as index:
+        found = compared(catalog, index, *sides, "", frozenset())
+    assert (found.outcome, found.findings_new) == (Outcome.VALID, ())
+    assert {each.fingerprint for each in found.findings_known} == had
 
 
 def test_a_comparison_that_can_not_be_made_is_told_of(file: Path, tmp_path: Path) -> None:
