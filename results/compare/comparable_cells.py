@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,20 +15,28 @@ from results.store.run_entry import RunEntry, cell_key
 from results.store.run_figures import Host
 
 SIMULATED = "sim"
-LABEL_CHARS = 160
+LABEL_CHARS = 240  # a mix of twenty faults has some 200
+DIGEST_CHARS = 8
 
 
 def labels(keys: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return a label for each of ``keys``, each its own; the setting only where all else is
-    equal.
+    """Return a label for each of ``keys``, each its own; the setting only where all else is equal,
+    and a digest of the key where its label is cut before what tells it from another.
     """
     every = list(dict.fromkeys(keys))
     short = {key: inert(" ".join(part for part in key[:-1] if part), LABEL_CHARS) for key in every}
-    counts = pd.Series(list(short.values()), dtype=object).value_counts()
-    return {
-        key: label if counts[label] == 1 else f"{label} (load {key[-1]})"
-        for key, label in short.items()
-    }
+    loaded = {key: f"{label} (load {key[-1]})" for key, label in short.items()}
+    times, times_loaded = Counter(short.values()), Counter(loaded.values())
+    found = {}
+    for key in every:
+        label = short[key] if times[short[key]] == 1 else loaded[key]
+        found[key] = f"{label} (cell {_digest(key)})" if times_loaded[label] > 1 else label
+    return found
+
+
+def _digest(key: tuple[str, ...]) -> str:
+    text = "\0".join(key).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(text).hexdigest()[:DIGEST_CHARS]
 
 
 def frame(new: Sequence[RunEntry], base: Sequence[RunEntry], across: Iterable[str]) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from harness.exit_codes import Outcome
 from results.compare.comparison import Comparison, compare
 from results.compare.comparison_tables import meaning
 from results.compare.effect_thresholds import FIGURES, Rules, with_effects
+from results.compare.figures import ALL_CELLS
 from results.compare.run_selection import two_nights
 from results.compare.significance import Group, holm, rank_sum, sign_flip
 from results.store.fingerprint import fingerprint
@@ -414,6 +415,21 @@ def test_a_seed_that_ran_often_in_one_cell_is_one_draw_and_not_many() -> None:
     # Of the same seeds on both sides the runs themselves can be told apart.
     assert same.outcome is Outcome.VALID
     assert "p50_ms" in worse(compare(slow, drawn("b", [1, 3])))
+
+
+def test_cells_that_differ_behind_a_long_mix_are_no_one_cell() -> None:
+    faults = tuple(f"a-fault-of-a-plug-in-{number}" for number in range(20))
+
+    def of(nodes: int, name: str, change: dict[str, float]) -> list[RunEntry]:
+        return side(name, SEEDS, change, faults=faults, nodes=nodes)
+
+    found = compare(
+        [*of(3, "a", {"p50_ms": 1.3}), *of(5, "c", {})], [*of(3, "b", {}), *of(5, "d", {})]
+    )
+
+    cells = {each.cell for each in found.figures} - {ALL_CELLS}
+    assert len(cells) == 2
+    assert all(each.pairs == len(SEEDS) for each in found.figures if each.cell in cells)
 
 
 def test_the_correction_is_holms() -> None:
