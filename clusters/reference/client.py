@@ -8,8 +8,10 @@ loses updates shows it. A value may be padded, so that small ones and large ones
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import attrs
@@ -45,6 +47,9 @@ from harness.protocols.client import READ_WRITE, Committed, StoreError
 from harness.protocols.fail_or_info import ErrorMeaning, error_table
 
 MAX_MOVES = 3  # of one transaction, before anything of it was done
+# Until a client looks whether the node that it has left is back: else a node that was once down
+# would be without clients, whatever befalls it next.
+RETURN_S = 2.0
 CONNECT_FAILED = "CONNECT-FAILED"
 CONNECTION_LOST = "CONNECTION-LOST"
 BAD_ANSWER = "BAD-ANSWER"
@@ -75,6 +80,8 @@ UNANSWERED_BYTES = 64 * 1024
 # Dials another node than the one with that name, the first that can be reached; its name comes with
 # it. Raises ``StoreError``.
 Elsewhere = Callable[[str], Awaitable[tuple[str, Connection]]]
+# Dials one node. Raises ``StoreError``.
+Dial = Callable[[], Awaitable[Connection]]
 # The full name of the table that a key is in.
 TableOf = Callable[[int], str]
 
@@ -113,8 +120,10 @@ async def connect(
     ``padding_bytes`` beside them. ``elsewhere``: where to go on once ``node`` stops in order or is
     gone. Raises ``StoreError``.
     """
-    connection = await dial(network, host, port, limit_s, source)
-    return ReferenceClient(connection, padding_bytes, table_of, node=node, elsewhere=elsewhere)
+    home = partial(dial, network, host, port, limit_s, source)
+    return ReferenceClient(
+        await home(), padding_bytes, table_of, node=node, elsewhere=elsewhere, home=home
+    )
 
 
 async def dial(network: Network, host: str, port: int, limit_s: float, source: str) -> Connection:
@@ -130,7 +139,8 @@ class ReferenceClient:
     next ``begin`` raises for that. A node that stops in order says so, and one that was killed
     leaves a connection that is gone: the client goes on at another one, with the next transaction,
     or with one of which nothing was sent yet or that was refused whole. A transaction that was
-    open at the node ends with it, and is tried nowhere else.
+    open at the node ends with it, and is tried nowhere else. Between two transactions the client
+    returns to its own node once that is back.
     """
 
     def __init__(
@@ -141,9 +151,13 @@ class ReferenceClient:
         *,
         node: str = "",
         elsewhere: Elsewhere | None = None,
+        home: Dial | None = None,
     ) -> None:
+        """``home`` dials ``node``, its own one."""
         self._connection, self.padding_bytes = connection, padding_bytes
-        self._node, self._elsewhere = node, elsewhere
+        self._node, self._own, self._elsewhere, self._home = node, node, elsewhere, home
+        self._return: asyncio.Task[None] | None = None  # dials its own node until that is back
+        self._back: Connection | None = None  # to its own node, for the next transaction
         self._away: StoreError | None = None  # the node stops, as it has said, or is gone
         self._unsent = False  # the first request of a transaction: its connection was gone
         self._seen_ts = self._after = 0  # the last timestamp of a commit; and that before a move
@@ -154,8 +168,8 @@ class ReferenceClient:
 
     @property
     def node(self) -> str:
-        """The node that it is connected to; empty where it was not told."""
-        return self._node
+        """The node that the next transaction begins at; empty where it was not told."""
+        return self._node if self._back is None else self._own
 
     @property
     def away(self) -> bool:
@@ -174,6 +188,9 @@ class ReferenceClient:
         await self.leave()
         if self._broken is not None:
             raise StoreError(CONNECTION_LOST, self._broken)
+        if self._back is not None:
+            self._connection.close()
+            self._go_on(self._own, self._back)
         if kind == READ_WRITE:
             return ReferenceTx(self, deadline_s)
         if kind == ONE_SHOT:
@@ -211,6 +228,7 @@ class ReferenceClient:
         """Drop the connection; its open transaction is rolled back."""
         self._broken = self._broken or "closed by the client"
         self._connection.close()
+        self._end_return()
 
     async def call(self, body: ClientBody, expected: type[T]) -> T:
         """The answer to ``body``. Raises ``StoreError`` for an error of the store or of the
@@ -264,10 +282,36 @@ class ReferenceClient:
             raise why
         self._connection.close()
         self._broken = "it is connected to no node"
-        self._node, self._connection = await self._elsewhere(self._node)
+        if self._back is not None:
+            self._go_on(self._own, self._back)
+        else:
+            self._go_on(*await self._elsewhere(self._node))
+
+    def _go_on(self, node: str, connection: Connection) -> None:
+        """Use ``connection`` to ``node`` from now on; return from there, unless it is its own."""
+        if connection is self._back:
+            self._back = None
+        self._end_return()
+        self._node, self._connection = node, connection
         self._broken = self._away = None
         self._unanswered_bytes = 0
         self._after = self._seen_ts
+        if node != self._own and self._home is not None:
+            self._return = asyncio.get_running_loop().create_task(self._come_back(self._home))
+
+    async def _come_back(self, home: Dial) -> None:
+        while self._back is None:
+            await asyncio.sleep(RETURN_S)
+            with contextlib.suppress(StoreError):
+                self._back = await home()
+
+    def _end_return(self) -> None:
+        if self._return is not None:
+            self._return.cancel()
+            self._return = None
+        if self._back is not None:
+            self._back.close()
+            self._back = None
 
     async def put(self, body: Put) -> None:
         """Send ``body`` without waiting for an answer: the next request is answered with its

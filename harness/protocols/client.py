@@ -80,8 +80,8 @@ class MovesBetweenNodes(Protocol):
     """A ``Client`` that goes on at another node where the one that it is connected to has told it,
     in order, that it stops, or is gone. What was sent is sent nowhere else: a transaction that was
     open there ended with it, as its error says, and the next one begins elsewhere, once it was
-    rolled back. A transaction is recorded with the node that its client was connected to as it was
-    invoked.
+    rolled back. It may return to its own node between two. A transaction is recorded with the node
+    that its client was connected to as it was invoked.
     """
 
     @property

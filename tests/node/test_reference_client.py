@@ -321,3 +321,44 @@ def test_the_clients_of_a_node_that_is_gone_do_not_all_meet_at_the_next(tmp_path
             await moved(1, *names)
 
     asyncio.run(scenario())
+
+
+def test_a_client_returns_to_its_own_node_between_two_transactions_once_that_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "RETURN_S", 0.0)
+    names = ("n1", "n2", "n3")
+    cluster = loopback_cluster(tmp_path, names)
+    network = Dialed({cluster.client[node]["client"].port: node for node in names})
+    system = build({}, names, 1, network=network)
+
+    async def scenario() -> None:
+        own = await system.connect(cluster, "n2", 0)
+        network.nodes[0].killed = True
+        network.gone = {"n2"}
+        await one(own, READ_WRITE)
+        for _ in range(9):  # it has looked for its node by then, and it is not there
+            await asyncio.sleep(0)
+        assert own.node == "n3"
+        tx = await own.begin(READ_WRITE, asyncio.get_running_loop().time() + 9)
+        await tx.read(1)
+        network.gone = set()
+        for _ in range(9):
+            await asyncio.sleep(0)
+        # What is open goes on where it began.
+        await tx.commit()
+        assert own.node == "n2"
+        assert network.nodes[-1].asked == []
+        await one(own, READ_WRITE)
+        await own.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())
+    begin, *rest = [request.body for request in network.nodes[-1].asked]
+    assert (network.nodes[-1].peer, [node.peer for node in network.nodes]) == (
+        "n2",
+        ["n2", "n3", "n2"],
+    )
+    assert isinstance(begin, Begin)
+    assert begin.after == 7
+    assert [type(body) for body in rest] == [Get, Commit]
