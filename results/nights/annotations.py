@@ -102,6 +102,8 @@ def _said(summary: NightSummary) -> Iterator[tuple[str, str, str]]:
             yield "error", _title(row), why(row)
     for text in summary.trouble:
         yield "error", "firedrill", text
+    if summary.note and summary.campaign_outcome is Outcome.UNKNOWN:
+        yield "warning", f"unknown: {summary.campaign}", summary.note
     if summary.comparison not in (None, Outcome.VALID):
         for text in summary.changes:
             yield "warning", f"against {summary.base}", text

@@ -131,6 +131,21 @@ def night(text: str, **changes: object) -> tuple[NightSummary, CampaignTable]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
+def test_a_night_that_is_unknown_says_in_an_annotation_what_it_lacks(text: str) -> None:
+    harmless, _ = night("2 of 8 cells were not run", campaign_outcome=Outcome.UNKNOWN)
+    hostile, _ = night(text, campaign_outcome=Outcome.UNKNOWN)
+
+    told = [line for line in workflow_commands(harmless, "a.toml") if "unknown%3A night" in line]
+    lines = list(workflow_commands(hostile, "a.toml"))
+
+    assert told == [
+        "::warning file=a.toml,line=1,title=unknown%3A night::2 of 8 cells were not run"
+    ]
+    assert len(lines) == 5
+    assert all(line.startswith("::") and line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
 def test_no_line_but_our_own_is_a_workflow_command(text: str) -> None:
     summary, _ = night(text)
 
