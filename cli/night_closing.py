@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from cli.run_state import held_by
 from cli.runs import export_store
 from cli.session import say
 from harness.campaigns.cell_table import TABLE, CampaignTable, read_table
-from harness.campaigns.ledger import RESULTS_FILE
+from harness.campaigns.ledger import RESULTS_FILE, past_results
 from harness.campaigns.matrix import CampaignFile, NightRules
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
@@ -32,6 +32,7 @@ from harness.run.disk_budget import MIB
 from harness.text import inert
 from results.nights.summary import (
     RUNS,
+    NightFinding,
     NightRun,
     NightSummary,
     axes_of,
@@ -88,10 +89,12 @@ class NightClosing:
         earlier = [found for _, path in self.before if (found := read_night(path)) is not None]
         last = earlier[-1] if earlier and whole else None
         same = read_night(done.root)
-        findings = findings_of(self.night, self._judged(), [*earlier, *filter(None, [same])])
+        before = [each for night in earlier for each in night.known_findings()]
+        before += self._unclosed()
+        own = same.known_findings() if same else ()
+        findings = findings_of(self.night, self._judged(), [*before, *own])
         base, then = self._base_of(earlier) if whole else (None, [])
-        known = frozenset(each.fingerprint for night in earlier for each in night.known_findings())
-        compared = self._compared(then, known)
+        compared = self._compared(then, frozenset(each.fingerprint for each in before))
         notes = self._base_notes(earlier, base, compared) if whole else []
         notes += compared.notes if compared else ()
         missed = missed_of(findings, base=last, same=same)
@@ -227,6 +230,21 @@ class NightClosing:
         text = markdown(summary).encode("utf-8", "backslashreplace")
         write_atomically(self.done.root / SUMMARY, text)
         return summary
+
+    def _unclosed(self) -> Iterator[NightFinding]:
+        """Yield what nights before found that were killed before they were closed: their results
+        are recorded, and their runs are there.
+        """
+        for day, directory in self.before:
+            if read_night(directory) is not None:
+                continue
+            try:
+                named = [result.run for _, result in past_results(directory / RESULTS_FILE)]
+            except FiredrillError as error:
+                self.trouble.append(str(error))
+                continue
+            found = [path for run in named if run and (path := self.store.located(run))]
+            yield from findings_of(day, [NightRun(entry=self._entry(path)) for path in found])
 
     def _base_of(
         self, earlier: Sequence[NightSummary]

@@ -7,7 +7,7 @@ Names and texts in it come from nodes and runs; they are inert (``harness.text``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from pathlib import Path
 
@@ -210,16 +210,15 @@ def write_runs(directory: Path, entries: Iterable[RunEntry]) -> None:
 def findings_of(
     night: date,
     runs: Iterable[NightRun],
-    earlier: Sequence[NightSummary],
+    earlier: Iterable[NightFinding] = (),
 ) -> tuple[NightFinding, ...]:
-    """Return the findings of ``runs``: one a fingerprint, the new ones first. ``earlier`` nights
-    say since when each is known, and so does this one where it was closed before.
+    """Return the findings of ``runs``: one a fingerprint, the new ones first. Those of ``earlier``
+    nights say since when each is known, and so do those of this one where it was closed before.
     """
     since: dict[str, date] = {}
-    for summary in earlier:
-        for finding in summary.known_findings():
-            first = since.get(finding.fingerprint, finding.known_since)
-            since[finding.fingerprint] = min(first, finding.known_since)
+    for finding in earlier:
+        first = since.get(finding.fingerprint, finding.known_since)
+        since[finding.fingerprint] = min(first, finding.known_since)
     found: dict[str, NightFinding] = {}
     for run in runs:
         for each in run.entry.findings:

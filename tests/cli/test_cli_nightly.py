@@ -343,6 +343,21 @@ def test_a_night_is_compared_with_one_whose_runs_are_gone(file: Path) -> None:
     assert night_of(file, "2026-11-22")["changes"][0].startswith("nothing to compare: no cell")
 
 
+def test_what_a_killed_night_had_found_is_known_to_the_next(file: Path, tmp_path: Path) -> None:
+    file.write_text(CAMPAIGN.replace('compare = "findings"', 'compare = "all"'))
+    assert run(file, "2026-11-20", "--no-run") == 2
+    assert run(file, "2026-11-21") == 1
+    # Killed before it was closed, of the campaign there is the ledger alone.
+    for path in (tmp_path / "runs" / "campaigns" / "night-20261121").iterdir():
+        if path.name != "campaign.jsonl":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    assert run(file, "2026-11-22") == 1
+
+    summary = night_of(file, "2026-11-22")
+    assert {each["known_since"] for each in summary["findings"]} == {"2026-11-21"}
+
+
 def test_a_night_goes_on_from_another_directory_under_another_name(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -292,7 +292,8 @@ def entry(run: str, *fingerprints: str) -> RunEntry:
 def test_a_finding_is_known_since_the_first_night_that_had_it_over_gaps() -> None:
     def of(day: int, *fingerprints: str, earlier: list[NightSummary]) -> NightSummary:
         when = date(2026, 11, day)
-        found = findings_of(when, [NightRun(entry=entry("r", *fingerprints))], earlier)
+        known = [each for night in earlier for each in night.known_findings()]
+        found = findings_of(when, [NightRun(entry=entry("r", *fingerprints))], known)
         base, _ = night("a")
         return msgspec.structs.replace(base, night=when, findings=found)
 
@@ -309,27 +310,29 @@ def test_a_finding_is_known_since_the_first_night_that_had_it_over_gaps() -> Non
 
 def test_what_a_night_found_before_its_code_changed_is_not_forgotten() -> None:
     told, _ = night("a")
-    (found,) = findings_of(NIGHT, [NightRun(entry=entry("r", "a"))], [])
+    (found,) = findings_of(NIGHT, [NightRun(entry=entry("r", "a"))])
     closed = msgspec.structs.replace(told, night=NIGHT, findings=(found,), findings_gone=())
 
     # Closed again with results of other code, which met nothing.
     (missed,) = missed_of((), same=closed)
     assert missed == found
     again = msgspec.structs.replace(closed, findings=(), findings_gone=(missed,))
-    (later,) = findings_of(date(2026, 11, 23), [NightRun(entry=entry("s", "a"))], [again])
+    (later,) = findings_of(
+        date(2026, 11, 23), [NightRun(entry=entry("s", "a"))], again.known_findings()
+    )
     assert later.known_since == NIGHT
     assert missed_of((found,), same=closed) == ()
 
 
 def test_what_no_night_tries_stays_untried_and_known(tmp_path: Path) -> None:
     told, _ = night("a")
-    (found,) = findings_of(date(2026, 11, 20), [NightRun(entry=entry("r", "a"), place="p")], [])
+    (found,) = findings_of(date(2026, 11, 20), [NightRun(entry=entry("r", "a"), place="p")])
     untried = msgspec.structs.replace(
         told, night=date(2026, 11, 21), findings=(), findings_gone=(), findings_untried=(found,)
     )
 
     assert missed_of((), base=untried) == (found,)
-    (later,) = findings_of(NIGHT, [NightRun(entry=entry("s", "a"))], [untried])
+    (later,) = findings_of(NIGHT, [NightRun(entry=entry("s", "a"))], untried.known_findings())
     assert later.known_since == date(2026, 11, 20)
 
 
@@ -354,7 +357,7 @@ def test_a_finding_whose_cells_were_not_run_is_told_apart_from_one_that_was_not_
         name="n", outcome=Outcome.VALID, cells=(row("SC", Outcome.VALID), row("HA", None))
     )
     of = {
-        place: findings_of(NIGHT, [NightRun(entry=entry("r", "f"), place=place)], [])[0]
+        place: findings_of(NIGHT, [NightRun(entry=entry("r", "f"), place=place)])[0]
         for place in ("mode=SC", "mode=HA")
     }
     unplaced = msgspec.structs.replace(of["mode=HA"], places=())
@@ -385,7 +388,7 @@ def test_runs_of_one_finding_are_joined_and_quarantine_holds_only_where_all_are(
         NightRun(entry=entry("r2", "a"), place="q"),
     ]
 
-    found = {each.fingerprint: each for each in findings_of(NIGHT, runs, [])}
+    found = {each.fingerprint: each for each in findings_of(NIGHT, runs)}
 
     assert (found["a"].count, found["a"].run_count, found["a"].runs) == (4, 2, ("r1", "r2"))
     assert found["a"].places == ("p", "q")
