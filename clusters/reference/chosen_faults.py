@@ -7,6 +7,8 @@ meets. So a choice of messages is often the first fault of a story that leads th
   that can't replicate is deposed, and as it comes back, with its long tail, the next leader goes,
   or loses messages on its part; or that one goes as soon as it is elected, with a log that is
   shorter than the tail and of a later term.
+* A leader's disk is so slow that what is cut off of its log is on its way there still, as it wakes
+  from a pause and another one replaces it.
 * A participant has prepared, and can't finish: its group has no majority until home has given up
   to wait for it.
 * Home has decided and falls silent, before any participant is told, for longer than any waits.
@@ -62,7 +64,9 @@ _STORY_SHARE = 0.8  # of the seeds that choose messages
 _STORY_S, _FIRST_S = 7.5, 1.0  # how long most of them take, and when they begin at the earliest
 _MOST_STORIES, _BETWEEN_S = 2, (1.0, 3.0)
 _SHORT_REIGN = 0.6  # the share of leaders that go as they are elected
-_SLOW_DISK = 0.35
+_SLOW_DISK, _SLOW_MS = 0.4, (100.0, 250.0, 400.0)
+# So long is the leader with a slow disk paused: past an election, and its links hold still.
+_DOZES_S = (0.75, 1.05)
 _DEPOSING = ("kill", "pause")  # beside messages that are chosen; a cut would wait for their end
 _REPLICAS = 3  # fewer have no majority without the leader
 _TAIL_S = (0.2, 0.8)  # in which the leader writes what nobody else has
@@ -123,6 +127,10 @@ def stories(draw: Random, plan: Plan, end_s: float) -> tuple[tuple[PlannedFault,
     while len(found) < _MOST_STORIES:
         (told,) = draw.choices(tuple(_STORIES), weights)
         faults = tuple(told(draw, draw.choice(kinds), round(at_s, 3), plan))
+        if not (found or _fit(faults, end_s)):
+            # One that is longer than most begins as soon as any.
+            early_s = min(each.at_s for each in faults) - _FIRST_S
+            faults = tuple(replace(f, at_s=round(f.at_s - early_s, 3)) for f in faults)
         if not _fit(faults, end_s):
             break
         found.append(faults)
@@ -208,13 +216,17 @@ def _divergence(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator
             options=options or None,
         )
 
-    if draw.random() < _SLOW_DISK:
-        # What is cut off of its log is on its way to the disk still.
-        slow_s = tail_s + away_s + _SOON_S
-        yield planned(begin_s, "disk-slow", leader, slow_s)
+    slow = draw.random() < _SLOW_DISK
     # Held ones arrive when another leads, or long after.
     yield planned(begin_s, kind, leader, tail_s + _SOON_S, way=Way.FROM.value, **appends)
     fallen_s = begin_s + tail_s
+    if slow:
+        # What is cut off of its log is on its way to the disk still.
+        away_s = draw.uniform(*_DOZES_S)
+        target = with_strength(leader, draw.choice(_SLOW_MS), "ms")
+        yield planned(begin_s, "disk-slow", target, tail_s + away_s + _SOON_S)
+        yield planned(fallen_s, "pause", leader, away_s)
+        return
     yield planned(fallen_s, draw.choice(_DEPOSING), leader, away_s)
     if draw.random() < _SHORT_REIGN:
         reign = planned(fallen_s, "kill", ITS_NODE, draw.uniform(*_UNTOLD_S))
@@ -457,7 +469,7 @@ def _outlasts(plan: Plan) -> int:
     # Metastorage and the homes go on: so many nodes are left.
     alone = plan.cluster.nodes > (2 * (_REPLICAS - 1) if replicas == _REPLICAS else _REPLICAS)
     whole = replicas <= _REPLICAS and alone and not plan.cluster.spares
-    return 16 if whole and _kept_s(plan) and _has_participants(plan) else 0
+    return 40 if whole and _kept_s(plan) and _has_participants(plan) else 0
 
 
 def _drifts(plan: Plan) -> int:

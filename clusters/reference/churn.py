@@ -8,10 +8,13 @@ is drawn stands in the plan of the seed, as in ``swarm``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from random import Random
 
+from clusters.reference import late_metastorage
 from clusters.reference.node.catalog.options import HIGHLY_AVAILABLE, MODE, RESET_TIMEOUT
+from clusters.reference.node.config import DEFAULT_DETECTION_S
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
@@ -37,6 +40,7 @@ FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so lon
 CHANGES = 6
 APART_S = (4.5, 5.5)
 HOLD_S = (0.5, 2.0)
+_LATE_SHARE, _LATE_FROM_S, _LATE_CALM_S, _MOST_LATE = 0.5, (2.0, 14.0), 6.0, 4
 
 
 def wanted(given: Mapping[str, object]) -> bool:
@@ -119,7 +123,24 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
             )
         )
         at_s += draw.uniform(*APART_S)
+    if draw.random() < _LATE_SHARE:
+        found += _late(draw, plan)
     return tuple(found)
+
+
+def _late(draw: Random, plan: Plan) -> Iterator[PlannedFault]:
+    """Renewals that come nearly too late, and are committed later still, while members change."""
+    nodes = tuple(f"n{number + 1}" for number in range(LEAST_NODES))
+    faults = late_metastorage.stories(
+        draw,
+        nodes=nodes,
+        voters=nodes[:REPLICAS],
+        detection_s=float(str(plan.system.options.get("detection_s", DEFAULT_DETECTION_S))),
+        begin_s=draw.uniform(*_LATE_FROM_S),
+        end_s=plan.drive.duration_s - _LATE_CALM_S,
+        kinds=("renewal",),
+    )
+    yield from islice(faults, _MOST_LATE)
 
 
 def _change(draw: Random, name: str) -> tuple[str, str, dict[str, object]]:

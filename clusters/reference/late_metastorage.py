@@ -17,6 +17,7 @@ from harness.protocols.crash_points import METASTORAGE, MessageClass, Way
 from harness.protocols.fault_kinds import with_strength
 from harness.protocols.faults import PlannedFault
 
+KINDS = ("renewal", "renewal", "leave", "leave", "commits")
 APART_S = (2.5, 5.0)
 # So long before a node is out at the latest its renewals come again: one every quarter of a second.
 _AGAIN_S = 0.3
@@ -38,14 +39,15 @@ def stories(
     detection_s: float,
     begin_s: float,
     end_s: float,
+    kinds: Sequence[str] = KINDS,
 ) -> Iterator[PlannedFault]:
-    """Yield the faults of stories one behind the other, over at ``end_s``: of ``nodes``, any of
-    which may go, and of the ``voters`` of metastorage. A node that is silent for ``detection_s`` is
-    gone.
+    """Yield the faults of stories of ``kinds`` one behind the other, over at ``end_s``: of
+    ``nodes``, any of which may go, and of the ``voters`` of metastorage. A node that is silent for
+    ``detection_s`` is gone.
     """
     at_s = begin_s
     while True:
-        told = draw.choice(("renewal", "renewal", "leave", "leave", "commits"))
+        told = draw.choice(kinds)
         if told == "renewal":
             faults = tuple(_late_renewal(draw, at_s, draw.choice(nodes), detection_s))
         elif told == "leave":

@@ -3,16 +3,18 @@
 Such a seed has seven nodes with data and metastorage apart from them. In turn, majorities of them
 are killed one behind the other, are cut off from metastorage, lag behind before the others go, or
 all nodes are stopped and started; some losses an operator ends by a reset, replicas are restarted,
-from their disks or without what is on them, and data moves twice at once while leaders go. A seed
+from their disks or without what is on them, data moves twice at once while leaders go, and
+metastorage hears and commits late. A seed
 tells several stories, and none twice: so each is told by one seed in three. All of it is drawn from
 the seed alone, so the same seed in the other mode, or without phase 2, meets the same faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
+from clusters.reference import late_metastorage
 from clusters.reference.node.catalog.options import FILTER, RESET_TIMEOUT
 from clusters.reference.zones import ZONE
 from harness.plan.overrides import said
@@ -43,12 +45,18 @@ _PHASE2_SHARE = 0.7  # without it no chain is unwound
 _VARIANTS = ("base", "base", "lock", "cancel")
 _DAMAGES = ("wipe", "wipe", "wipe", "disk-error", "disk-full", "bit-flip")
 _LEADER_GOES = ("kill", "kill", "pause", "restart")
+_LATE_WEIGHT, _LATE_S = 22, 8.0
+_OF_LATE = ("drop-messages", "hold-messages", "disk-slow")
 
 KINDS = frozenset(
-    (*("kill", "partition", "full-restart", "successive-loss", "ddl"), *_DAMAGES, *_LEADER_GOES)
+    (
+        *("kill", "partition", "full-restart", "successive-loss", "ddl"),
+        *(*_DAMAGES, *_LEADER_GOES, *_OF_LATE),
+    )
 )
 
 Row = dict[str, object]
+Story = Callable[[Random, tuple[str, ...]], Iterator[Row]]
 
 
 def wanted(given: Mapping[str, object]) -> bool:
@@ -67,7 +75,8 @@ def settings(
     detection_s, timeout_s = draw.choice((0.5, 0.5, 1.0, 2.0)), draw.choice((0, 1, 1, 2, 3))
     phase2 = draw.random() < _PHASE2_SHARE
     replicas, partitions = draw.choice((3, 5, 5, 7, 7)), draw.choice((1, 2, 2, 4))
-    schedule = list(_schedule(draw, data))
+    system = tuple(f"n{number + 1}" for number in range(system_nodes))
+    schedule = list(_schedule(draw, data, _late(system, detection_s)))
     found: dict[str, object] = {
         **drawn,
         "cluster.nodes": system_nodes + DATA_NODES,
@@ -119,11 +128,11 @@ def _loses(schedule: list[Row], replicas: int, served_s: float) -> bool:
     )
 
 
-def _schedule(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+def _schedule(draw: Random, data: tuple[str, ...], late: Story) -> Iterator[Row]:
     """The stories of a seed, one after the other and each once, as long as there is time."""
-    at_s, left = draw.uniform(*FIRST_S), dict(_STORIES)
+    at_s, left = draw.uniform(*FIRST_S), _STORIES | {late: _LATE_WEIGHT}
     if draw.random() < _PLAIN_SHARE:
-        left = _PLAIN | {_loss: 40}
+        left = {**_PLAIN, _loss: 40}
     while left:
         story = draw.choices(tuple(left), tuple(left.values()))[0]
         del left[story]
@@ -384,8 +393,22 @@ def _damage(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
         yield _row(at_s, "pause", ("metastorage leader",), draw.uniform(0.6, 1.6))
 
 
+def _late(system: tuple[str, ...], detection_s: float) -> Story:
+    """The story of a metastorage of the nodes ``system`` that hears, and commits, late."""
+
+    def late(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
+        faults = late_metastorage.stories(
+            draw, nodes=data, voters=system, detection_s=detection_s, begin_s=0.0, end_s=_LATE_S
+        )
+        for fault in faults:
+            row = _row(fault.at_s, fault.kind, (fault.target,), fault.hold_s)
+            yield row if fault.options is None else row | {"options": dict(fault.options)}
+
+    return late
+
+
 _PLAIN = {_chain: 16, _lag: 12, _loss: 10, _apart: 5, _one_by_one: 4, _all: 11, _again: 8}
-_STORIES = {
+_STORIES: dict[Story, int] = {
     **_PLAIN,
     **{
         _reset: 16,

@@ -63,3 +63,5 @@ class Outcomes:
         for txn in [t for t, o in self.rows.items() if not o.ts and t.ts <= self.horizon]:
             reached("outcome of an abort forgotten")
             del self.rows[txn]
+        if any(txn.ts <= horizon for txn in self.rows):
+            reached("outcome of a commit kept below the horizon")
