@@ -380,7 +380,7 @@ def _ledger(
 ) -> tuple[Ledger, list[str]]:
     """Return what is known of the cells, here and in ``others``, and what of those is lost."""
     path, code = root / RESULTS_FILE, code_digest()
-    ledger = Ledger(path, code) if again else Ledger.read(path, code)
+    ledger = Ledger(path, code, again=True) if again else Ledger.read(path, code)
     for key, result in ledger.known.items():
         # Begun in another directory: what it named relative to that is not found from here.
         if near := store.located(result.run):

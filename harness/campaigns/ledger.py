@@ -18,6 +18,7 @@ import attrs
 import msgspec
 
 from harness.campaigns.cell import CellResult
+from harness.exit_codes import Outcome
 from harness.history.durable_files import disk_failure
 from harness.history.regular_files import open_regular
 
@@ -27,12 +28,15 @@ _BLOCK_BYTES = 1 << 16
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class _Line(msgspec.Struct, frozen=True):
-    """``crc`` is of ``result`` as it stands in the line."""
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``crc`` is of ``result`` as it stands in the line; with ``again`` it takes the place of all
+    that was known of its cell.
+    """
 
     code: str
     result: msgspec.Raw
     crc: int
+    again: bool = False
 
 
 # Whether a result that was recorded is one, or the cell has to be run again.
@@ -47,12 +51,14 @@ def _judged(result: CellResult) -> bool:
 class Ledger:
     """Results by the keys of their cells: ``known``, and a file of them, where there is a ``path``.
 
-    ``code`` names the state of the code that the cells run.
+    ``code`` names the state of the code that the cells run. ``again``: results that are added take
+    the place of those that the file has.
     """
 
     path: Path | None = None
     code: str = ""
     known: dict[str, CellResult] = attrs.field(factory=dict)
+    again: bool = False
 
     @classmethod
     def read(cls, path: Path, code: str, counts: Counts = _judged) -> Ledger:
@@ -62,14 +68,17 @@ class Ledger:
         default a cell without a verdict: mostly the machine was the cause, so it is run again.
         ``counts`` is what a campaign says that expects such cells. A cell that showed
         nothing counts: the result of a simulated run depends on its plan and its code alone, and
-        would be the same the next time. Raises ``HarnessError``.
+        would be the same the next time. Of a cell that two campaigns ran at once a violation
+        counts, whichever was first. Raises ``HarnessError``.
         """
         ledger = cls(path, code)
         try:
             with open_regular(path) as file:
                 for text in file:
                     result = _decoded(text, code)
-                    if result is not None and counts(result):
+                    if result is None or not counts(result):
+                        continue
+                    if _line(text).again or outweighs(result, ledger.known.get(result.key)):
                         ledger.known[result.key] = result
         except FileNotFoundError:
             pass
@@ -83,7 +92,7 @@ class Ledger:
         if self.path is None:
             return
         raw = msgspec.json.encode(result)  # once: the sum is of the very bytes in the line
-        line = _Line(self.code, msgspec.Raw(raw), zlib.crc32(raw))
+        line = _Line(self.code, msgspec.Raw(raw), zlib.crc32(raw), self.again)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Appending goes to the end, also where another campaign wrote meanwhile. Not synced:
@@ -95,6 +104,15 @@ class Ledger:
         except OSError as error:
             missing = "the seed's result is not kept"
             raise disk_failure("write", self.path, error, missing) from error
+
+
+def outweighs(result: CellResult, known: CellResult | None) -> bool:
+    """Whether ``result`` takes the place of what is ``known`` of its cell: on real nodes two runs
+    of it differ, and no run takes a violation back.
+    """
+    return (
+        known is None or known.outcome is not Outcome.VIOLATION or result.outcome is known.outcome
+    )
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -3,12 +3,13 @@ seed, and a suite for the comparison with the night before.
 
 A violation is a failure, a harness error an error; a cell that showed nothing is an error where
 the campaign is ``unknown`` for it, else skipped, as cells are that were not run and those that are
-quarantined. A comparison that can't tell is an error: no night is better than ``unknown`` with it.
+quarantined. A comparison that can't tell is an error: no night is better than ``unknown`` with it;
+and so is what went wrong with the night, or is missing of it, beside its cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
@@ -23,6 +24,7 @@ from results.nights.summary import NightSummary, axes_of, why
 JUNIT = "junit.xml"
 HEAD = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 COMPARISON = "compared with the night before"
+WHOLE = "the night as a whole"
 
 
 def write_junit(directory: Path, summary: NightSummary, table: CampaignTable) -> Path:
@@ -46,7 +48,24 @@ def junit(summary: NightSummary, table: CampaignTable) -> JUnitXml:
         document.add_testsuite(suite)
     if summary.comparison is not None:
         document.add_testsuite(_comparison(summary))
+    if lacks := [*summary.trouble, *filter(None, [_lacking(summary)])]:
+        document.add_testsuite(_whole(summary, lacks))
     return document
+
+
+def _lacking(summary: NightSummary) -> str:
+    """Why the night can't tell where no cell says so: a part of it that did not arrive."""
+    return summary.note if summary.campaign_outcome is Outcome.UNKNOWN else ""
+
+
+def _whole(summary: NightSummary, lacks: Sequence[str]) -> TestSuite:
+    suite = TestSuite(f"{summary.campaign}: {WHOLE}")
+    case = TestCase("nothing is missing", classname=WHOLE, time=0.0)
+    failure = Error(inert(lacks[0]), summary.outcome.value)
+    failure.text = "\n".join(map(inert, lacks))
+    case.result = [failure]
+    suite.add_testcase(case)
+    return suite
 
 
 def _case(row: CellRow, axes: str, summary: NightSummary) -> TestCase:

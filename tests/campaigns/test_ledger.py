@@ -51,6 +51,25 @@ def test_a_torn_last_line_is_cut_and_takes_no_other_with_it(tmp_path: Path) -> N
     assert known(path) == {"k3": result(3)}
 
 
+@pytest.mark.parametrize("first", [Outcome.VIOLATION, Outcome.VALID])
+def test_of_a_cell_that_two_campaigns_ran_at_once_a_violation_counts(
+    first: Outcome, tmp_path: Path
+) -> None:
+    path = tmp_path / "campaign.jsonl"
+    second = Outcome.VALID if first is Outcome.VIOLATION else Outcome.VIOLATION
+    one, other = Ledger.read(path, "code-1"), Ledger.read(path, "code-1")
+    one.add(result(1, first))
+    other.add(result(1, second))
+
+    assert known(path)["k1"].outcome is Outcome.VIOLATION
+    # Run again on purpose, it is what it came to last.
+    again = Ledger(path, "code-1", again=True)
+    again.add(result(1, Outcome.VALID))
+    assert known(path)["k1"].outcome is Outcome.VALID
+    again.add(result(1, Outcome.UNKNOWN))
+    assert known(path)["k1"].outcome is Outcome.UNKNOWN
+
+
 def test_a_line_that_was_changed_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "campaign.jsonl"
     Ledger(path, "code-1").add(result(1, Outcome.VIOLATION))

@@ -172,7 +172,8 @@ def test_junit_xml_is_read_back_with_every_case(text: str, tmp_path: Path) -> No
 
     read = JUnitXml.fromfile(str(path))
     cases = {case.name: case for suite in read for case in suite}
-    assert set(cases) == {*(f"seed {row.seed}" for row in table.cells), "no worse than 2026-11-21"}
+    beside = {"no worse than 2026-11-21", "nothing is missing"}
+    assert set(cases) == {*(f"seed {row.seed}" for row in table.cells), *beside}
     kinds = {name: [type(r).__name__ for r in case.result] for name, case in cases.items()}
     assert kinds == {
         "seed 3": ["Failure"],
@@ -182,10 +183,11 @@ def test_junit_xml_is_read_back_with_every_case(text: str, tmp_path: Path) -> No
         "seed 7": ["Skipped"],
         "seed 8": ["Skipped"],
         "no worse than 2026-11-21": ["Failure"],
+        "nothing is missing": ["Error"],
     }
     suites = list(read)
     assert sum(suite.failures for suite in suites) == 2
-    assert sum(suite.errors for suite in suites) == 1
+    assert sum(suite.errors for suite in suites) == 2
     assert sum(suite.skipped for suite in suites) == 3
     tags = set(re.findall(r"<(\w+)", path.read_text()))
     assert tags == {"testsuites", "testsuite", "testcase", "failure", "error", "skipped"}
@@ -235,6 +237,20 @@ def test_cells_that_show_nothing_are_errors_where_the_campaign_is_unknown_for_th
 
     assert [type(each).__name__ for each in cases["seed 7"].result] == ["Error"]
     assert "no worse than 2026-11-21" not in cases
+
+
+def test_what_a_night_lacks_is_an_error_though_no_cell_is_one() -> None:
+    def lacking(**changes: object) -> list[tuple[str, str]]:
+        summary, table = night("a", comparison=None, trouble=(), **changes)
+        cases = {case.name: case for suite in junit(summary, table) for case in suite}
+        told = cases["nothing is missing"].result if "nothing is missing" in cases else []
+        return [(type(each).__name__, each.message) for each in told]
+
+    note = "part-2 is not there: its cells count as not run"
+
+    assert lacking(campaign_outcome=Outcome.UNKNOWN, note=note) == [("Error", note)]
+    assert lacking(campaign_outcome=Outcome.VALID, note="1664 of 1680 cells were not run") == []
+    assert lacking(campaign_outcome=Outcome.UNKNOWN, note="") == []
 
 
 @pytest.mark.parametrize("text", HOSTILE)
