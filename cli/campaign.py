@@ -453,8 +453,14 @@ def past_by_axes(
             seeds.discard(result.key)
             if result.outcome is not Outcome.VALID:
                 seeds.add(result.key)
-            runs = past.get(at, Past()).runs + 1
-            past[at] = Past(runs=runs, red=bool(seeds), changed=its_code != code)
+            covered = frozenset(
+                (fault, role)
+                for fault, roles in result.stats.hits.items()
+                for role, count in roles.items()
+                if count
+            )
+            last = Past(runs=1, red=bool(seeds), changed=its_code != code, covered=covered)
+            past[at] = last.behind(past.get(at, Past()))
     return past
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-import attrs
 import click
 import msgspec
 
@@ -155,8 +154,7 @@ def _past(before: Sequence[tuple[date, Path]]) -> Mapping[str, Past]:
             continue
         axes = {row.key: row.place for row in table.cells}
         for name, known in past_by_axes(past_results(path / RESULTS_FILE), axes, code).items():
-            runs = known.runs + past.get(name, Past()).runs
-            past[name] = attrs.evolve(known, runs=runs)
+            past[name] = known.behind(past.get(name, Past()))
     return past
 
 

@@ -194,25 +194,33 @@ def shard(sized: Sequence[tuple[Place, float]], number: int, of: int) -> list[Pl
 class Past:
     """What earlier campaigns say of the cells at the axes' values of a place: how often they were
     run, whether any of their seeds failed or showed nothing the last time, whether the code changed
-    since.
+    since, and which roles each kind of fault has met there (``covered``).
     """
 
     runs: int = 0
     red: bool = False
     changed: bool = False
+    covered: frozenset[tuple[str, str]] = frozenset()
+
+    def behind(self, earlier: Past) -> Past:
+        """Return what these results say together with ``earlier`` ones."""
+        return attrs.evolve(
+            self, runs=earlier.runs + self.runs, covered=earlier.covered | self.covered
+        )
 
 
 def by_risk(found: Iterable[Place], past: Mapping[str, Past]) -> list[Place]:
     """Sort places by what is likely to be found there: never run, then changed since, then red the
-    last time, then the least often run; the first seed of every cell before the second of any.
-    ``past`` is by ``Place.axes``.
+    last time, then where faults have met the fewest roles, then the least often run; the first seed
+    of every cell before the second of any. ``past`` is by ``Place.axes``.
     """
     numbers: dict[str, int] = {}
 
     def risk(place: Place) -> tuple[object, ...]:
         known = past.get(place.axes, Past())
         number = numbers[place.axes] = numbers.get(place.axes, -1) + 1
-        return number, known.runs > 0, not known.changed, not known.red, known.runs
+        covered = len(known.covered)
+        return number, known.runs > 0, not known.changed, not known.red, covered, known.runs
 
     ranked = [(risk(place), at, place) for at, place in enumerate(found)]
     return [place for _, _, place in sorted(ranked, key=lambda each: each[:2])]

@@ -107,18 +107,20 @@ def test_shards_hold_every_cell_once_and_are_balanced(lengths: list[float], of: 
 
 
 def test_the_riskiest_come_first() -> None:
-    names = ("known", "red", "changed", "new", "rare")
+    names = ("known", "red", "changed", "new", "rare", "uncovered")
+    roles = frozenset({("kill", "other voter"), ("kill", "metastorage leader")})
     found = [Place(values=(("workload", name),), seed=s) for name in names for s in (1, 2)]
     past = {
-        "workload=known": Past(runs=9),
-        "workload=red": Past(runs=9, red=True),
-        "workload=changed": Past(runs=9, changed=True),
-        "workload=rare": Past(runs=2),
+        "workload=known": Past(runs=9, covered=roles),
+        "workload=red": Past(runs=9, red=True, covered=roles),
+        "workload=changed": Past(runs=9, changed=True, covered=roles),
+        "workload=rare": Past(runs=2, covered=roles),
+        "workload=uncovered": Past(runs=9, covered=frozenset({("kill", "other voter")})),
     }
 
     ordered = [(place.values[0][1], place.seed) for place in by_risk(found, past)]
 
-    firsts = ["new", "changed", "red", "rare", "known"]
+    firsts = ["new", "changed", "red", "uncovered", "rare", "known"]
     assert ordered == [(name, 1) for name in firsts] + [(name, 2) for name in firsts]
 
 

@@ -23,7 +23,7 @@ from cli.campaign import Runner, past_by_axes, places_of_shard
 from cli.campaign_plans import DEFAULTS, FIXED
 from cli.cells import code_digest, run_on_nodes
 from cli.main import execute
-from harness.campaigns.cell import Cell, result_of
+from harness.campaigns.cell import Cell, RunStats, result_of
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.matrix import AXES, CampaignFile, Past, Place, places, read
@@ -297,6 +297,30 @@ def test_a_cell_is_red_as_long_as_any_of_its_seeds_is() -> None:
     red, green = Outcome.VIOLATION, Outcome.VALID
     assert past((first, red), (second, green)) == Past(runs=2, red=True)
     assert past((first, red), (second, green), (first, green)) == Past(runs=3)
+
+
+def test_what_faults_have_met_in_a_cell_is_known_of_all_its_runs() -> None:
+    cell = Cell(plan=loads("seed = 1"))
+    hits: list[dict[str, dict[str, int]]] = [
+        {"kill": {"other voter": 2, "metastorage leader": 0}},
+        {"kill": {"metastorage leader": 1}, "pause": {"other voter": 1}},
+    ]
+    results = [
+        (
+            "code",
+            msgspec.structs.replace(result_of(cell, Outcome.VALID), stats=RunStats(hits=each)),
+        )
+        for each in hits
+    ]
+
+    found = past_by_axes(results, {cell.key: "workload=bank"}, "code")["workload=bank"]
+
+    assert found == Past(
+        runs=2,
+        covered=frozenset(
+            {("kill", "other voter"), ("kill", "metastorage leader"), ("pause", "other voter")}
+        ),
+    )
 
 
 def test_what_fails_is_run_again_and_shrunk(
