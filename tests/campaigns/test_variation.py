@@ -68,7 +68,9 @@ def test_a_draw_decides_a_child() -> None:
     parent = SOURCE.fresh(2)
 
     assert children(parent, 6) == children(parent, 6)
-    assert len(set(map(repr, children(parent, 6)))) == 6
+    # Two draws may come to the same step, more often where few are possible.
+    for parent in map(SOURCE.fresh, range(1, 5)):
+        assert len(set(map(repr, children(parent, 40)))) > 25
 
 
 def test_a_child_gets_no_fault_that_destroys_data_unless_a_parent_had_it() -> None:
