@@ -225,12 +225,14 @@ def live_majority(envelope: Envelope, times: TimesOut, setting: Setting) -> str 
     away = times.at(envelope.reset)
     voters = _voters(envelope, times)
     if voters:
-        live = sorted(node for node in voters if node not in away and _lived(envelope, node))
+        beyond = times.beyond(envelope.reset, voters)
+        there = voters - away - beyond
+        live = sorted(node for node in there if _lived(envelope, node))
         if len(live) >= len(voters) // 2 + 1:
             return f"{', '.join(live)} lived, {len(live)} of its {len(voters)} voters"
         return None
     least = setting.declaration.forgets_without
-    if isinstance(least, msgspec.UnsetType):
+    if isinstance(least, msgspec.UnsetType) or times.cut_off(envelope.reset):
         return None
     out = times.voting_at(envelope.reset, setting)
     if len(out) >= least:
@@ -263,11 +265,13 @@ def _lived(envelope: Envelope, node: str) -> bool:
 class TimesOut:
     """When each node may have been out: from the begin of a fault that takes it out, or its end, to
     its next start. ``voting`` are those of them in which it may have voted in a partition, of
-    ``None`` in any.
+    ``None`` in any. ``cuts`` are the targets of faults that separated them from all others, and
+    when.
     """
 
     by_node: Mapping[str, Spans]
     voting: Mapping[str, Mapping[int | None, Spans]]
+    cuts: Sequence[tuple[frozenset[str], Spans]]
     # When a step of a rebalance was told, ascending, by partition.
     steps: Mapping[int, Sequence[int]]
 
@@ -283,7 +287,10 @@ class TimesOut:
             else:
                 at_ns = row["at_ns"] - row["uncertainty_ns"]
                 ended.append((row["node"], at_ns, row["at_ns"], ()))
+        cuts: list[tuple[frozenset[str], Spans]] = []
         for span in fault_spans(faults.to_pylist()):
+            if span.kind not in kinds or kinds[span.kind].separates:
+                cuts.append((frozenset(span.nodes), Spans.of([(span.begin_ns, span.healed_ns)])))
             # A kind of which nothing is known may take its targets out: an accusation needs
             # certainty.
             if span.kind not in kinds or kinds[span.kind].may_be_missed:
@@ -304,7 +311,21 @@ class TimesOut:
                 node: {partition: Spans.of(times) for partition, times in own.items()}
                 for node, own in out.items()
             },
+            cuts=tuple(cuts),
             steps=_steps(events),
+        )
+
+    def cut_off(self, reset: Reset) -> tuple[frozenset[str], ...]:
+        """Return the sides of cuts on which ``reset`` was made: those beyond may have been out,
+        though they are targets of none, where the side had what decides (metastorage's majority).
+        """
+        here = {reset.node, *(reset.survivors or ())}
+        return tuple(nodes for nodes, its in self.cuts if nodes & here and _includes(its, reset))
+
+    def beyond(self, reset: Reset, nodes: frozenset[str]) -> frozenset[str]:
+        """Return those of ``nodes`` that a cut had separated from where ``reset`` was made."""
+        return frozenset(
+            node for node in nodes if any(node not in side for side in self.cut_off(reset))
         )
 
     def moved(self, reset: Reset, since_ns: int) -> bool:

@@ -74,6 +74,7 @@ _THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
 
 # These leave a target answering; under any other the rest may take it for gone.
 _LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK, Effect.CHANGES_PLACEMENT})
+_SEPARATING = frozenset({Effect.CUTS_LINKS, Effect.DEGRADES_LINKS, Effect.UNKNOWN})
 _SILENCING = frozenset({Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 _DOWN = _SILENCING | {Effect.ENDS_PROGRAM}
 
@@ -177,6 +178,13 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
         may do anything.
         """
         return not self.effects or not self.effects <= _LEFT_IN_REACH
+
+    @property
+    def separates(self) -> bool:
+        """Whether targets may miss the other nodes, as these may miss them; a kind of which no
+        effect is known may do anything.
+        """
+        return not self.effects or not self.effects.isdisjoint(_SEPARATING)
 
 
 class RecordedFaultKind(msgspec.Struct, frozen=True, kw_only=True):

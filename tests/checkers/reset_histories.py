@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import msgspec
 import pyarrow as pa
-from checker_histories import STRICT, Txn, setting, source
+from checker_histories import STRICT, Fault, Txn, setting, source
 from register_histories import source as register_source
 
 from checkers.engine.analyze import checkers_named, judge
@@ -63,13 +63,14 @@ class Sample:
 @attrs.frozen(kw_only=True)
 class ResetHistory:
     """Transactions with times in milliseconds, resets and samples; ``steps`` of rebalances by
-    partition and time.
+    partition and time; faults with times in nanoseconds.
     """
 
     txns: tuple[Txn, ...]
     resets: tuple[ResetEvent, ...] = ()
     samples: tuple[Sample, ...] = ()
     steps: tuple[tuple[int, int], ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def timed(self) -> list[Txn]:
@@ -135,6 +136,27 @@ def events_of(history: ResetHistory) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema.EVENTS)
 
 
+def faults_of(history: ResetHistory) -> pa.Table:
+    rows = [
+        {
+            "fault": number,
+            "kind": fault.kind,
+            "target": fault.target,
+            "nodes": fault.nodes,
+            "roles": fault.roles,
+            "planned_ns": fault.start,
+            "injecting_ns": fault.start,
+            "injected_ns": fault.start,
+            "effective_ns": fault.start,
+            "healing_ns": fault.finish,
+            "healed_ns": fault.finish,
+            "state": "healed",
+        }
+        for number, fault in enumerate(history.faults)
+    ]
+    return pa.Table.from_pylist(rows, schema=schema.FAULTS)
+
+
 def states_of(history: ResetHistory) -> pa.Table:
     rows = [
         {
@@ -180,7 +202,7 @@ def verdict_of(
         tables_of(history, splits),
         setting=setting(**{"declaration": HA} | more),
         checkers=checkers_named(checkers),
-        faults=schema.FAULTS.empty_table(),
+        faults=faults_of(history),
         events=events_of(history),
         beside=beside,
         executor=executor,

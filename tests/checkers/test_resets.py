@@ -149,6 +149,44 @@ def test_only_a_fault_under_which_a_node_may_be_missed_takes_it_out_of_a_majorit
     assert majority_lived(tmp_path / "run", voter("n2", 1), voter("n3", 1, kind=kind)) is lived
 
 
+@pytest.mark.parametrize("kind", ["partition", "loss", "of-a-plug-in"])
+def test_a_reset_on_the_side_of_a_cut_that_is_its_target_may_miss_all_beyond(
+    kind: str, tmp_path: Path
+) -> None:
+    # The reset is by n1: what is cut off with it may be the majority of all who decide.
+    assert not majority_lived(tmp_path / "same side", voter("n1", 1, kind=kind))
+    assert majority_lived(tmp_path / "other side", voter("n3", 1, kind=kind))
+    over = Fault(kind, "n1", 1 * MS, 5 * MS, ("n1",), ())
+    assert not majority_lived(tmp_path / "just healed", over)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "targets", "found"),
+    [
+        (5000, 6900, ("n2", "n4"), []),
+        (5000, 6900, ("n4",), ["reset-with-majority"]),
+        (500, 900, ("n2", "n4"), ["reset-with-majority"]),
+    ],
+    ids=["with the survivor", "without it", "long ago"],
+)
+def test_voters_that_answered_all_along_may_be_beyond_a_cut(
+    begin: int, end: int, targets: tuple[str, ...], found: list[str]
+) -> None:
+    samples = tuple(
+        Sample(node=node, partition=1, asked=at, answered=at + 1, index=1, voters=3)
+        for at in (1000, 6950, 9000)
+        for node in ("n2", "n3", "n5")
+    )
+    history = ResetHistory(
+        txns=(ok(a(1, 1), start=1, finish=2),),
+        resets=(ResetEvent(partition=1, generation=1, since=7000, until=7002, survivors=("n2",)),),
+        samples=samples,
+        faults=(Fault("partition", "minority", begin * MS, end * MS, targets),),
+    )
+
+    assert list(verdict_of(history).anomalies) == found
+
+
 def test_a_majority_is_one_of_a_single_partition(tmp_path: Path) -> None:
     assert majority_lived(tmp_path / "apart", voter("n1", 0, 2), voter("n2", 1))
     assert not majority_lived(tmp_path / "shared", voter("n1", 0, 1), voter("n2", 1))
