@@ -56,7 +56,7 @@ def on_all(
     given = KernelOutput(tables={})
     if first:
         by_split = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
-        given = _stage(tasks, by_split, source.splits, "EARLY")
+        given = _stage(tasks, by_split, source.splits, "EARLY", source.count)
     early = dict(given.tables)
     if OBSERVED_TABLE in early:
         early[OBSERVED_TABLE] = proven(early[OBSERVED_TABLE])
@@ -64,7 +64,7 @@ def on_all(
     by_split = OfSplits(
         kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
     )
-    found = _stage(tasks, by_split, source.splits, "KEY")
+    found = _stage(tasks, by_split, source.splits, "KEY", source.count)
     tables, broken = {**early, **found.tables}, unsaid | given.broken | found.broken
     back, spanning = tables.pop(BACK_TABLE, None), tables.pop(SPANNING, None)
     taking = tuple(kernel for kernel in taking if kernel.name not in broken)
@@ -236,12 +236,16 @@ def _groups(members: pa.Table | None, most: int) -> tuple[Ints, ...]:
     return tuple(np.sort(np.concatenate(group)) for group in groups)
 
 
-def _stage(tasks: OnTasks, work: Work, count: int, name: str) -> KernelOutput:
-    """Have the work done, tell how far it is meanwhile, and what it cost."""
+def _stage(
+    tasks: OnTasks, work: Work, count: int, name: str, transactions: int | None = None
+) -> KernelOutput:
+    """Have the work done, tell how far it is meanwhile, and what it cost. ``transactions`` are all
+    of them, where not the weights tell: on a cluster the files of splits are not here.
+    """
     begun_s = time.perf_counter()
     of_splits = isinstance(work, OfSplits)
-    # A split is weighed by its bytes, and only where its file is; all else by its transactions.
-    transactions = work.source.count if of_splits else sum(map(work.weight, range(count)))
+    if transactions is None:
+        transactions = sum(map(work.weight, range(count)))
     progress = StageProgress(name=name, tasks=count, transactions=transactions, weight=work.weight)
     STAGE.set(progress)
     given = tasks(work, count)
