@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,8 +37,10 @@ JOINT, FILTER = "DATA_NODES_AUTO_ADJUST", "DATA_NODES_FILTER"
 class Lab:
     """A zone of a store that keeps the rules, and what is claimed of its steps."""
 
-    def __init__(self, options: str = f"{UP}=3, {DOWN}=5") -> None:
-        self.store, self.catalog = Metastorage(), Catalog()
+    def __init__(
+        self, options: str = f"{UP}=3, {DOWN}=5", *, max_history: int | None = None
+    ) -> None:
+        self.store, self.catalog = Metastorage(max_history), Catalog()
         self.steps = ZoneSteps(self.store)
         self.problems: list[str] = []
         self.judged = 0
@@ -279,3 +282,79 @@ def test_timers_begin_later_by_one_time_where_the_cluster_goes_on() -> None:
     number = lab.catalog.zones["Z"].id
     lab.write([marker, Operation(f"{manager.TIMERS}{number}", rest)])
     assert len(lab.problems) == 1
+
+
+def names(state: DataNodes) -> str:
+    return " ".join(node.name for node in state.latest)
+
+
+def late(*moves: str | tuple[str, ...], max_history: int | None = None) -> Lab:
+    """Statements and topologies that are to be followed together, of a zone whose nodes go at once
+    as they leave.
+    """
+    lab = Lab(f"{UP}=3, {DOWN}=0", max_history=max_history)
+    lab.there("n1", "n2", "n3")
+    lab.driven()
+    for move in moves:
+        lab.passes(0.1)
+        if isinstance(move, str):
+            lab.ddl(f"ALTER ZONE Z SET {move}")
+        else:
+            lab.there(*move)
+    return lab
+
+
+@pytest.mark.parametrize("max_history", [None, 1], ids=["history", "compacted"])
+def test_a_wait_that_is_altered_before_a_leave_holds_for_it(max_history: int | None) -> None:
+    lab = late(f"{DOWN}=5", ("n1", "n2"), max_history=max_history)
+    lab.driven()
+
+    state = lab.state()
+    assert names(state) == "n1 n2 n3"
+    assert state.down == Timer(span(lab.at_s), (), ("n3",))
+    assert (lab.problems, lab.judged) == ([], 1)
+    lab.passes(5.0)
+    lab.driven()
+    assert names(lab.state()) == "n1 n2"
+    assert lab.problems == []
+
+
+def test_a_wait_that_is_altered_after_a_leave_comes_too_late_for_it() -> None:
+    lab = late(("n1", "n2"), f"{DOWN}=5")
+    lab.driven()
+    assert names(lab.state()) == "n1 n2"
+    assert lab.problems == []
+
+
+def test_of_two_leaves_the_one_after_the_statement_waits() -> None:
+    lab = late(("n1", "n2"), f"{DOWN}=5", ("n1",))
+    lab.driven()
+    state = lab.state()
+    assert names(state) == "n1 n2"
+    assert state.down is not None
+    assert state.down.left == ("n2",)
+    assert lab.problems == []
+
+
+def test_a_node_that_joins_after_the_filter_was_altered_waits() -> None:
+    lab = late(f"{FILTER}='!\"n2\"'", ("n1", "n2", "n3", "n4"))
+    lab.driven()
+    state = lab.state()
+    assert names(state) == "n1 n3"
+    assert state.up is not None
+    assert [node.name for node in state.up.joined] == ["n4"]
+    assert lab.problems == []
+
+
+def test_a_leave_that_goes_by_the_wait_of_before_its_statement_is_told() -> None:
+    lab = late(f"{DOWN}=5", ("n1", "n2"))
+    state, topology = lab.state(), logical.topology(lab.store)
+    waits = lab.catalog.zones["Z"].waits
+    entry = msgspec.structs.replace(state.history[-1], ts=span(lab.at_s), nodes=state.latest[:2])
+    history = (*state.history, entry)
+
+    at_once = msgspec.structs.replace(state, topology=topology, waits=waits, history=history)
+    lab.put(at_once, switched=True)
+
+    assert len(lab.problems) == 1
+    assert "by a topology and other waits" in lab.problems[0]

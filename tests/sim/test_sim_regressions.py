@@ -129,3 +129,16 @@ def test_a_primary_answers_for_a_commit_of_its_own_earlier_epoch(tmp_path: Path)
 
     assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
     assert any(row["claim"] == "one-primary" for row in judged)
+
+
+def test_a_leave_goes_by_the_wait_that_was_altered_before_it(tmp_path: Path) -> None:
+    # A statement raises the wait, then n6 leaves; the leader of metastorage, whose writes are late,
+    # follows both in one step.
+    plan = load(PLANS / "leave-behind-a-statement.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    verdict = analyze(run, executor="local")
+
+    assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
+    assert pq.read_table(run.root / "topology.parquet").num_rows > 0
+    assert verdict.outcome is not Outcome.VIOLATION, verdict

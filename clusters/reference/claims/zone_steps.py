@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 import attrs
+import msgspec
 
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog import filters
@@ -48,11 +50,24 @@ class _State:
     switched: bool = False  # its data nodes were written, be they the same
 
 
+@attrs.frozen
+class _Statement:
+    """What a statement made of a zone."""
+
+    revision: int
+    waits: Waits
+    filter: str
+
+    def made(self, state: DataNodes) -> bool:
+        """Whether ``state`` has these options."""
+        return (self.waits, self.filter) == (state.waits, state.filter)
+
+
 @attrs.define
 class _Zone:
     """What is known of a zone: its state as it was written last, and what statements have said."""
 
-    said: list[tuple[Waits, str]]
+    said: list[_Statement]
     state: DataNodes | None = None
     data: Nodes = attrs.field(factory=dict)
     place: int = 0  # of the statement that the state has followed
@@ -65,6 +80,7 @@ class ZoneSteps:
         self._state = state
         self._zones: dict[int, _Zone] = {}
         self._topologies: OrderedDict[int, tuple[Node, ...]] = OrderedDict({0: ()})
+        self._said_last = 0  # the revision of the last statement, on whatever it was
 
     def changed(self, change: Change) -> Iterator[StateStep]:
         """Yield what the revision does to zones; metastorage has applied it."""
@@ -75,7 +91,8 @@ class ZoneSteps:
             while len(self._topologies) > MOST_TOPOLOGIES:
                 self._topologies.popitem(last=False)
         if catalogs.KEY in entries:
-            self._altered()
+            self._said_last = change.revision
+            self._altered(change.revision)
         for key, value in entries.items():
             if not key.startswith(TIMERS):
                 continue
@@ -89,11 +106,12 @@ class ZoneSteps:
                 if problem is not None:
                     yield StateStep(f"the timers of zone {number}", problem)
 
-    def _altered(self) -> None:
+    def _altered(self, revision: int) -> None:
         for zone in catalogs.read(self._state.get).zones.values():
-            said = zone.waits, zone.filter
+            said = _Statement(revision, zone.waits, zone.filter)
             known = self._zones.setdefault(zone.id, _Zone(said=[said]))
-            if known.said[-1] != said:
+            last = known.said[-1]
+            if (last.waits, last.filter) != (said.waits, said.filter):
                 known.said.append(said)
 
     def _step(
@@ -105,12 +123,13 @@ class ZoneSteps:
         if history is not None:
             newest = decode_history(history)[-1]
             zone.data, ts = {node.name: node for node in newest.nodes}, newest.ts
-        topology, said = self._topologies.get(after.topology.revision), (after.waits, after.filter)
+        topology = self._topologies.get(after.topology.revision)
         if topology is not None and topology != after.topology.nodes:
             return f"the topology of revision {after.topology.revision} is another one"
-        if said not in zone.said[zone.place :]:
+        followed = [each for each in zone.said[zone.place :] if each.made(after)]
+        if not followed:
             return "it follows a statement that is none, or an older one than before"
-        zone.place = zone.said.index(said, zone.place)
+        zone.place = zone.said.index(followed[0], zone.place)
         if before is None or topology is None:
             return None
         if after.topology.revision < before.topology.revision:
@@ -119,11 +138,31 @@ class ZoneSteps:
         began = _State(_timers(before), data)
         if resumed:
             return _resumed(began, found)
-        for physical in _times(before, after, found):
-            expected = _followed(before, after, began, physical)
+        # The same words may have been said several times: any of these statements may be it.
+        met = [there for each in followed for there in self._found_by(each, before, after)]
+        for physical, there in product(_times(before, after, found), met):
+            expected = _followed(before, after, there, began, physical)
             if expected == found and (not ts or _fired_by(before, began, found, physical) <= ts):
                 return ""
-        return _difference(before, after, began, found)
+        return _difference(before, after, met[0], began, found)
+
+    def _found_by(
+        self, statement: _Statement, before: DataNodes, after: DataNodes
+    ) -> tuple[Topology, ...]:
+        """The topology that ``statement`` found, of those that the step has followed, and what else
+        a node may take for it whose history is compacted: it knows of the last statement alone
+        whether that was before the last change of the topology.
+        """
+        first, last = before.topology, after.topology
+        if statement.made(before) or first.revision == last.revision:
+            return (last,)
+        at = max(statement.revision, first.revision)
+        found = max((r for r in self._topologies if r <= at), default=first.revision)
+        if found >= last.revision:
+            return (last,)
+        if found > first.revision:
+            return (Topology(revision=found, nodes=self._topologies[found]), first, last)
+        return (first, last) if self._said_last > last.revision else (first,)
 
 
 def _timers(state: DataNodes) -> dict[str, _Timer]:
@@ -164,18 +203,25 @@ def _times(before: DataNodes, after: DataNodes, found: _State) -> Iterator[int]:
     yield from sorted({min(ends, default=0) - 1, *both, *ends}, reverse=True)
 
 
-def _followed(before: DataNodes, after: DataNodes, state: _State, physical: int) -> _State:
-    """The state at ``physical``, with what ``after`` has followed: first the topology, by the waits
-    and the filter of before, then the statement.
+def _followed(
+    before: DataNodes, after: DataNodes, there: Topology, state: _State, physical: int
+) -> _State:
+    """The state at ``physical``, with what ``after`` has followed: up to the topology that was
+    ``there`` as the statement came by the waits and the filter of before, then the statement, then
+    by its own what came later.
     """
-    if after.topology.revision > before.topology.revision:
-        state = _fired(_moved(before, after.topology, state, physical), before.waits, physical)
+    if there.revision > before.topology.revision:
+        state = _fired(_moved(before, there, state, physical), before.waits, physical)
     if after.filter != before.filter:
         # At once, and no timer survives it.
-        passing = _passing(after.filter, after.topology)
-        return _State({}, passing, switched=True)
-    if after.waits != before.waits:
+        state = _State({}, _passing(after.filter, there), switched=True)
+    elif after.waits != before.waits:
         state = attrs.evolve(state, timers=_converted(state.timers, after.waits))
+    if after.topology.revision > there.revision:
+        stated = msgspec.structs.replace(
+            before, topology=there, waits=after.waits, filter=after.filter
+        )
+        state = _moved(stated, after.topology, state, physical)
     return _fired(state, after.waits, physical)
 
 
@@ -272,9 +318,11 @@ def _resumed(began: _State, found: _State) -> str:
     return f"as the cluster goes on {_told(found)} takes the place of {_told(began)}"
 
 
-def _difference(before: DataNodes, after: DataNodes, began: _State, found: _State) -> str:
+def _difference(
+    before: DataNodes, after: DataNodes, there: Topology, began: _State, found: _State
+) -> str:
     """What the rules expect at the time that comes closest, and what there is."""
-    each = [_followed(before, after, began, at) for at in _times(before, after, found)]
+    each = [_followed(before, after, there, began, at) for at in _times(before, after, found)]
     expected = min(each, key=lambda one: (one.switched != found.switched, one.data != found.data))
     changed = [
         text

@@ -265,7 +265,12 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
 def read(view: Callable[[str], Versioned | None]) -> Catalog:
     """The catalog in metastorage, whose ``get`` is ``view``."""
     held = view(KEY)
-    return Catalog() if held is None else msgspec.json.decode(held.value, type=Catalog)
+    return Catalog() if held is None else decode(held.value)
+
+
+def decode(value: bytes) -> Catalog:
+    """The catalog from the value of its key."""
+    return msgspec.json.decode(value, type=Catalog)
 
 
 def written(view: Callable[[str], Versioned | None], after: Catalog) -> Invoke:

@@ -184,6 +184,13 @@ def altered(state: DataNodes, zone: Zone, ts: int, physical: int | None = None) 
     was handled last. Other waits leave timers their start and their nodes; what is due by the new
     wait at ``physical`` is applied at once. Raises ``TimestampBehind``.
     """
+    return fired(with_options(state, zone, ts), ts, physical)
+
+
+def with_options(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
+    """``altered``, where what is due by new waits is still to be ``fired``. Raises
+    ``TimestampBehind``.
+    """
     if zone.filter != state.filter:
         nodes = filters.filtered(zone.filter, state.topology.nodes)
         after = replace(
@@ -195,9 +202,7 @@ def altered(state: DataNodes, zone: Zone, ts: int, physical: int | None = None) 
         if planted("filter-keeps-timers"):
             return after
         return replace(after, up=None, down=None, joint=None)
-    if zone.waits == state.waits:
-        return state
-    return fired(_with_waits(state, zone.waits), ts, physical)
+    return state if zone.waits == state.waits else _with_waits(state, zone.waits)
 
 
 def resumed(state: DataNodes, *, down_since: int, physical: int) -> DataNodes:

@@ -28,7 +28,6 @@ from clusters.reference.node.metastorage.metastorage import (
     Group,
     Invoke,
     InvokeResult,
-    View,
     encode_invoke,
 )
 from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, TICK, Hlc, span
@@ -45,7 +44,7 @@ class ZoneDriver:
     def __init__(
         self,
         *,
-        view: View,
+        view: manager.History,
         group: Group,
         clock: Hlc,
         topology: Callable[[], Topology],

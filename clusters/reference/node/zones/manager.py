@@ -13,14 +13,19 @@ from typing import Protocol
 
 import msgspec
 
+from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.options import Zone
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
+    Change,
+    Compacted,
     Invoke,
     Operation,
     Versioned,
     unchanged,
 )
+from clusters.reference.node.topology.logical import LOGICAL, decode_members
 from clusters.reference.node.zones import data_nodes
 from clusters.reference.node.zones.data_nodes import DataNodes, Entry, Topology
 
@@ -40,6 +45,15 @@ class View(Protocol):
 
     def prefixed(self, prefix: str) -> Mapping[str, Versioned]:
         """All keys that begin with ``prefix``."""
+
+
+class History(View, Protocol):
+    """One state of metastorage, and what led to it."""
+
+    def changes(self, prefix: tuple[str, ...], after: int) -> tuple[Change, ...]:
+        """The changes of each revision above ``after`` under any of the prefixes, the oldest first.
+        Raises ``Compacted``.
+        """
 
 
 def read(view: View, zone: int) -> DataNodes | None:
@@ -63,7 +77,7 @@ def _states(view: View) -> dict[int, DataNodes]:
 
 
 def step(
-    view: View,
+    view: History,
     catalog: Catalog,
     topology: Topology,
     ts: int,
@@ -81,7 +95,7 @@ def step(
     invokes = []
     for zone in sorted({*states, *there}):
         before = states.get(zone)
-        after = _following(before, there.get(zone), topology, ts, physical)
+        after = _following(view, before, there.get(zone), topology, ts, physical)
         if after != before:
             # Only along with a change: compaction alone would cost a revision.
             kept = None if after is None else data_nodes.compacted(after, oldest)
@@ -102,6 +116,7 @@ def resume(view: View, down_since: int, physical: int) -> tuple[Invoke, ...]:
 
 
 def _following(
+    view: History,
     before: DataNodes | None,
     zone: Zone | None,
     topology: Topology,
@@ -112,9 +127,42 @@ def _following(
         return None
     if before is None:
         return data_nodes.created(zone, topology, ts)
-    # The topology first, so that another filter sees the nodes that joined with it.
-    state = data_nodes.topology_changed(before, topology, ts, physical)
-    return data_nodes.fired(data_nodes.altered(state, zone, ts, physical), ts, physical)
+    # By the order of revisions: what a statement found goes by the options of before, what came
+    # after it by its own, however late both are followed.
+    found = _found_by_statement(view, before, zone, topology)
+    state = data_nodes.topology_changed(before, found, ts, physical)
+    state = data_nodes.with_options(state, zone, ts)
+    if found.revision < topology.revision:
+        reached("topology that changed after a statement followed along with it")
+        state = data_nodes.topology_changed(state, topology, ts, physical)
+    return data_nodes.fired(state, ts, physical)
+
+
+def _found_by_statement(
+    view: History, before: DataNodes, zone: Zone, topology: Topology
+) -> Topology:
+    """The topology that the last statement on the zone found; ``topology`` where ``before`` has
+    followed all statements, and where no revision tells when the last one was.
+    """
+    said = before.waits, before.filter
+    if said == (zone.waits, zone.filter) or topology.revision <= before.topology.revision:
+        return topology
+    try:
+        changes = view.changes((catalogs.KEY, LOGICAL), before.topology.revision)
+    except Compacted:
+        statement = view.get(catalogs.KEY)
+        first = statement is not None and statement.revision < topology.revision
+        return before.topology if first else topology
+    found, there = topology, before.topology
+    for change in changes:
+        if (members := change.entries.get(LOGICAL)) is not None:
+            nodes = tuple(member.node for member in decode_members(members))
+            there = Topology(revision=change.revision, nodes=nodes)
+        if (text := change.entries.get(catalogs.KEY)) is not None:
+            for other in catalogs.decode(text).zones.values():
+                if other.id == zone.id and said != (other.waits, other.filter):
+                    said, found = (other.waits, other.filter), there
+    return found
 
 
 def _replaced(view: View, zone: int, before: DataNodes | None, after: DataNodes | None) -> Invoke:
