@@ -35,7 +35,13 @@ from harness.campaigns.cell_table import (
     read_table,
     row_of,
 )
-from harness.campaigns.ledger import RESULTS_FILE, Ledger, past_results, unusable_lines
+from harness.campaigns.ledger import (
+    RESULTS_FILE,
+    Ledger,
+    outweighs,
+    past_results,
+    unusable_lines,
+)
 from harness.campaigns.matrix import (
     CampaignFile,
     Past,
@@ -418,11 +424,8 @@ def _merged(ledger: Ledger, source: Path) -> Iterator[str]:
         yield f"--merge: the results in {source} are of other code: they do not count"
     for key, result in taken.known.items():
         known = ledger.known.get(key)
-        # Run on both, a cell is what is worse of it: on real nodes that differs.
-        worse = (
-            result.outcome is Outcome.VIOLATION and known and known.outcome is not Outcome.VIOLATION
-        )
-        if known is None or worse:
+        # Run on both, a cell is what is worse of it, and what is known where neither is.
+        if known is None or not outweighs(known, result):
             ledger.add(_here(result, source))
 
 
