@@ -94,6 +94,12 @@ def runs_option(command: C) -> C:
 
 
 def _store(_context: click.Context, _option: click.Parameter, value: str) -> RunStore:
+    if "://" in value:
+        # As a path of this machine it would be one, beginning with a directory "hdfs:".
+        raise click.BadParameter(
+            f"expected a directory of this machine (got {value!r}, an address in another store: "
+            "'firedrill check ADDRESS' judges a run that lies there)"
+        )
     if Path(value).exists() and not Path(value).is_dir():
         raise click.BadParameter(f"expected a directory (got the file {value!r})")
     return RunStore(Path(value))

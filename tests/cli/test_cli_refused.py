@@ -92,3 +92,17 @@ def test_a_store_that_is_a_file_is_misuse(
 
     assert execute([*command, "--runs-dir", str(tmp_path / "file")]) == 254
     assert "expected a directory (got the file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("runs",), ("check", "latest"), ("run", "--duration", "1")])
+def test_a_store_of_another_machine_is_misuse(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert execute([*command, "--runs-dir", "hdfs://host/runs"]) == 254
+    assert "expected a directory of this machine (got 'hdfs://host/runs'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
