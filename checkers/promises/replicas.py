@@ -187,14 +187,14 @@ def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
 
     A sample of states may miss it: what was acknowledged since the last one, the leader alone
     knows. Which node it is about stands in the event's words only, so any fault that destroys data
-    and had begun excuses it; a kind of which no effect is known may destroy data.
+    and had begun excuses it, as does one that may destroy it.
     """
     kinds = by_name(setting.fault_kinds)
     destroying_ns = min(
         (
             span.begin_ns
             for span in fault_spans(faults.to_pylist())
-            if not (kind := kinds.get(span.kind)) or kind.destroys or not kind.effects
+            if not (kind := kinds.get(span.kind)) or kind.may_destroy
         ),
         default=None,
     )

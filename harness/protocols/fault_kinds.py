@@ -166,6 +166,13 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
         return Effect.LOSES_DATA in self.effects
 
     @property
+    def may_destroy(self) -> bool:
+        """Whether a target may lose data that it had acknowledged; a kind of which no effect is
+        known may do anything, and so may a person's own command.
+        """
+        return self.destroys or not self.effects or Effect.UNKNOWN in self.effects
+
+    @property
     def takes_replicas(self) -> bool:
         """Whether a target loses its data or goes with it: one that does finds out by observation
         whom it may take, and none else may do so at that moment.
