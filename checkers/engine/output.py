@@ -18,10 +18,6 @@ from harness.plugins import where
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.supervisor import memory_limit_bytes
 
-# Splits in memory at a time, and the least history that is worth the second one.
-THREADS = 2
-LONG = 100_000
-
 # A callback with the name of each kernel or checker before it runs: it tells which one a process
 # died of. Empty once all have judged, since no checker is to blame for what comes then.
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)

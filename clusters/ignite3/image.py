@@ -31,8 +31,6 @@ LOOK_LIMIT_S = 10
 BUILD_LIMIT_S = 420
 TRAINING = "/opt/ignite-training"
 
-log = logging.getLogger("firedrill.ignite3")
-
 
 def alias(of: Artifacts) -> str:
     """The image's name in plans, which leads to the newest recipe's."""

@@ -19,14 +19,11 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 EXACT_PAIRS = 16  # 65,536 combinations of signs
 DRAWS = 9_999  # of a test by chance: its least p-value is one in 10,000
 SEED = 1  # of the draws: the same comparison comes to the same result
 CHUNK = 1_000
-
-Floats = npt.NDArray[np.float64]
 
 
 def sign_flip(differences: Sequence[float]) -> float:

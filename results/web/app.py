@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -51,7 +50,6 @@ FINDINGS_MAX = 500
 CAMPAIGNS_MAX = 300
 PICTURES_MAX = 40  # of a trend, each of some kilobytes
 _SIDES = ("new", "base", "where")
-Page = Callable[[Request], Awaitable[Response]]
 _MARKS = {outcome.value: mark for outcome, mark in MARKS.items()}
 _TEXT = "text/plain; charset=utf-8"
 

@@ -163,7 +163,7 @@ def test_a_wait_that_is_altered_applies_what_is_due_and_keeps_the_history() -> N
     for waits, names in ((Separate(0, 100), "ABCD"), (Separate(100, 0), "AB")):
         state = created(separate(100, 100), topology("ABC", 1), at(0))
         state = topology_changed(state, topology("ABD", 2), at(10))
-        state = altered(state, Zone(id=1, name="Z", waits=waits), at(20))
+        state = fired(altered(state, Zone(id=1, name="Z", waits=waits), at(20)), at(20))
 
         assert seconds(state) == [(0, "ABC"), (20, names)]
         assert due_at(state) == at(110)
@@ -261,7 +261,8 @@ def test_timers_go_by_physical_time_and_not_by_timestamps_that_are_ahead_of_it()
 
     # Timestamps are brought forward once more, and the wait is not over.
     assert fired(state, at(170), physical=at(159)) == state
-    assert altered(state, separate(None, 61), at(170), physical=at(159)).down == state.down
+    longer = altered(state, separate(None, 61), at(170))
+    assert fired(longer, at(170), physical=at(159)).down == state.down
     assert seconds(fired(state, at(171), physical=at(160))) == [(0, "ABC"), (171, "AB")]
 
 
@@ -375,7 +376,7 @@ def test_random_events_keep_what_timers_promise(
             state = after
         elif kind in ("waits", "joint", "filter"):
             shape = changed(shape, kind, value)
-            state = altered(state, shape, at(second))
+            state = fired(altered(state, shape, at(second)), at(second))
         caused.add(second)
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=DataNodes)  # a restart
         assert [e.ts for e in state.history] == sorted({e.ts for e in state.history})

@@ -128,7 +128,6 @@ ANSWERS: Mapping[tuple[type, type], tuple[Claim, ...]] = {
 }
 """What the answers of a primary promise."""
 
-NS_PER_MS = 1_000_000
 _invoke = msgspec.msgpack.Decoder(Invoke)
 _PONG = msgspec.msgpack.encode("pong")  # the tag, behind one byte that says the number of fields
 

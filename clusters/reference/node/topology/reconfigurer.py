@@ -6,7 +6,6 @@ every assignment, and the leaders of partitions follow the assignments.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from clusters.reference.node import events
@@ -21,8 +20,6 @@ from clusters.reference.node.topology.voters import MetastorageVoters
 
 EVERY_TICKS = 3
 REASSIGN_TIMEOUT_S = 5.0
-
-log = logging.getLogger("node.reconfigurer")
 
 
 class Reconfigurer:

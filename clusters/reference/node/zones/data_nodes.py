@@ -177,19 +177,12 @@ def topology_changed(
     return fired(replace(state, up=up, down=down), ts, reading)
 
 
-def altered(state: DataNodes, zone: Zone, ts: int, physical: int | None = None) -> DataNodes:
+def altered(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
     """The state after the zone became ``zone``.
 
     Another filter drops all timers: the data nodes are at once what passes it in the topology that
-    was handled last. Other waits leave timers their start and their nodes; what is due by the new
-    wait at ``physical`` is applied at once. Raises ``TimestampBehind``.
-    """
-    return fired(with_options(state, zone, ts), ts, physical)
-
-
-def with_options(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
-    """``altered``, where what is due by new waits is still to be ``fired``. Raises
-    ``TimestampBehind``.
+    was handled last. Other waits leave timers their start and their nodes; what is due by them is
+    still to be ``fired``. Raises ``TimestampBehind``.
     """
     if zone.filter != state.filter:
         nodes = filters.filtered(zone.filter, state.topology.nodes)

@@ -131,7 +131,7 @@ def _following(
     # after it by its own, however late both are followed.
     found = _found_by_statement(view, before, zone, topology)
     state = data_nodes.topology_changed(before, found, ts, physical)
-    state = data_nodes.with_options(state, zone, ts)
+    state = data_nodes.altered(state, zone, ts)
     if found.revision < topology.revision:
         reached("topology that changed after a statement followed along with it")
         state = data_nodes.topology_changed(state, topology, ts, physical)
