@@ -43,6 +43,7 @@ from planted_anomalies import EXPECTED, planted
 from checkers.cycles.kernel import CYCLES
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
+from checkers.engine.spark_options import SparkOptions
 from checkers.engine.stages import run_by_key
 from checkers.lists.checker import CHECKER, INFERENCE
 from checkers.lists.list_ops import list_ops
@@ -124,7 +125,7 @@ def source_in(directory: Path, splits: int) -> Source:
     return Source.of_files(directory / "transactions.parquet", files)
 
 
-def analysis_of(source: Source, executor: str) -> Verdict:
+def analysis_of(source: Source, executor: str, spark: SparkOptions | None = None) -> Verdict:
     """The verdict of the checkers that list-append runs are judged by."""
     return judge(
         source,
@@ -133,6 +134,7 @@ def analysis_of(source: Source, executor: str) -> Verdict:
         faults=schema.FAULTS.empty_table(),
         events=schema.EVENTS.empty_table(),
         executor=executor,
+        spark=spark or SparkOptions(),
     ).verdict
 
 
@@ -143,7 +145,6 @@ def started(executor: str, scratch: Path) -> Iterator[None]:
         yield
         return
     from checkers.engine.spark import session
-    from checkers.engine.spark_options import SparkOptions
 
     (scratch / "session").mkdir()
     with timed("start the session"):
