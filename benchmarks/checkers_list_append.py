@@ -76,16 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
-        with timed("generate and write"):
-            # By a process of its own, or the peak of this one would be that of the generator.
-            maker = multiprocessing.get_context("spawn").Process(
-                target=made, args=(Path(scratch), options)
-            )
-            maker.start()
-            maker.join()
-            if maker.exitcode:
-                sys.exit("the history could not be made")
-            source = source_in(Path(scratch), options.splits)
+        source = history(Path(scratch), options)
         baseline = None
         if not options.large:
             with timed("baseline: read, compare elements") as baseline:
@@ -106,6 +97,18 @@ def main() -> None:
         print(f"  {name}: {anomaly.count}, steps of the cycles shown: {steps}")
     if options.planted and (missed := EXPECTED - {n for n, a in found.items() if a.examples}):
         sys.exit(f"planted and not shown: {', '.join(sorted(missed))}")
+
+
+def history(directory: Path, options: argparse.Namespace) -> Source:
+    """The history that ``options`` describe, written into ``directory``."""
+    with timed("generate and write"):
+        # By a process of its own, or the peak of this one would be that of the generator.
+        maker = multiprocessing.get_context("spawn").Process(target=made, args=(directory, options))
+        maker.start()
+        maker.join()
+    if maker.exitcode:
+        sys.exit("the history could not be made")
+    return source_in(directory, options.splits)
 
 
 def made(directory: Path, options: argparse.Namespace) -> None:

@@ -14,7 +14,6 @@ package.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import signal
 import statistics
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import attrs
 from calibrator import calibrate
-from checkers_list_append import CLIENTS, analysis_of, made, source_in, timed
+from checkers_list_append import CLIENTS, analysis_of, history, timed
 
 from checkers.engine.output import NOTE
 from checkers.engine.source import Source
@@ -61,7 +60,7 @@ def main() -> None:
     print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as name:
         scratch = Path(name)
-        source = history(scratch, options.txns, options.splits)
+        source = history(scratch, described(options.txns, options.splits))
         with timed("in process"):
             here = encode(analysis_of(source, "local"))
         with cluster(scratch / "one", workers=1) as (_, spark):
@@ -77,25 +76,17 @@ def main() -> None:
     print(f"all verdicts are the same {len(here)} bytes")
 
 
-def history(scratch: Path, txns: int, splits: int) -> Source:
-    """The history, made by a process of its own."""
-    copies = max(txns // MILLION, 1)
-    asked = argparse.Namespace(
+def described(txns: int, splits: int) -> argparse.Namespace:
+    """The options of ``checkers_list_append`` for the history."""
+    return argparse.Namespace(
         txns=min(txns, MILLION),
         lag=0,
         clients=CLIENTS,
         hot=False,
-        copies=copies,
+        copies=max(txns // MILLION, 1),
         planted=True,
         splits=splits,
     )
-    with timed("generate and write"):
-        maker = multiprocessing.get_context("spawn").Process(target=made, args=(scratch, asked))
-        maker.start()
-        maker.join()
-    if maker.exitcode:
-        sys.exit("the history could not be made")
-    return source_in(scratch, splits)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
+from checkers.engine.hadoop import is_remote
 from checkers.engine.spark_options import LOCAL, SparkOptions
 from cli.judging.limits import LimitOptions
 from cli.quantities import seconds
@@ -94,7 +95,7 @@ def runs_option(command: C) -> C:
 
 
 def _store(_context: click.Context, _option: click.Parameter, value: str) -> RunStore:
-    if "://" in value:
+    if is_remote(value):
         # As a path of this machine it would be one, beginning with a directory "hdfs:".
         raise click.BadParameter(
             f"expected a directory of this machine (got {value!r}, an address in another store: "

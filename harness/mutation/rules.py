@@ -17,7 +17,6 @@ from itertools import pairwise
 
 import attrs
 
-# Statements that end a block: what follows them is never run, and what precedes them may return.
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # A bound that is off by one, and equality that is its opposite.

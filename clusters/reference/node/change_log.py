@@ -128,7 +128,7 @@ class ChangeLog:
 
     def _read(self, revision: int, key: str, value: bytes | None) -> Iterator[ChangeRow]:
         if key == catalogs.KEY and value is not None:
-            yield from self._zones(revision, msgspec.json.decode(value, type=Catalog))
+            yield from self._zones(revision, catalogs.decode(value))
         elif key == logical.LOGICAL and value is not None:
             members = logical.decode_members(value)
             self._members = tuple(member.node for member in members)
