@@ -17,7 +17,9 @@ from clusters.reference.node.catalog.options import HIGHLY_AVAILABLE, MODE, RESE
 from clusters.reference.node.config import DEFAULT_DETECTION_S
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
-from harness.protocols.faults import PlannedFault
+from harness.protocols.fault_kinds import with_strength
+from harness.protocols.faults import ITS_NODE, PlannedFault
+from harness.protocols.moments import Moment
 
 ASKED_BY = "system.rebalance"
 ZONE, OTHER, TABLE = "CHURN", "CHURN2", "ITEMS"
@@ -40,6 +42,23 @@ FIRST_S = (1.0, 2.0)  # the first change, of which there are ``CHANGES``, so lon
 CHANGES = 6
 APART_S = (4.5, 5.5)
 HOLD_S = (0.5, 2.0)
+_SLOW_MS, _SLOW_BEFORE_S, _SLOW_S = (120.0, 300.0), 0.2, 5.0  # of each sync
+_JOINT_S = (0.02, 0.35)  # others have the joint configuration by then, and few have left it
+_GONE_S = (0.8, 1.2)  # past an election
+_BURST = (
+    (
+        f"ALTER ZONE {ZONE} SET {FILTER} = '{EVERY_ONE} && !\"n1\"'",
+        f"ALTER ZONE {ZONE} SET {FILTER} = '{EVERY_ONE}'",
+    ),
+    (
+        f"ALTER ZONE {ZONE} SET REPLICAS = {REPLICAS + 1}",
+        f"ALTER ZONE {ZONE} SET REPLICAS = {REPLICAS}",
+    ),
+    (
+        f"ALTER TABLE {TABLE} SET PRIMARY_ZONE = {OTHER}",
+        f"ALTER TABLE {TABLE} SET PRIMARY_ZONE = {ZONE}",
+    ),
+)
 _LATE_SHARE, _LATE_FROM_S, _LATE_CALM_S, _MOST_LATE = 0.5, (2.0, 14.0), 6.0, 4
 
 
@@ -107,7 +126,7 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
         chosen = ["join", "fewer", "more", "filter", "timers", "zone"]
     else:
         # Restarts are refused where a fault beside keeps a node away: few seeds may show nothing.
-        others = ("more", "leave", "away", "visit", "filter", "timers", "zone", "restart")
+        others = ("more", "leave", "away", "visit", "filter", "timers", "zone", "restart", "burst")
         chosen = ["join", "replace", *draw.sample(others, CHANGES - 2)]
     draw.shuffle(chosen)
     at_s = draw.uniform(*FIRST_S)
@@ -122,10 +141,31 @@ def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:
                 options=options,
             )
         )
+        if name == "burst":
+            found += _around_joint(draw, at_s, plan)
         at_s += draw.uniform(*APART_S)
     if draw.random() < _LATE_SHARE:
         found += _late(draw, plan)
     return tuple(found)
+
+
+def _around_joint(draw: Random, at_s: float, plan: Plan) -> Iterator[PlannedFault]:
+    """Disks so slow that statements at ``at_s`` meet each other's changes in every stage, on so few
+    nodes that metastorage is quick; and a leader that goes while its group is joint.
+    """
+    slow_ms, begin_s = round(draw.uniform(*_SLOW_MS)), round(at_s - _SLOW_BEFORE_S, 3)
+    for number in (draw.randint(1, LEAST_NODES - 1), LEAST_NODES):
+        target = with_strength(f"n{number}", slow_ms, "ms")
+        yield PlannedFault(at_s=begin_s, kind="disk-slow", target=target, hold_s=_SLOW_S)
+    yield PlannedFault(
+        at_s=round(at_s, 3),
+        kind=draw.choice(("kill", "pause")),
+        target=ITS_NODE,
+        hold_s=round(draw.uniform(*_GONE_S), 3),
+        on=Moment.MEMBERS_JOINT,
+        by=f"leader of partition {draw.randrange(partitions(plan))}",
+        after_s=round(draw.uniform(*_JOINT_S), 3),
+    )
 
 
 def _late(draw: Random, plan: Plan) -> Iterator[PlannedFault]:
@@ -176,6 +216,14 @@ def _change(draw: Random, name: str) -> tuple[str, str, dict[str, object]]:
                 f"ALTER TABLE {TABLE} SET PRIMARY_ZONE = {zone}" for zone in (OTHER, ZONE)
             )
             return "ddl", "all", {"statements": [there], "back": [back]}
+        case "burst":
+            # Different options, all of which can be seen once the last is in force.
+            burst = draw.sample(_BURST, draw.randint(2, len(_BURST)))
+            options: dict[str, object] = {
+                "statements": [to for to, _ in burst],
+                "back": [back for _, back in burst],
+            }
+            return "ddl", "all", options
         case _:
             replicas = draw.choice((4, 5)) if name == "more" else draw.choice((1, 2))
             return "ddl", "all", _altered(f"REPLICAS = {replicas}", f"REPLICAS = {REPLICAS}")

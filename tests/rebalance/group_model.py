@@ -61,6 +61,8 @@ class Leader:
     target: tuple[str, ...] = ()
     newest_revision: int = 0
     revision: int = 0
+    inherited: bool = False
+    refused: int = 0
     lives: dict[str, int] = attrs.field(factory=dict)
 
 
@@ -102,8 +104,9 @@ class Model:
             voters=self.voters,
             position=Position(0, self.index),
             stage=leader.stage,
-            target=leader.target,
+            target=() if leader.inherited else leader.target,
             revision=leader.revision,
+            refused=leader.refused,
         )
 
     # -- what happens
@@ -148,6 +151,8 @@ class Model:
             leader.stage, leader.target = Stage.NONE, ()
             if act.then is not None:
                 self._send(act.then, leader, lose)
+        elif isinstance(act, CancelChange) and leader.stage is Stage.JOINT:
+            leader.refused = leader.seen.planned_revision
         return act
 
     def caught_up(self, which: int, *, lose: bool = False) -> None:
@@ -179,7 +184,7 @@ class Model:
         leader = self.leader
         if leader.stage is Stage.JOINT:
             self.voters, self.index = leader.target, self.index + 2
-            leader.stage, leader.target = Stage.NONE, ()
+            leader.stage, leader.target, leader.inherited = Stage.NONE, (), False
 
     def failed(self, which: int) -> None:
         """The catch-up of a leader's change fails."""
@@ -194,7 +199,9 @@ class Model:
         stage = Stage.JOINT if joint else Stage.NONE
         self.leaders = self.leaders[-2:]
         term = self.leader.term + 1
-        self.leaders.append(Leader(term, self.read(), self.topology(), stage, target))
+        self.leaders.append(
+            Leader(term, self.read(), self.topology(), stage, target, inherited=joint)
+        )
 
     def deliver(self, which: int) -> None:
         """One of the invokes whose answer was lost is done now."""
@@ -248,6 +255,8 @@ class Model:
 
     def _change(self, leader: Leader, request: ChangePeers) -> None:
         if not self._takes(leader, request):
+            if leader.stage is Stage.JOINT:
+                leader.refused = request.revision
             return
         leader.newest_revision = leader.revision = request.revision
         if sorted(request.nodes) == sorted(self.voters):
@@ -261,7 +270,8 @@ class Model:
         if request.term != leader.term or request.revision < leader.newest_revision:
             return False
         adjustable = self.variant is Variant.LOCK and leader.stage is Stage.CATCHING_UP
-        same = leader.stage is not Stage.NONE and leader.target == request.nodes
+        running = leader.stage is not Stage.NONE and not leader.inherited
+        same = running and leader.target == request.nodes
         return leader.stage is Stage.NONE or adjustable or same
 
     def _do(self, transition: Transition) -> Outcome:

@@ -40,7 +40,7 @@ from clusters.reference.node.rebalance.partition_driver import Led
 from clusters.reference.node.rebalance.transitions import Variant
 from clusters.reference.node.topology.logical import LOGICAL
 
-PENDING_REVISION = 20
+PENDING_REVISION, PLANNED_REVISION = 20, 30
 
 
 def state(text: str, lock: Lock | None = None) -> PartitionState:
@@ -53,13 +53,17 @@ def state(text: str, lock: Lock | None = None) -> PartitionState:
         planned=sets[2],
         lock=lock,
         pending_revision=PENDING_REVISION if sets[1] else 0,
-        planned_revision=30 if sets[2] else 0,
+        planned_revision=PLANNED_REVISION if sets[2] else 0,
         lock_revision=40 if lock else 0,
     )
 
 
 def group(
-    voters: str, stage: Stage = Stage.NONE, target: str = "", revision: int = PENDING_REVISION
+    voters: str,
+    stage: Stage = Stage.NONE,
+    target: str = "",
+    revision: int = PENDING_REVISION,
+    refused: int = 0,
 ) -> Group:
     return Group(
         term=4,
@@ -68,6 +72,7 @@ def group(
         stage=stage,
         target=tuple(target),
         revision=revision,
+        refused=refused,
     )
 
 
@@ -132,10 +137,33 @@ BASE, LOCK, CANCEL = Variant
         # a later life of a voter is taken in, or a learner let go
         ((BASE, LOCK, CANCEL), "abc - -", None, group("abc", Stage.CATCHING_UP, "abc", 9), "-"),
         # the joint configuration is completed by whoever leads; its lock stays, in its name
-        ((BASE, CANCEL), "abc abd abe", None, group("abc", Stage.JOINT, "abd"), "-"),
+        ((BASE,), "abc abd abe", None, group("abc", Stage.JOINT, "abd"), "-"),
         ((LOCK,), "abc abd abe", OWN, group("abc", Stage.JOINT, "abd"), "-"),
         ((LOCK,), "abc abd abe", OLD, group("abc", Stage.JOINT, "abd"), "locked/refused"),
-        ((BASE, CANCEL), "abc abd abe", None, group("abc", Stage.STABLE, "abd"), "-"),
+        ((BASE,), "abc abd abe", None, group("abc", Stage.STABLE, "abd"), "-"),
+        # A leader elected since has not asked for it, and is told once that the group is busy.
+        ((BASE, CANCEL), "abc abd -", None, group("abc", Stage.JOINT), "change abd"),
+        ((BASE,), "abc abd abe", None, group("abc", Stage.JOINT), "change abd"),
+        ((LOCK,), "abc abd -", OWN, group("abc", Stage.JOINT), "change abd"),
+        ((LOCK,), "abc abd -", OLD, group("abc", Stage.JOINT), "locked/refused"),
+        (
+            (BASE, LOCK, CANCEL),
+            "abc abd -",
+            None,
+            group("abc", Stage.JOINT, refused=PENDING_REVISION),
+            "-",
+        ),
+        # A cancel comes too late, and is asked for once a planned set.
+        ((CANCEL,), "abc abd abe", None, group("abc", Stage.JOINT, "abd"), MOVE),
+        ((CANCEL,), "abc abd abe", None, group("abc", Stage.STABLE), MOVE),
+        ((CANCEL,), "abc abd -", None, group("abc", Stage.JOINT, "abd"), "-"),
+        (
+            (CANCEL,),
+            "abc abd abe",
+            None,
+            group("abc", Stage.JOINT, refused=PLANNED_REVISION),
+            "-",
+        ),
     ],
 )
 def test_the_next_act(

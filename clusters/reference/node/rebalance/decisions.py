@@ -44,7 +44,8 @@ class Stage(enum.StrEnum):
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A raft group as its leader has it: ``voters`` of the newest committed configuration and its
     ``position``, the ``stage`` of the change that goes on, the nodes that it leads to and the
-    ``revision`` of the pending set that asked for it.
+    ``revision`` of the pending set that asked for it; of one that an earlier leader began neither
+    is known. ``refused``: the revision of the set for which it was asked to go another way in vain.
     """
 
     term: int
@@ -53,6 +54,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage = Stage.NONE
     target: tuple[str, ...] = ()
     revision: int = 0
+    refused: int = 0
 
 
 class Topology(msgspec.Struct, frozen=True):
@@ -98,7 +100,7 @@ def next_act(
 ) -> Act | None:
     """The next act of the leader of ``group``; ``None`` while there is nothing to do but wait."""
     if group.stage in (Stage.JOINT, Stage.STABLE):
-        return _held_lock(variant, state, group)
+        return _held_lock(variant, state, group) or _too_late(variant, state, group)
     if group.stage is Stage.CATCHING_UP:
         return _adjusted(variant, state, group, topology)
     if state.stable is None:
@@ -155,6 +157,19 @@ def _held_lock(variant: Variant, state: PartitionState, group: Group) -> Act | N
     if variant is not Variant.LOCK or state.lock is None or state.lock.term >= group.term:
         return None
     return Do(transitions.catch_up_finished(state, Assignments(state.lock.nodes), group.term))
+
+
+def _too_late(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+    """What is asked of a group whose change can neither be cancelled nor replaced: a cancel for
+    planned, and by a leader elected since it began (onLeaderElected) the change itself. The
+    answers, false and busy, leave everything as it is: once is enough.
+    """
+    if variant is Variant.CANCEL and state.planned is not None:
+        moved = transitions.planned_moved(state)
+        asked = moved is None or state.planned_revision == group.refused
+        return None if asked else CancelChange(group.term, moved)
+    known = group.target or state.pending_revision == group.refused
+    return None if known else _change(state, group)
 
 
 def _adjusted(

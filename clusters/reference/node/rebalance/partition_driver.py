@@ -120,6 +120,7 @@ class Led:
         self.wait_until_s = 0.0
         self.tidy_at_s = 0.0
         self.cancelled: tuple[int, Transition | None] | None = None
+        self.refused = 0  # see ``decisions.Group``
 
     def may_try(self, revision: int) -> bool:
         """Whether the change that the pending set of ``revision`` asks for may begin now. Another
@@ -383,7 +384,9 @@ class PartitionDriver:
             if isinstance(event, Diverged):
                 self._start_decisions.diverged(number, event)
             elif isinstance(event, LeaderElected):
-                self._elected(number, event.term)
+                self._retry_as_new_leader(
+                    number, self._elected(number, event.term), partition, group
+                )
             elif isinstance(event, ChangeFailed) and led is not None and led.term == event.term:
                 error = ReconfigurationError(event.error.value)
                 self._failed(number, led, error, event.revision, event.member)
@@ -431,21 +434,53 @@ class PartitionDriver:
         if waiting is not None and waiting == state.pending_revision:
             self._begin(number, self._lock(number, led, group, state))
             return
-        act = decisions.next_act(self._variant, state, _as_led(group), self._topology())
+        act = decisions.next_act(self._variant, state, _as_led(group, led), self._topology())
         if isinstance(act, Do):
             self._begin(number, self._do(number, led, act.transition))
         elif isinstance(act, ChangePeers):
-            if led.may_try(act.revision):
+            if not led.may_try(act.revision):
+                return
+            if raft.stage is RaftStage.JOINT:
+                self._refuse(number, led, act.revision)
+            else:
                 locks = self._variant is Variant.LOCK
                 self._begin(number, self._change(number, led, group, act, confirm=locks))
         elif isinstance(act, CancelChange):
-            # Where nothing goes on, there is nothing to cancel, and the answer is the same.
-            done = raft.cancel_change() or raft.stage is RaftStage.STABLE
-            self._changes.cancelled(number, done, term=act.term, revision=state.pending_revision)
-            if done:
-                led.cancelled = raft.now, act.then
+            self._cancel(number, led, group, act, state)
         elif raft.stage is RaftStage.STABLE and state.pending is None:
             self._tidy(number, state.partition, led, group)
+
+    def _retry_as_new_leader(
+        self, number: int, led: Led, partition: PartitionId, group: Group
+    ) -> None:
+        """onLeaderElected: what is pending is asked for at once, where the group is busy with it
+        in vain; all else waits until this node knows what is pending now.
+        """
+        state = keys.read(self._view, partition)
+        if group.raft.stage is RaftStage.JOINT and state.pending is not None:
+            self._refuse(number, led, state.pending_revision)
+
+    def _refuse(self, number: int, led: Led, revision: int) -> None:
+        """Answer the change that the pending set of ``revision`` asks for as ``Raft.change_peers``
+        does in a joint group; no node need be asked for its member before.
+        """
+        reached("change of peers asked of a group that is joint")
+        led.refused = revision
+        self._failed(number, led, ReconfigurationError.BUSY, revision)
+
+    def _cancel(
+        self, number: int, led: Led, group: Group, act: CancelChange, state: PartitionState
+    ) -> None:
+        """cancelChangePeers(): where the answer is false nothing is done."""
+        raft = group.raft
+        # Where nothing goes on, there is nothing to cancel, and the answer is the same.
+        done = raft.cancel_change() or raft.stage is RaftStage.STABLE
+        self._changes.cancelled(number, done, term=act.term, revision=state.pending_revision)
+        if done:
+            led.cancelled = raft.now, act.then
+        else:
+            reached("change of peers that can't be cancelled any more")
+            led.refused = state.planned_revision
 
     def _confirming(self, number: int, led: Led, group: Group) -> bool:
         """Whether a cancelled change waits for its confirmation; does what follows on it."""
@@ -596,7 +631,7 @@ def _topology(view: View) -> decisions.Topology:
     return decisions.Topology(nodes, unchanged(LOGICAL, view.get(LOGICAL)))
 
 
-def _as_led(group: Group) -> decisions.Group:
+def _as_led(group: Group, led: Led) -> decisions.Group:
     raft = group.raft
     # The configuration that is committed, which stands at this place in the log or before: a later
     # one stands behind it.
@@ -608,4 +643,5 @@ def _as_led(group: Group) -> decisions.Group:
         stage=_STAGES[raft.stage],
         target=tuple(sorted(names_of(raft.changing_to or ()))),
         revision=raft.change_revision or 0,
+        refused=led.refused,
     )
