@@ -16,14 +16,15 @@ from cli.importing import is_history, opened
 from cli.judging import judge
 from cli.judging.children import Children
 from cli.judging.limits import LimitOptions
+from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index
 from cli.session import (
     RunName,
     Session,
+    anywhere_option,
     broken,
     executor_option,
     limits_options,
-    runs_option,
     say,
     spark_options,
 )
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", metavar="[PATH]...", type=RunName(), nargs=-1)
-@runs_option
+@anywhere_option
 @executor_option
 @spark_options
 @click.option("--workload", help="What to judge a history file as (found out when not given).")
@@ -90,7 +91,7 @@ if TYPE_CHECKING:
 def check(
     session: Session,
     paths: tuple[str, ...],
-    store: RunStore,
+    store: RunStore | RemoteRuns,
     executor: str | None,
     workload: str | None,
     model: str | None,
@@ -126,6 +127,10 @@ def check(
         canonical(model)  # to import a long history first would be wasted on a name mistyped
     if output is not None and len(paths) > 1:
         raise UsageError(f"--output: expected one PATH, whose results go there (got {len(paths)})")
+    paths = paths or (LATEST,)
+    if isinstance(store, RemoteRuns):
+        # Each is fetched by its address, so nothing comes into a store of this machine.
+        paths, store = store.named(paths), RunStore()
     bank = None
     if bank_total is not None or negative_balances:
         bank = BankRules(total=bank_total, negative_balances=negative_balances)
@@ -146,7 +151,7 @@ def check(
         spark=spark,
     )
     if not one.several:
-        return one.of(paths[0] if paths else LATEST, Children(lasting=False)).exit_code
+        return one.of(paths[0], Children(lasting=False)).exit_code
     return _of_several(one, paths)
 
 

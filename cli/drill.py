@@ -18,6 +18,7 @@ from cli.display import LoopTime, choose
 from cli.environment import SIMULATED
 from cli.judging import judge
 from cli.live_status import StatusFile
+from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index
 from cli.session import Session, say
 from cli.signals import stopping
@@ -41,11 +42,14 @@ class Keep(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class RunOptions:
-    """The options of a run beside its plan. ``one_of_many``: the command makes others, too."""
+    """The options of a run beside its plan. ``one_of_many``: the command makes others, too. Once it
+    is judged it ``moves_to`` another store, unless its cluster is kept up.
+    """
 
     report: bool = True
     keep: Keep = Keep.NEVER
     one_of_many: bool = False
+    moves_to: RemoteRuns | None = None
 
 
 class Budget:
@@ -92,10 +96,19 @@ def one(
     judged = drill.judged or drill.judge(directory)
     outcome = judged.outcome
     session.found(outcome)
+    shown = None
+    if options.moves_to is not None and not drill.kept:
+        try:
+            shown = _moved(directory, options.moves_to, judged)
+            # The next commands would name the run where it is no more.
+            judged = attrs.evolve(judged, following=())
+        except FiredrillError as error:
+            say(f"{error}; the run stays in {directory.root}")
+            session.found(outcome := worst([outcome, Outcome.HARNESS_ERROR]))
     # The outcome is the last line.
     refresh_index(store)
     try:
-        judge.announce(directory, judged, one_of_many=options.one_of_many)
+        judge.announce(directory, judged, shown, one_of_many=options.one_of_many)
     # An ``OSError`` as well, with an exit code of its own: see ``cli.main.execute``.
     except BrokenPipeError:
         raise
@@ -184,6 +197,13 @@ class _Drill:
         self.session.run = self.begun if self.begun and self.begun.root.is_dir() else None
         if self.kept and self.session.run:
             _tell_kept(self.session.run, store)
+
+
+def _moved(run: RunDirectory, there: RemoteRuns, judged: judge.Judgement) -> str:
+    """Move ``run``; return the address of its report, or its own. Raises ``FiredrillError``."""
+    say(f"moving the run to {there.address}")
+    address = there.move(run)
+    return f"{address}/{run.report.name}" if judged.drawn else address
 
 
 def _unjudged(how: str, run: RunDirectory) -> Interrupted:

@@ -15,9 +15,10 @@ import attrs
 from checkers.engine.hadoop import is_remote
 from cli.archived import is_archive, run_of
 from cli.judging.messages import HistoryFile
+from cli.remote_runs import told_as
 from cli.session import say
 from harness import plugins
-from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
 from harness.history.regular_files import what_it_is
 from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
@@ -54,7 +55,7 @@ def opened(
     if is_remote(name):
         with (
             _fetched(name) as copy,
-            _told_as(name.rstrip("/"), copy.path),
+            told_as(name.rstrip("/"), copy.path),
             opened(str(copy.path), store, workload, bank=bank, keep=keep) as (run, history),
         ):
             yield attrs.evolve(run, output=copy.output or run.output), history
@@ -63,7 +64,7 @@ def opened(
         with scratch_directory("import") as scratch:
             piped = _copied_stdin(scratch.path)
             with (
-                _told_as(STDIN, piped),
+                told_as(STDIN, piped),
                 opened(str(piped), store, workload, bank=bank, keep=keep) as found,
             ):
                 yield found
@@ -96,18 +97,6 @@ def opened(
             if not run.manifest.exists():
                 _forget(run, store)
             raise
-
-
-@contextlib.contextmanager
-def _told_as(given: str, copy: Path) -> Iterator[None]:
-    """Have errors of the block name what the user has ``given``, and not its private ``copy``."""
-    try:
-        yield
-    except FiredrillError as error:
-        error.args = tuple(
-            part.replace(str(copy), given) if isinstance(part, str) else part for part in error.args
-        )
-        raise
 
 
 @attrs.frozen

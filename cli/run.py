@@ -13,9 +13,10 @@ import click
 
 from cli import quantities
 from cli.drill import Budget, Keep, RunOptions, one
+from cli.remote_runs import RemoteRuns
 from cli.repeat import MAX_REPEAT, Bounds, series
 from cli.run_modes import compare, modes_of
-from cli.session import PlanFile, PluginName, Session, executor_option, runs_option
+from cli.session import PlanFile, PluginName, Session, anywhere_option, executor_option
 from harness.errors import FiredrillError, MissingCapability, PlanError, UsageError
 from harness.plan import planfile
 from harness.plan.overrides import Overrides, merged
@@ -73,7 +74,7 @@ def plan_flags(command: C) -> C:
 
 @click.command(cls=_Keeping)
 @plan_flags
-@runs_option
+@anywhere_option
 @click.option("--no-report", is_flag=True, help="Write the verdict, but no report.")
 @click.option(
     "--keep",
@@ -103,7 +104,7 @@ def run(
     session: Session,
     /,
     plan: Path | None,
-    store: RunStore,
+    store: RunStore | RemoteRuns,
     no_report: bool,
     keep: str,
     repeat: int,
@@ -117,20 +118,26 @@ def run(
     The first Ctrl-C, SIGTERM or SIGHUP heals, collects and seals, and leaves the verdict to
     ``firedrill check``; a second Ctrl-C or SIGTERM stops at once. A run failed where it is no valid
     one and not unknown. With --repeat the seeds of later runs follow from the first.
+
+    With an address as --runs-dir the run is driven into ./runs, and moved there once it is judged.
     """
     from cli.wiring import refuse_impossible  # heavy
 
     given = overrides(flags)
-    options = RunOptions(
-        report=not no_report,
-        keep=Keep(keep),
-        one_of_many=modes is not None or repeat > 1 or until_failure,
-    )
+    several = modes is not None or repeat > 1 or until_failure
+    there = store if isinstance(store, RemoteRuns) else None
+    options = RunOptions(report=not no_report, keep=Keep(keep), one_of_many=several, moves_to=there)
+    if isinstance(store, RemoteRuns):
+        if several:
+            raise UsageError(f"--runs-dir {store.address}: expected one run, which is moved there")
+        store = RunStore()
     seed = secrets.randbelow(MAX_SEED)
     with naming_source(plan, given, partial(require_possible, plan, seed=seed)):
         chosen = load(plan, given, seed=seed)
         refuse_without_java(chosen)
         refuse_impossible(chosen)
+        if there is not None:
+            there.require_reached()  # before the drive, not after it
         if modes is not None:
             if repeat > 1 or until_failure:
                 raise UsageError("--modes makes a run a mode: leave --repeat and the like out")

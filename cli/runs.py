@@ -10,10 +10,11 @@ import click
 import msgspec
 
 from cli.quantities import seconds, size_bytes
+from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index
 from cli.run_state import held_by
 from cli.run_summary import RunRow
-from cli.session import RunName, runs_option, say
+from cli.session import RunName, anywhere_option, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
 from harness.protocols.verdict import Verdict, read_verdict
@@ -47,11 +48,11 @@ NUMBERS = ("nodes", "seed", "drive", "faults", "size")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N of them.")
 @click.option("--rebuild", is_flag=True, help="Read every run again, not those that changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@runs_option
+@anywhere_option
 @click.pass_context
 def runs(
     context: click.Context,
-    store: RunStore,
+    store: RunStore | RemoteRuns,
     conditions: tuple[str, ...],
     sort: str,
     reverse: bool,
@@ -68,15 +69,19 @@ def runs(
         descending=reverse,
         limit=limit,
     )
-    with opened(store, rebuild=rebuild) as index:
-        found = index.entries(query)
-    rows = [RunRow(entry=each, held=held_by(RunDirectory(store.root / each.run))) for each in found]
+    if isinstance(store, RemoteRuns):
+        with store.listed() as (copies, size_of), opened(copies, size_of=size_of) as index:
+            rows = [RunRow(entry=each, held="") for each in index.entries(query)]
+    else:
+        with opened(store, rebuild=rebuild) as index:
+            found = index.entries(query)
+        rows = [RunRow(entry=e, held=held_by(RunDirectory(store.root / e.run))) for e in found]
     if as_json:
         told = msgspec.json.encode([row.as_row() for row in rows])
         click.echo(inert_json(msgspec.json.format(told, indent=2)))
     else:
         _show(rows, store, some=bool(conditions))
-    if left := len(store.broken_off()):
+    if isinstance(store, RunStore) and (left := len(store.broken_off())):
         runs_were = "1 run was" if left == 1 else f"{left} runs were"
         broken_off = "being removed when its command was broken off"
         say(f"{runs_were} {broken_off}: 'firedrill runs prune' finishes that")
@@ -298,9 +303,10 @@ def _known(store: RunStore) -> list[RunRecord]:
     return [record_of(each, held_by(RunDirectory(store.root / each.run))) for each in found]
 
 
-def _show(rows: list[RunRow], store: RunStore, *, some: bool) -> None:
+def _show(rows: list[RunRow], store: RunStore | RemoteRuns, *, some: bool) -> None:
     if not rows:
-        click.echo(f"no {'such ' if some else ''}runs in {store.root}")
+        where = store.address if isinstance(store, RemoteRuns) else store.root
+        click.echo(f"no {'such ' if some else ''}runs in {where}")
         return
     table = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(cells[at]) for cells in table) for at in range(len(COLUMNS))]

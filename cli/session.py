@@ -18,6 +18,7 @@ from checkers.engine.hadoop import is_remote
 from checkers.engine.spark_options import LOCAL, SparkOptions
 from cli.judging.limits import LimitOptions
 from cli.quantities import seconds
+from cli.remote_runs import RemoteRuns
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import Outcome, worst
@@ -94,12 +95,36 @@ def runs_option(command: C) -> C:
     )(command)
 
 
+def anywhere_option(command: C) -> C:
+    """As ``runs_option``; it may also be an address in a store that Hadoop reads: then ``store`` is
+    a ``RemoteRuns``.
+    """
+    return click.option(
+        "--runs-dir",
+        "store",
+        envvar=RUNS_VARIABLE,
+        default=str(DEFAULT_ROOT),
+        show_default=True,
+        callback=_store_anywhere,
+        help="Directory of run directories, here or in a store that Hadoop reads (hdfs://HOST/DIR, "
+        "s3a://BUCKET/DIR).",
+    )(command)
+
+
+def _store_anywhere(
+    context: click.Context, option: click.Parameter, value: str
+) -> RunStore | RemoteRuns:
+    if is_remote(value):
+        return RemoteRuns(value.rstrip("/"))
+    return _store(context, option, value)
+
+
 def _store(_context: click.Context, _option: click.Parameter, value: str) -> RunStore:
     if is_remote(value):
         # As a path of this machine it would be one, beginning with a directory "hdfs:".
         raise click.BadParameter(
-            f"expected a directory of this machine (got {value!r}, an address in another store: "
-            "'firedrill check ADDRESS' judges a run that lies there)"
+            f"expected a directory of this machine (got {value!r}, an address in another store, "
+            "which 'run', 'runs', 'check' and 'report' take)"
         )
     if Path(value).exists() and not Path(value).is_dir():
         raise click.BadParameter(f"expected a directory (got the file {value!r})")
@@ -118,6 +143,8 @@ class RunName(click.types.StringParamType):
     ) -> list[CompletionItem]:
         """See ``click.ParamType``; where no run fits, the shell completes a path."""
         store = ctx.params.get("store") or RunStore()
+        if isinstance(store, RemoteRuns):
+            return []  # to ask there takes seconds
         names = (LATEST, *(run.root.name for run in reversed(store.runs())))
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]

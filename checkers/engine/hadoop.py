@@ -20,6 +20,8 @@ from checkers.engine import gateway
 from checkers.engine.java import find_java, java_binary
 from harness.errors import HarnessError, UsageError
 
+# Classes of errors that another address would mend.
+_OF_THE_ADDRESS = ("FileNotFound", "UnsupportedFileSystem", "URISyntax")
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -41,6 +43,21 @@ class RemoteStore:
             found: bool = self._files.getFileStatus(self._path(address)).isDirectory()
         return found
 
+    def entries(self, address: str) -> dict[str, bool]:
+        """Return what is in the directory at ``address``, by name and sorted: whether it is a
+        directory; nothing where there is none.
+        """
+        with _told(address):
+            path = self._path(address)
+            found = self._files.listStatus(path) if self._files.exists(path) else ()
+            return dict(sorted((str(e.getPath().getName()), bool(e.isDirectory())) for e in found))
+
+    def size_of(self, address: str) -> tuple[int, int]:
+        """Return how many files are below ``address``, and their bytes."""
+        with _told(address):
+            found = self._files.getContentSummary(self._path(address))
+            return int(found.getFileCount()), int(found.getLength())
+
     def fetch(self, address: str, target: Path) -> None:
         """Copy the file or directory at ``address`` to ``target``, which must not exist."""
         with _told(address):
@@ -53,8 +70,17 @@ class RemoteStore:
                 self._files.getConf(),
             )
         # Hadoop's local file system leaves a sum beside each file that it writes.
-        for extra in target.parent.rglob(".*.crc"):
-            extra.unlink()
+        beside = [target.with_name(f".{target.name}.crc")]
+        for extra in target.rglob(".*.crc") if target.is_dir() else beside:
+            extra.unlink(missing_ok=True)
+
+    def put_new(self, source: Path, address: str) -> None:
+        """As ``put``. Raises ``HarnessError`` where something is at ``address`` already."""
+        with _told(address):
+            taken = self._files.exists(self._path(address))
+        if taken:
+            raise HarnessError(f"{address}: it is there already")
+        self.put(source, address)
 
     def put(self, source: Path, address: str) -> None:
         """Copy the file or directory ``source`` to ``address``, in the place of what is there:
@@ -114,12 +140,8 @@ def _told(address: str) -> Iterator[None]:
     except Py4JJavaError as error:
         # The first line is the class and the reason; the rest are frames.
         said = str(error.java_exception.toString()).splitlines()[0]
-        family = (
-            UsageError
-            if "FileNotFound" in said or "UnsupportedFileSystem" in said
-            else (HarnessError)
-        )
-        raise family(f"{address}: {said}") from error
+        misuse = any(kind in said for kind in _OF_THE_ADDRESS)
+        raise (UsageError if misuse else HarnessError)(f"{address}: {said}") from error
     except Py4JError as error:
         raise HarnessError(f"{address}: the JVM that reads it ended: {error}") from error
 

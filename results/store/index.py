@@ -15,7 +15,7 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from results.store.run_entry import RunEntry, entry_of
 from results.store.run_figures import figures_path
 from results.store.store import RunStore
 
+SizeOf = Callable[[RunDirectory], int]
 INDEX = ".index-{}.sqlite"  # filled with a digest of the directory's mark
 MARK_CHARS = 16
 VERSION = 10  # of the tables, and of what a row holds
@@ -285,15 +286,21 @@ def index_path(store: RunStore) -> Path:
 
 
 @contextlib.contextmanager
-def opened(store: RunStore, *, rebuild: bool = False) -> Iterator[RunIndex]:
+def opened(
+    store: RunStore, *, rebuild: bool = False, size_of: SizeOf | None = None
+) -> Iterator[RunIndex]:
     """Open the index of ``store``, true to the runs that are there now. Where the store can't be
     written, or its disk is full, the index is made in memory; with ``rebuild`` nothing of an
-    earlier one is used. Raises ``HarnessError``.
+    earlier one is used. With ``size_of``, of runs of which only parts are here, it is always made
+    in memory. Raises ``HarnessError``.
     """
     path, runs = index_path(store), store.runs()
     try:
         # Nothing is written into a directory that may be no store at all.
-        database = _connected(path, runs, rebuild=rebuild) if runs else _in_memory(runs)
+        if runs and size_of is None:
+            database = _connected(path, runs, rebuild=rebuild)
+        else:
+            database = _in_memory(runs, size_of)
         with contextlib.closing(database):
             yield RunIndex(database)
     except sqlite3.Error as error:
@@ -330,21 +337,23 @@ def _anew(path: Path, runs: Sequence[RunDirectory]) -> sqlite3.Connection:
         return _in_memory(runs)
 
 
-def _in_memory(runs: Sequence[RunDirectory]) -> sqlite3.Connection:
-    return _refreshed(sqlite3.connect(":memory:", isolation_level=None), runs)
+def _in_memory(runs: Sequence[RunDirectory], size_of: SizeOf | None = None) -> sqlite3.Connection:
+    return _refreshed(sqlite3.connect(":memory:", isolation_level=None), runs, size_of)
 
 
 def _connection(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
 
 
-def _refreshed(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> sqlite3.Connection:
+def _refreshed(
+    database: sqlite3.Connection, runs: Sequence[RunDirectory], size_of: SizeOf | None = None
+) -> sqlite3.Connection:
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             _make_tables(database)
         _require_sound(database)
-        _refresh(database, runs)
+        _refresh(database, runs, size_of)
     except sqlite3.Error:
         database.close()
         raise
@@ -419,7 +428,9 @@ def _make_tables(database: sqlite3.Connection) -> None:
     database.execute("COMMIT")
 
 
-def _refresh(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> int:
+def _refresh(
+    database: sqlite3.Connection, runs: Sequence[RunDirectory], size_of: SizeOf | None = None
+) -> int:
     known = dict(database.execute("SELECT run, stamp FROM runs"))
     there = {run.root.name for run in runs}
     stamps = {run.root.name: _stamp(run) for run in runs}
@@ -437,13 +448,20 @@ def _refresh(database: sqlite3.Connection, runs: Sequence[RunDirectory]) -> int:
         _forget(database, name)
     database.execute("COMMIT")
     for begin in range(0, len(changed), BATCH):
-        rows = [(entry_of(run), stamps[run.root.name]) for run in changed[begin : begin + BATCH]]
+        batch = changed[begin : begin + BATCH]
+        rows = [(_entry(run, size_of), stamps[run.root.name]) for run in batch]
         database.execute("BEGIN IMMEDIATE")
         for entry, stamp in rows:
             _forget(database, entry.run)
             _add(database, entry, stamp)
         database.execute("COMMIT")
     return len(changed)
+
+
+def _entry(run: RunDirectory, size_of: SizeOf | None) -> RunEntry:
+    if size_of is None:
+        return entry_of(run)
+    return msgspec.structs.replace(entry_of(run, sized=False), size_bytes=size_of(run))
 
 
 def _is_directory(path: Path) -> bool:

@@ -238,6 +238,10 @@ class RunStore:
         require_plain(run)
         return run
 
+    def named(self, name: str) -> RunDirectory:
+        """Return the run that ``name`` means: as ``resolve``, for what is no path."""
+        return self._latest() if name == LATEST else self._by_prefix(name)
+
     def _named(self, name: str) -> RunDirectory:
         if name == LATEST:
             return self._latest()

@@ -94,7 +94,7 @@ def test_a_store_that_is_a_file_is_misuse(
     assert "expected a directory (got the file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [("runs",), ("check", "latest"), ("run", "--duration", "1")])
+@pytest.mark.parametrize("command", [("compare", "latest"), ("replay", "latest"), ("trend",)])
 def test_a_store_of_another_machine_is_misuse(
     command: tuple[str, ...],
     tmp_path: Path,

@@ -1,0 +1,144 @@
+"""``--runs-dir`` in a store of Hadoop's: runs are driven here, moved there, listed and judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mini_hdfs import hdfs
+
+from checkers.engine.hadoop import remote_store
+from cli.remote_runs import RemoteRuns
+from harness.errors import HarnessError
+from harness.run.directory import RunDirectory
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+RUNS = Path(__file__).parents[1] / "evidence" / "runs"
+LIMIT_S = 240
+OLD, NEW = "20260101-000000-old-0001", "20260202-000000-new-0002"
+
+
+def firedrill(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FIREDRILL, *words], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hdfs(tmp_path_factory.mktemp("hdfs")) as address:
+        yield address
+
+
+@pytest.fixture
+def two_runs(store: str, tmp_path: Path) -> str:
+    address = f"{store}/{tmp_path.name}"
+    with remote_store(store) as remote:
+        for name in (OLD, NEW):
+            remote.put(RUNS / "sim-valid", f"{address}/{name}")
+        # What an upload that was broken off has left.
+        remote.put(RUNS / "sim-valid", f"{address}/20260303-000000-half-0003.partial")
+    return address
+
+
+@pytest.mark.spark
+def test_a_run_is_driven_here_and_moved_there(store: str, tmp_path: Path) -> None:
+    there = ("--runs-dir", f"{store}/driven")
+
+    none = firedrill("runs", *there, cwd=tmp_path)
+    done = firedrill("run", "--provider", "sim", "--duration", "14", *there, cwd=tmp_path)
+    listed = json.loads(firedrill("runs", "--json", *there, cwd=tmp_path).stdout)
+
+    assert none.stdout == f"no runs in {store}/driven\n"
+    assert done.returncode == 0, done.stderr
+    (run,) = listed
+    assert run["outcome"] == "valid"
+    assert run["nodes"]
+    assert run["size_bytes"] > 10_000
+    assert done.stdout.splitlines()[-1].endswith(f"{store}/driven/{run['run']}/report.html")
+    assert "next:" not in done.stdout
+    assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.spark
+def test_runs_are_named_as_in_a_store_here(two_runs: str, tmp_path: Path) -> None:
+    there = ("--runs-dir", two_runs)
+
+    rows = firedrill("runs", "--sort", "run", *there, cwd=tmp_path).stdout.splitlines()
+    assert [row.split()[0] for row in rows[1:-1]] == [OLD, NEW]
+    checked = firedrill("check", OLD[:10], "latest", "--executor", "local", *there, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    shown = [line for line in checked.stdout.splitlines() if line.startswith("VALID")]
+    assert [line.split("/")[-2] for line in shown] == [OLD, NEW]
+    assert "2 judged: 2 valid" in checked.stdout
+    drawn = firedrill("report", NEW, *there, cwd=tmp_path)
+    assert drawn.stdout == f"{two_runs}/{NEW}/report.html\n", drawn.stderr
+    with remote_store(two_runs) as remote:
+        assert "report.html" in remote.entries(f"{two_runs}/{NEW}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["nosuch", "2026"])
+def test_a_name_that_means_no_run_there_is_misuse(two_runs: str, tmp_path: Path, name: str) -> None:
+    done = firedrill("check", name, "--runs-dir", two_runs, cwd=tmp_path)
+
+    assert done.returncode == 254, done.stderr
+    assert two_runs in done.stderr
+    assert NEW in done.stderr
+    assert "half" not in done.stderr
+    assert "firedrill-runs" not in done.stderr  # the name of its scratch
+
+
+@pytest.mark.spark
+def test_a_second_run_of_a_name_replaces_none(two_runs: str, tmp_path: Path) -> None:
+    shutil.copytree(RUNS / "sim-valid", tmp_path / NEW)
+    (tmp_path / NEW / "more").touch()
+
+    with pytest.raises(HarnessError, match=f"{NEW}: it is there already"):
+        RemoteRuns(two_runs).move(RunDirectory(tmp_path / NEW))
+
+    assert (tmp_path / NEW / "more").exists()
+    with remote_store(two_runs) as remote:
+        assert "more" not in remote.entries(f"{two_runs}/{NEW}")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("address", "code", "told"),
+    [("nosuch://x/runs", 254, "nosuch"), ("hdfs://127.0.0.1:1/runs", 255, "refused")],
+)
+def test_a_store_that_is_not_reached_is_told_before_the_drive(
+    tmp_path: Path, address: str, code: int, told: str
+) -> None:
+    done = firedrill("run", "--provider", "sim", "--runs-dir", address, cwd=tmp_path)
+
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "--repeat", "2"), "expected one run, which is moved there"),
+        (("run", "--modes", "sc,ha"), "expected one run, which is moved there"),
+        (("check", "plan.toml"), "for what lies on this machine"),
+        (("runs", "tag", "latest"), "which 'run', 'runs', 'check' and 'report' take"),
+        (("serve",), "which 'run', 'runs', 'check' and 'report' take"),
+    ],
+)
+def test_what_takes_no_store_elsewhere_says_so(
+    tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "plan.toml").touch()
+
+    done = firedrill(*words, "--runs-dir", "hdfs://host/runs", cwd=tmp_path)
+
+    assert done.returncode == 254, done.stderr
+    assert told in " ".join(done.stderr.split())
