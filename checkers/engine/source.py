@@ -18,6 +18,7 @@ from checkers.engine.arrays import Ints
 from checkers.engine.split import Split, split_of_steps
 from harness.errors import InvariantError, MalformedHistory, UsageError
 from harness.history import schema
+from harness.history.parquet import batches
 from harness.history.records import MicroOp
 from harness.history.regular_files import regular
 from harness.protocols.checker import KEY_COLUMNS
@@ -89,7 +90,7 @@ class Source:
         wanted, begin = list(dict.fromkeys(("txn", *columns))), 0
         names = [name for name in _NAMES if name in wanted]
         with pq.ParquetFile(regular(self._transactions_file), read_dictionary=names) as source:
-            for batch in source.iter_batches(PIECE_ROWS, columns=wanted):
+            for batch in batches(source, wanted, PIECE_ROWS):
                 piece = pa.Table.from_batches([batch])
                 _dense(piece, self._transactions_file.name, begin)
                 begin += piece.num_rows

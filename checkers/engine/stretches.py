@@ -271,7 +271,8 @@ def begins_in_order(pieces: Iterable[pa.Table], length: int) -> Ints | None:
             if last is not None and start[0] < last:
                 return None
             last = int(start[-1])
-        begins.append(start[-number % length :: length])
+        # A view would keep all of the piece.
+        begins.append(start[-number % length :: length].copy())
         number += len(start)
     return np.concatenate(begins)
 

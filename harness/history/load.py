@@ -37,7 +37,7 @@ from harness.history.layout import (
     table_schema,
 )
 from harness.history.manifest import RUNNING, plan_drove, read_manifest
-from harness.history.parquet import ROWS_PER_BYTE, require_plausible
+from harness.history.parquet import ROWS_PER_BYTE, batches, require_plausible
 from harness.history.records import EventKind, OpType
 from harness.history.regular_files import FileStamp, regular, stamp
 from harness.run.directory import Manifest, RunDirectory
@@ -263,7 +263,7 @@ def _numbers(
     """The types, as places in ``_TYPES``, and the columns ``names`` of a table, piece by piece."""
     try:
         with pq.ParquetFile(regular(path), read_dictionary=["type"]) as source:
-            for piece in source.iter_batches(columns=[*names, "type"]):
+            for piece in batches(source, (*names, "type")):
                 types = _places(path, piece.column("type"))
                 yield types, [piece.column(name).to_numpy() for name in names]
     except (OSError, pa.ArrowException) as error:

@@ -52,6 +52,16 @@ UNCOMPRESSED_ALWAYS_BYTES = 64 << 20
 UNCOMPRESSED_PER_BYTE = 200
 
 
+def batches(
+    source: pq.ParquetFile, columns: Sequence[str], rows: int = 65_536
+) -> Iterator[pa.RecordBatch]:
+    """Yield ``columns`` of ``source`` in its order, at most so many ``rows`` at a time: group by
+    group, since one pass over all groups keeps what it has read of each until its end.
+    """
+    for group in range(source.num_row_groups):
+        yield from source.iter_batches(rows, row_groups=[group], columns=list(columns))
+
+
 class ParquetSink:
     """Writes tables piece by piece under partial names. Methods raise ``OSError``."""
 
