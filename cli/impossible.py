@@ -24,13 +24,11 @@ from harness.protocols.cluster import (
     TellsMetastorage,
     TellsVoters,
 )
-from harness.protocols.fault_kinds import PROCEDURES, Effect, FaultKind
+from harness.protocols.fault_kinds import PROCEDURES, FaultKind
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.targets import Form, Target
 
 _ENDS = re.compile(r"<>|>")  # of a link, each of which is a target
-_MOVES_DATA = frozenset({Effect.CHANGES_PLACEMENT, Effect.UNKNOWN})
-_MOVES_MEMBERS = frozenset({Effect.CHANGES_MEMBERS, *_MOVES_DATA})
 
 
 @attrs.frozen(kw_only=True)
@@ -80,28 +78,28 @@ class Impossible:
         form, nodes = target.form, self.plan.cluster.nodes
         if form is Form.MANAGEMENT_LEADER and self.management == ():
             return "this store has no group of cluster management"
-        if form is Form.LEARNER and self.learners == 0 and not self._moves(_MOVES_DATA):
+        if form is Form.LEARNER and self.learners == 0 and not self._may_move():
             return "every replica of a partition votes: aim at `follower of partition P`"
         if form in targets.OF_VOTERS:
-            voters, changes = self.voters, _MOVES_DATA
+            voters = self.voters
             # One of them leads.
             others = voters if voters is None or form is not Form.FOLLOWER else voters - 1
             if others is not None and not targets.how_many(form, others):
                 some = "1 voter" if voters == 1 else f"{voters} voters"
-                return "" if self._moves(changes) else f"a partition has {some}"
+                return "" if self._may_move() else f"a partition has {some}"
         elif form in targets.OF_METASTORAGE and self.metastorage:
             voters = len(self.metastorage)
-            if not targets.how_many(form, voters) and not self._moves(_MOVES_MEMBERS):
+            if not targets.how_many(form, voters) and not self._may_move():
                 some = "1 node votes" if voters == 1 else f"{voters} nodes vote"
                 return f"{some} in metastorage"
         elif form in (Form.HALF, Form.FIRST_HALF) and nodes == 1:
             return "the cluster has 1 node"
         return ""
 
-    def _moves(self, effects: frozenset[Effect]) -> bool:
+    def _may_move(self) -> bool:
         """Tell whether a fault of the schedule may change which nodes vote."""
         kinds = (self.faults[fault.kind].kind for fault in self._schedule)
-        return any(kind.takes_replicas or kind.effects & effects for kind in kinds)
+        return any(kind.destroys or kind.may_move_data for kind in kinds)
 
     # -- nodes that another fault holds for longer than the nemesis waits
 
@@ -117,14 +115,14 @@ class Impossible:
             path = f"nemesis.schedule[{number}].target"
             held = self._held(fault.at_s, fault.at_s + wait_s, number)
             down = {node for _, by, nodes in held if self._kind(by).takes_down for node in nodes}
-            joins = self._moves(_MOVES_MEMBERS)
+            joins = self._may_move()
             if targets.by_role(target) and down.issuperset(self._nodes) and not joins:
                 text = f"expected a target other than a role: from {fault.at_s:g} s on no node "
                 text += f"tells roles for {wait_s:g} s, the longest wait: all are down"
                 yield PlanError(path, f"{text} (got {fault.target!r})")
             for other, by, nodes in held:
                 # Of nodes that are all held any is.
-                every = set(nodes).issuperset(self._nodes) and not self._moves(_MOVES_MEMBERS)
+                every = set(nodes).issuperset(self._nodes) and not self._may_move()
                 mine = self._nodes if every else targets.certain(target, self._nodes)
                 both = sorted(set(mine) & set(nodes))
                 if both and share_mechanism(self._kind(fault), self._kind(by)):
@@ -155,7 +153,7 @@ class Impossible:
         """Tell whether the fault holds its nodes to its end: what goes in steps may be over before,
         and what changes members is over once it came about.
         """
-        return fault.kind not in PROCEDURES and not self._kind(fault).effects & _MOVES_MEMBERS
+        return fault.kind not in PROCEDURES and not self._kind(fault).may_move_data
 
     def _meant(self, fault: PlannedFault) -> Target | None:
         """Return the target of a fault that comes at its time, at a member; else nothing is
@@ -193,7 +191,7 @@ class Impossible:
     def _groups(self) -> Iterator[tuple[str, Sequence[str]]]:
         """The groups whose voters are known, as far as no fault of the schedule changes them."""
         kinds = (self._kind(fault) for fault in self._schedule)
-        if any(kind.effects & _MOVES_MEMBERS for kind in kinds):
+        if any(kind.may_move_data for kind in kinds):
             return
         if self.metastorage:
             yield "metastorage", self.metastorage

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import attrs
 
 from harness.protocols.cluster import Grudge, LinkShape
-from harness.protocols.fault_kinds import Effect, Mechanism
+from harness.protocols.fault_kinds import Mechanism
 from harness.protocols.faults import Fault, PlannedFault, Scene, Victims
 from nemesis import grudges
 
@@ -61,11 +61,6 @@ def short(active: Active) -> str:
 def for_good(fault: Fault) -> MayStay | None:
     """``fault`` where its change is for good."""
     return fault if isinstance(fault, MayStay) and fault.stays else None
-
-
-def changes_placement(fault: Fault) -> bool:
-    """Whether data moves for ``fault``."""
-    return bool(fault.kind.effects & {Effect.CHANGES_PLACEMENT, Effect.CHANGES_MEMBERS})
 
 
 def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:

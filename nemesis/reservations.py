@@ -181,7 +181,7 @@ class Reservations:
             before = [
                 active_faults.short(active)
                 for other, active in sorted(self._active.items())
-                if other < number and active_faults.changes_placement(active.fault)
+                if other < number and active.fault.kind.moves_data
             ]
             if not before and not any(other < number for other in self._waiting_steps):
                 return ""

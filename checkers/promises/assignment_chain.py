@@ -27,7 +27,6 @@ from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
 from harness.protocols.changes import LINKS_APART, AssignmentKind
-from harness.protocols.fault_kinds import Effect
 from harness.text import seconds
 
 Row = Mapping[str, Any]
@@ -40,7 +39,6 @@ TOLD_ERASURE = "erases"
 ERASED_WITHIN_S = 2.0  # of the word that a copy is erased
 FORCED_GRACE_S = 2.0  # for a replica outside a forced set to stop
 SETTLED_S = 5.0  # of a node under a fault, before it acts on what it is told
-_LOSES_COPIES = frozenset({Effect.LOSES_DATA, Effect.CHANGES_MEMBERS, Effect.UNKNOWN})
 
 
 def erased_copies(
@@ -68,9 +66,7 @@ def erased_copies(
         if any(before["asked_ns"] - by <= at_ns <= until_ns + by for at_ns, by in reasons):
             continue
         if any(
-            node in fault.nodes
-            and (not fault.effects or fault.effects & _LOSES_COPIES)
-            and fault.start_ns <= until_ns
+            node in fault.nodes and fault.kind.may_take_copies and fault.start_ns <= until_ns
             for fault in calm.disturbances
         ):
             continue

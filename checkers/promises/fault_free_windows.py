@@ -11,29 +11,30 @@ import pyarrow.compute as pc
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.checker import Setting
-from harness.protocols.fault_kinds import Effect, by_name
+from harness.protocols.fault_kinds import FaultKind, by_name
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 
 TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
 HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it,
 # and for as long as metastorage was kept from committing the switch, see Punctuality.unseen_since
-# A node of these effects does not delay others.
-_ALONE = frozenset({Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 APART_S = 0.2  # of two wall clocks: no timer is judged as closely
-_PLACEMENT = frozenset({Effect.CHANGES_PLACEMENT})
 
 
 @attrs.frozen(kw_only=True)
 class Disturbance:
-    """A fault that was in force, and on which nodes. ``moves``: it only asked the store to move
-    data, and is over for others once it was asked back.
+    """A fault of ``kind`` that was in force, and on which nodes. One that only asks the store to
+    move data is over once it was asked back.
     """
 
     start_ns: int
     end_ns: int
     nodes: frozenset[str]
-    effects: frozenset[Effect]
-    moves: bool
+    kind: FaultKind
+
+    @property
+    def moves(self) -> bool:
+        """Whether it only asked the store to move data."""
+        return self.kind.only_moves_data
 
 
 @attrs.frozen(kw_only=True)
@@ -49,9 +50,7 @@ class Calm:
     @property
     def one_clock(self) -> bool:
         """Whether a time that one node took from its clock can be compared by that of another."""
-        return not (
-            self.skewed or any(Effect.CHANGES_CLOCK in d.effects for d in self.disturbances)
-        )
+        return not (self.skewed or any(d.kind.changes_clock for d in self.disturbances))
 
     def between(self, start_ns: int, end_ns: int) -> bool:
         """Whether no fault was in force from ``start_ns`` to ``end_ns``, but for such as move
@@ -114,7 +113,7 @@ class Punctuality:
             if since_ns <= at_ns <= until_ns:
                 yield at_ns - int(TAKEOVER_S * NS_PER_S)
         for d in self.calm.disturbances:
-            alone = d.effects and d.effects <= _ALONE and self.voters.isdisjoint(d.nodes)
+            alone = d.kind.leaves_others and self.voters.isdisjoint(d.nodes)
             if d.start_ns <= until_ns and d.end_ns >= since_ns and not d.moves and not alone:
                 yield d.start_ns
 
@@ -146,16 +145,14 @@ def calm_of(faults: pa.Table, setting: Setting, events: pa.Table | None = None) 
     known = by_name(setting.fault_kinds)
     found = []
     for span in fault_spans(faults.to_pylist()):
-        kind = known.get(span.kind)
-        effects = frozenset() if kind is None else frozenset(kind.effects)
-        moves = effects == _PLACEMENT
+        kind = known.get(span.kind) or FaultKind(name=span.kind, effects=frozenset())
+        over_ns = _asked_back_ns(span, end_ns) if kind.only_moves_data else span.end_ns(end_ns)
         found.append(
             Disturbance(
                 start_ns=span.begin_ns,
-                end_ns=_asked_back_ns(span, end_ns) if moves else span.end_ns(end_ns),
+                end_ns=over_ns,
                 nodes=frozenset(span.nodes),
-                effects=effects,
-                moves=moves,
+                kind=kind,
             )
         )
     skewed = events is not None and wall_clocks_apart_s(events) > APART_S

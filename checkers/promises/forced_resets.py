@@ -28,7 +28,6 @@ from checkers.promises.legal_transitions import Assigned, Forced, Nodes, forced_
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.changes import TopologyKind
-from harness.protocols.fault_kinds import Effect
 from harness.protocols.generations import APPLIED_WITHIN_NS, Reset
 from harness.text import seconds
 
@@ -41,10 +40,6 @@ EARLY_S = 0.5
 LATE_S = 4.0
 STEADY_S = 5.0  # before nodes have left: what was done to the others by then is over
 TOLD_S = 4.0  # before a reset: the state of a copy that is not older is that of the copy then
-# Under these a node is there as a whole, or not at all.
-_ALL_OR_NOTHING = frozenset(
-    {Effect.ENDS_PROGRAM, Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE, Effect.CHANGES_PLACEMENT}
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -372,7 +367,7 @@ def _undisturbed(calm: Calm, node: str, since_ns: int, until_ns: int) -> bool:
     return not any(
         d.start_ns <= until_ns
         and d.end_ns >= since_ns
-        and (node in d.nodes or not d.effects or not d.effects <= _ALL_OR_NOTHING)
+        and (node in d.nodes or not d.kind.all_or_nothing)
         for d in calm.disturbances
         if not d.moves
     )

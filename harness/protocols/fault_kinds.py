@@ -77,6 +77,9 @@ _LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK, Effect.CH
 _SEPARATING = frozenset({Effect.CUTS_LINKS, Effect.DEGRADES_LINKS, Effect.UNKNOWN})
 _SILENCING = frozenset({Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
 _DOWN = _SILENCING | {Effect.ENDS_PROGRAM}
+_PLACING = frozenset({Effect.CHANGES_PLACEMENT})
+_MOVING = _PLACING | {Effect.CHANGES_MEMBERS}
+_LOSING = frozenset({Effect.LOSES_DATA, Effect.CHANGES_MEMBERS, Effect.UNKNOWN})
 
 
 class Strength(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +174,43 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
         known may do anything, and so may a person's own command.
         """
         return self.destroys or not self.effects or Effect.UNKNOWN in self.effects
+
+    @property
+    def may_take_copies(self) -> bool:
+        """Whether a target may lose its copies of data, or go with them; a kind of which no effect
+        is known may do anything.
+        """
+        return not self.effects or not self.effects.isdisjoint(_LOSING)
+
+    @property
+    def moves_data(self) -> bool:
+        """Whether the store moves data for it."""
+        return not self.effects.isdisjoint(_MOVING)
+
+    @property
+    def may_move_data(self) -> bool:
+        """Whether the store may move data, or change its members, for it."""
+        return self.moves_data or Effect.UNKNOWN in self.effects
+
+    @property
+    def only_moves_data(self) -> bool:
+        """Whether it asks the store to move data, and does nothing else."""
+        return self.effects == _PLACING
+
+    @property
+    def changes_clock(self) -> bool:
+        """Whether a target's clock is not that of the others."""
+        return Effect.CHANGES_CLOCK in self.effects
+
+    @property
+    def leaves_others(self) -> bool:
+        """Whether what is not a target goes on as before: a target is gone, and delays nobody."""
+        return bool(self.effects) and self.effects <= _DOWN
+
+    @property
+    def all_or_nothing(self) -> bool:
+        """Whether a target is there as a whole, or not at all."""
+        return bool(self.effects) and self.effects <= _DOWN | _PLACING
 
     @property
     def takes_replicas(self) -> bool:
