@@ -10,7 +10,7 @@ import attrs
 import click
 import msgspec
 
-from checkers.engine.hadoop import is_remote
+from checkers.engine.hadoop import is_remote, one_jvm
 from checkers.engine.spark_options import SparkOptions
 from cli.importing import is_history, opened
 from cli.judging import judge
@@ -127,16 +127,12 @@ def check(
         canonical(model)  # to import a long history first would be wasted on a name mistyped
     if output is not None and len(paths) > 1:
         raise UsageError(f"--output: expected one PATH, whose results go there (got {len(paths)})")
-    paths = paths or (LATEST,)
-    if isinstance(store, RemoteRuns):
-        # Each is fetched by its address, so nothing comes into a store of this machine.
-        paths, store = store.named(paths), RunStore()
-    bank = None
+    paths, bank = paths or (LATEST,), None
     if bank_total is not None or negative_balances:
         bank = BankRules(total=bank_total, negative_balances=negative_balances)
     one = _Check(
         session=session,
-        store=store,
+        store=RunStore() if isinstance(store, RemoteRuns) else store,
         workload=workload,
         bank=bank,
         executor=executor,
@@ -150,9 +146,12 @@ def check(
         limits=limits,
         spark=spark,
     )
-    if not one.several:
-        return one.of(paths[0], Children(lasting=False)).exit_code
-    return _of_several(one, paths)
+    with one_jvm():
+        # Each is fetched by its address, so nothing comes into a store of this machine.
+        names = store.named(paths) if isinstance(store, RemoteRuns) else paths
+        if not one.several:
+            return one.of(names[0], Children(lasting=False)).exit_code
+        return _of_several(one, names)
 
 
 def _of_several(one: _Check, paths: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from checkers.engine.hadoop import one_jvm
 from cli.archived import run_of
 from cli.judging import judge
 from cli.judging.limits import LimitOptions
@@ -21,11 +22,12 @@ from results.store.store import RunStore
 def report(session: Session, run: str, store: RunStore | RemoteRuns, limits: LimitOptions) -> int:
     """Write the report of RUN, or of its archive, again: from its verdict and its history."""
     if isinstance(store, RemoteRuns):
-        (address,) = store.named((run,))
-        with fetched_run(address) as (copy, remote):
-            session.run = copy
-            judge.draw(copy, limits)
-            remote.put(copy.report, f"{address}/{copy.report.name}")
+        with one_jvm():
+            (address,) = store.named((run,))
+            with fetched_run(address) as (copy, remote):
+                session.run = copy
+                judge.draw(copy, limits)
+                remote.put(copy.report, f"{address}/{copy.report.name}")
         click.echo(f"{address}/{copy.report.name}")
         return 0
     session.run = directory = run_of(store, run)

@@ -75,60 +75,106 @@ class RemoteStore:
             extra.unlink(missing_ok=True)
 
     def put_new(self, source: Path, address: str) -> None:
-        """As ``put``. Raises ``HarnessError`` where something is at ``address`` already."""
+        """As ``put``. Raises ``HarnessError`` where something is at ``address`` already, or where
+        not as many files and bytes arrived as ``source`` has: ``address`` stays as it was.
+        """
         with _told(address):
             taken = self._files.exists(self._path(address))
         if taken:
             raise HarnessError(f"{address}: it is there already")
-        self.put(source, address)
+        unfinished = self._copied(source, address)
+        here, there = _size_of(source), self.size_of(unfinished)
+        if there != here:
+            raise HarnessError(f"{address}: {here} files and bytes were put, {there} are there")
+        self._renamed(unfinished, address)
 
     def put(self, source: Path, address: str) -> None:
         """Copy the file or directory ``source`` to ``address``, in the place of what is there:
         under another name first, so that no reader finds a part of it.
         """
+        self._renamed(self._copied(source, address), address)
+
+    def _copied(self, source: Path, address: str) -> str:
         unfinished = f"{address}.partial"
         with _told(address):
-            path, final = self._path(unfinished), self._path(address)
+            path = self._path(unfinished)
             self._files.delete(path, True)
             self._files.copyFromLocalFile(
                 False, True, self._java.org.apache.hadoop.fs.Path(source.absolute().as_uri()), path
             )
-            self._files.delete(final, True)
-            if not self._files.rename(path, final):
+        return unfinished
+
+    def _renamed(self, unfinished: str, address: str) -> None:
+        with _told(address):
+            self._files.delete(self._path(address), True)
+            if not self._files.rename(self._path(unfinished), self._path(address)):
                 raise HarnessError(f"{address}: {unfinished} can't be renamed to it")
 
     def _path(self, address: str) -> Any:  # noqa: ANN401 (an object of the JVM's)
         return self._java.org.apache.hadoop.fs.Path(address)
 
 
+@attrs.define
+class _Jvm:
+    """The JVM of this process as py4j sees it, and how many blocks need it."""
+
+    blocks: int = 0
+    port: int = 0
+    client: Any = None
+
+    def opened(self) -> Any:  # noqa: ANN401 (py4j has no types)
+        from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+        # The configuration of a cluster (names of its nodes, keys of a store) is the caller's.
+        with gateway.environment({}, foreign=True):
+            met = gateway.gateway(lambda: java_binary(find_java()), alone=True)
+        if self.client is None or self.port != met.port:  # the one before has died
+            self.port = met.port
+            self.client = ClientServer(
+                java_parameters=JavaParameters(
+                    port=met.port, auth_token=met.secret, auto_convert=True, auto_field=True
+                ),
+                python_parameters=PythonParameters(port=0, eager_load=False),
+            )
+        return self.client.jvm
+
+    def end(self) -> None:
+        if self.client is not None:
+            self.client.shutdown()
+            self.client = None
+            gateway.close()
+
+
+_JVM = _Jvm()
+
+
+@contextmanager
+def one_jvm() -> Iterator[None]:
+    """Have the stores opened within the block share one JVM, which ends after it."""
+    _JVM.blocks += 1
+    try:
+        yield
+    finally:
+        _JVM.blocks -= 1
+        if not _JVM.blocks:
+            _JVM.end()
+
+
 @contextmanager
 def remote_store(address: str) -> Iterator[RemoteStore]:
-    """Open the store that ``address`` is in; its JVM ends after the block.
+    """Open the store that ``address`` is in; its JVM ends after the block, or after that of
+    ``one_jvm``.
 
     Raises ``HarnessError`` where there is no Java, and ``UsageError`` for an address of a kind that
     no class of Hadoop's reads.
     """
-    from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
-
-    # The configuration of a cluster (names of its nodes, keys of a store) is the caller's.
-    with gateway.environment({}, foreign=True):
-        met = gateway.gateway(lambda: java_binary(find_java()), alone=True)
-    client = ClientServer(
-        java_parameters=JavaParameters(
-            port=met.port, auth_token=met.secret, auto_convert=True, auto_field=True
-        ),
-        python_parameters=PythonParameters(port=0, eager_load=False),
-    )
-    try:
-        java = client.jvm
+    with one_jvm():
+        java = _JVM.opened()
         with _told(address):
             files = java.org.apache.hadoop.fs.FileSystem.get(
                 java.java.net.URI(address), java.org.apache.hadoop.conf.Configuration()
             )
         yield RemoteStore(java, files)
-    finally:
-        client.shutdown()
-        gateway.close()
 
 
 @contextmanager
@@ -149,3 +195,8 @@ def _told(address: str) -> Iterator[None]:
 def name_of(address: str) -> str:
     """Return the last part of ``address``."""
     return os.path.basename(address.rstrip("/"))
+
+
+def _size_of(root: Path) -> tuple[int, int]:
+    files = [path for path in root.rglob("*") if path.is_file()]
+    return len(files), sum(path.stat().st_size for path in files)

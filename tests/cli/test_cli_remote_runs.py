@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from mini_hdfs import hdfs
 
-from checkers.engine.hadoop import remote_store
+from checkers.engine import gateway
+from checkers.engine.hadoop import RemoteStore, remote_store
+from cli.main import execute
 from cli.remote_runs import RemoteRuns
 from harness.errors import HarnessError
 from harness.run.directory import RunDirectory
@@ -106,6 +108,51 @@ def test_a_second_run_of_a_name_replaces_none(two_runs: str, tmp_path: Path) -> 
     assert (tmp_path / NEW / "more").exists()
     with remote_store(two_runs) as remote:
         assert "more" not in remote.entries(f"{two_runs}/{NEW}")
+
+
+@pytest.mark.spark
+def test_a_run_that_did_not_arrive_whole_is_never_listed(
+    two_runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path / "20260404-000000-torn-0004")
+    shutil.copytree(RUNS / "sim-valid", run.root)
+
+    with monkeypatch.context() as torn:
+        torn.setattr(RemoteStore, "size_of", lambda *_: (1, 10))
+        with pytest.raises(HarnessError, match=r"\(1, 10\) are there"):
+            RemoteRuns(two_runs).move(run)
+    with RemoteRuns(two_runs).listed() as (listed, _):
+        assert [each.root.name for each in listed.runs()] == [OLD, NEW]
+    assert run.manifest.exists()
+
+    # The next attempt is not misled by what the first has left.
+    RemoteRuns(two_runs).move(run)
+    with RemoteRuns(two_runs).listed() as (listed, _):
+        assert [each.root.name for each in listed.runs()] == [OLD, NEW, run.root.name]
+    assert not run.root.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("words", [("check", OLD, "latest", "--executor", "local"), ("report",)])
+def test_a_command_starts_one_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    for name in (OLD, NEW):
+        shutil.copytree(RUNS / "sim-valid", tmp_path / "there" / name)
+    monkeypatch.chdir(tmp_path)
+    started: list[object] = []
+    start = gateway._start
+
+    def counted(java: Path, alone: bool) -> object:
+        started.append(found := start(java, alone))
+        return found
+
+    monkeypatch.setattr(gateway, "_start", counted)
+
+    assert execute([*words, "--runs-dir", f"file://{tmp_path}/there"]) == 0
+
+    assert len(started) == 1
+    assert gateway._running == []
 
 
 @pytest.mark.spark
