@@ -24,17 +24,13 @@ import pyarrow as pa
 from checkers.promises.fault_free_windows import Calm
 from checkers.promises.legal_transitions import Assigned, Nodes
 from harness.clock import NS_PER_S
-from harness.history.records import EventKind
-from harness.history.store_events import rows_of
+from harness.history.store_events import erasures_in
 from harness.protocols.changes import LINKS_APART, AssignmentKind
 from harness.text import seconds
 
 Row = Mapping[str, Any]
 Found = Iterator[tuple[str, str]]
 Chain = tuple[Nodes, ...]
-
-TOLD_ERASURE = "erases"
-"""The first word of a ``start-decision`` by which a node tells that it erases its copy."""
 
 ERASED_WITHIN_S = 2.0  # of the word that a copy is erased
 FORCED_GRACE_S = 2.0  # for a replica outside a forced set to stop
@@ -53,8 +49,7 @@ def erased_copies(
     told = {
         # Mapped to the run's clock: it may have been told earlier, or later.
         (row["node"], row["partition"], row["at_ns"], row["uncertainty_ns"])
-        for row in rows_of(events, (EventKind.START_DECISION,))
-        if row["text"].startswith(TOLD_ERASURE)
+        for row in erasures_in(events)
     }
     for before, after in _next_lives(states):
         node, partition = after["node"], after["partition"]
@@ -83,11 +78,7 @@ def same_members(states: pa.Table, events: pa.Table) -> Found:
     """Yield one sentence for each replica that went on as the same member after its copy had been
     erased: what it had promised in that name is gone.
     """
-    erased = [
-        row
-        for row in rows_of(events, (EventKind.START_DECISION,))
-        if row["text"].startswith(TOLD_ERASURE)
-    ]
+    erased = erasures_in(events)
     rows = states.to_pylist() if erased else []
     for event in erased:
         first_ns = event["at_ns"] - event["uncertainty_ns"]

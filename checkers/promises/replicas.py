@@ -186,22 +186,22 @@ def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
     entries that it had acknowledged as durable.
 
     A sample of states may miss it: what was acknowledged since the last one, the leader alone
-    knows. Which node it is about stands in the event's words only, so any fault that destroys data
-    and had begun excuses it, as does one that may destroy it.
+    knows. A fault that destroys data of the node that it is about excuses it once it has begun; on
+    any node where the event does not tell which one that is, or the fault may do anything.
     """
-    kinds = by_name(setting.fault_kinds)
-    destroying_ns = min(
-        (
-            span.begin_ns
-            for span in fault_spans(faults.to_pylist())
-            if not (kind := kinds.get(span.kind)) or kind.may_destroy
-        ),
-        default=None,
-    )
+    kinds, spans = by_name(setting.fault_kinds), fault_spans(faults.to_pylist())
+    destroying = [
+        (span, kind) for span in spans if not (kind := kinds.get(span.kind)) or kind.may_destroy
+    ]
     told = events.filter(pc.equal(events["kind"], EventKind.LOST_LOG.value))
     for row in told.sort_by([("at_ns", "ascending"), ("node", "ascending")]).to_pylist():
         # Before the fault for certain: times of the store's events are mapped, with an error bound.
-        if destroying_ns is None or row["at_ns"] + row["uncertainty_ns"] < destroying_ns:
+        last_ns, node = row["at_ns"] + row["uncertainty_ns"], row["about"]
+        if not any(
+            span.begin_ns <= last_ns
+            and (node is None or node in span.nodes or kind is None or not kind.destroys)
+            for span, kind in destroying
+        ):
             yield (
                 "forgotten-state",
                 f"forgotten state: {row['node']} says that {row['text']} (at "

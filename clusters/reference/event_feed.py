@@ -14,7 +14,7 @@ import msgspec
 
 from clusters.reference.node.events import parse_line
 from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent
-from harness.history.records import EventKind, PartitionReset, StoreEvent
+from harness.history.records import EventKind, PartitionReset, StartDecision, StoreEvent
 
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 _KINDS = frozenset(EventKind)
@@ -60,6 +60,8 @@ class ClockReading:
             reset=None
             if event.reset is None
             else PartitionReset(**msgspec.structs.asdict(event.reset)),
+            decision=None if event.decision is None else StartDecision(event.decision),
+            about=event.about,
         )
 
 

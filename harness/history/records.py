@@ -198,11 +198,20 @@ class PartitionReset(msgspec.Struct, frozen=True, kw_only=True):
     survivors: tuple[str, ...]
 
 
+class StartDecision(enum.StrEnum):
+    """What a node does with its copy of a partition, where a ``START_DECISION`` tells it."""
+
+    STARTS = "starts"
+    ERASES = "erases"
+
+
 class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_field="record"):
     """An event of the store, in node wall time, mapped to the axis with its uncertainty.
 
     Mapped time joins and explains; it never proves an anomaly. ``generation`` of the partition,
-    where the store tells one; a ``PARTITION_RESET`` has its ``reset``, of that generation.
+    where the store tells one; a ``PARTITION_RESET`` has its ``reset``, of that generation, a
+    ``START_DECISION`` its ``decision``. ``about``: the node that it speaks of, where that is not
+    the one that tells it.
     """
 
     kind: EventKind
@@ -216,6 +225,8 @@ class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_fie
     text: str = ""
     generation: int | None = None
     reset: PartitionReset | None = None
+    decision: StartDecision | None = None
+    about: str | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", tag_field="record"):

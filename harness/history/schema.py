@@ -121,6 +121,8 @@ EVENTS = _schema(
     _column("base_index", pa.int64(), nullable=True),
     _column("base_term", pa.int64(), nullable=True),
     _column("survivors", _list(pa.string()), nullable=True),
+    _column("decision", pa.string(), nullable=True),
+    _column("about", pa.string(), nullable=True),
 )
 
 NOTES = _schema(
@@ -134,7 +136,10 @@ NOTES = _schema(
 
 LATER: Mapping[str, Mapping[str, int | None]] = {
     "events": dict.fromkeys(
-        ("generation", "previous_generation", "base_index", "base_term", "survivors")
+        (
+            *("generation", "previous_generation", "base_index", "base_term", "survivors"),
+            *("decision", "about"),
+        )
     ),
     "notes": {"fault": None},
     "controller": dict.fromkeys(("cpu_share", "resident_bytes")),

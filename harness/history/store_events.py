@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.records import EventKind
+from harness.history.records import EventKind, StartDecision
 from harness.protocols.generations import OF_RESETS, Reset, resets_of
 
 
@@ -29,6 +29,17 @@ def rows_of(
     chosen = events.select(list(dict.fromkeys(("kind", *columns)))) if columns else events
     rows: list[dict[str, Any]] = of_kinds(chosen, kinds).to_pylist()
     return rows
+
+
+def erasures_in(events: pa.Table) -> list[dict[str, Any]]:
+    """The rows by which nodes tell that they erase their copies. Runs of versions that recorded no
+    decision have it as the first word of the text.
+    """
+    return [
+        row
+        for row in rows_of(events, (EventKind.START_DECISION,))
+        if (row["decision"] or row["text"].partition(" ")[0]) == StartDecision.ERASES
+    ]
 
 
 def resets_in(events: pa.Table) -> tuple[Reset, ...]:

@@ -365,6 +365,7 @@ def _events(events: list[StoreEvent]) -> pa.Table:
         if name not in _OF_RESETS
     }
     columns["kind"] = [event.kind.value for event in ordered]
+    columns["decision"] = [event.decision and event.decision.value for event in ordered]
     for name in _OF_RESETS:
         columns[name] = [e.reset and getattr(e.reset, name) for e in ordered]
     return _table(columns, schema.EVENTS)

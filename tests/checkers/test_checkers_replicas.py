@@ -227,6 +227,25 @@ def test_only_a_fault_before_it_that_destroys_data_explains_lost_entries(
     assert names(part) == ["forgotten-state"] * accused
 
 
+@pytest.mark.parametrize(
+    ("kind", "about", "accused"),
+    [
+        ("wipe", "n4", False),
+        ("wipe", "n5", True),  # the fault was on n4
+        ("command", "n5", False),  # may do anything, anywhere
+        ("wipe", None, False),  # of versions that did not tell whom they speak of
+    ],
+)
+def test_a_fault_that_destroys_data_explains_what_its_own_nodes_lost(
+    kind: str, about: str | None, accused: bool
+) -> None:
+    event = missed("n1", "it has lost entries of p0 that it had: wipe it", 5 * NS_PER_S)
+
+    part = said(*WHOLE, events=(event | {"about": about},), faults=(struck(kind, 4 * NS_PER_S),))
+
+    assert names(part) == ["forgotten-state"] * accused
+
+
 def test_a_wiped_node_is_somebody_else() -> None:
     assert names(said(told("n2", 3), told("n2", 50, boot="n2-2", life="n2@2"))) == []
 

@@ -51,6 +51,17 @@ LATE = event(9.1, "nb", "erases its replica: an operator asked for it")
 TOLD = event(7, "nb", "erases its replica: entries 3 to 9 are not of generation 1")
 
 
+def test_a_typed_decision_counts_more_than_the_words() -> None:
+    told = [
+        TOLD | {"decision": "erases", "text": "goes"},
+        TOLD | {"decision": "starts"},
+    ]
+
+    found = [list(erased_copies(KEPT, states(BEFORE, ANEW), events(e), calm())) for e in told]
+
+    assert [len(each) for each in found] == [0, 1]
+
+
 def test_a_copy_that_begins_anew_without_a_cause_was_erased() -> None:
     ((name, text),) = erased_copies(KEPT, states(BEFORE, ANEW), events(), calm())
 

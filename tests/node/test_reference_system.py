@@ -22,7 +22,7 @@ from clusters.reference.node.wire.reports import (
 )
 from clusters.reference.system import REQUIREMENTS, build, source_hash
 from harness.errors import PlanError
-from harness.history.records import EventKind, OpType
+from harness.history.records import EventKind, OpType, StartDecision
 from harness.protocols.cluster import Roles
 from harness.protocols.fail_or_info import Certainty, classify
 
@@ -297,7 +297,9 @@ def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
         client.CONNECTION_LOST, client.BAD_ANSWER,
     }  # fmt: skip
     assert all(len(meaning.reason) > 20 for meaning in client.ERRORS.values())
-    assert strings_of(events) <= {str(kind) for kind in EventKind}
+    decisions = {events.STARTS, events.ERASES}
+    assert strings_of(events) - decisions <= {str(kind) for kind in EventKind}
+    assert decisions == set(StartDecision)
 
 
 def test_every_code_of_the_node_says_whether_to_try_again() -> None:

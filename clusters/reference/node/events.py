@@ -20,6 +20,7 @@ MAX_EVENTS = 10_000  # a reader that is slower than that loses the oldest, and i
 NODE_STARTED = "node-started"
 NODE_STOPPED = "node-stopped"
 START_DECISION = "start-decision"
+STARTS, ERASES = "starts", "erases"  # its decisions
 LEADER_ELECTED = "leader-elected"
 LEADER_LOST = "leader-lost"
 LEASE_GRANTED = "lease-granted"
@@ -44,7 +45,8 @@ _LINE = re.compile(
     r"\S+ INFO node\.events: (?P<kind>\S+): (?P<text>.*)"
     r" \[partition=(?P<partition>-|-?\d{1,9}) term=(?P<term>-|\d{1,18}) seq=(?P<seq>\d{1,18})"
     r" boot=(?P<boot>\S+) wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18})"
-    r"(?: generation=(?P<generation>\d{1,18}))?(?: reset=(?P<reset>\S+))?\]"
+    r"(?: generation=(?P<generation>\d{1,18}))?(?: reset=(?P<reset>\S+))?"
+    r"(?: decision=(?P<decision>\S+))?(?: about=(?P<about>\S+))?\]"
 )
 
 
@@ -58,9 +60,11 @@ def line_of(event: NodeEvent) -> str:
     of_generation = "" if event.generation is None else f" generation={event.generation}"
     if event.reset is not None:
         of_generation += f" reset={msgspec.json.encode(event.reset).decode()}"
+    told = (("decision", event.decision), ("about", event.about))
+    more = of_generation + "".join(f" {name}={value}" for name, value in told if value is not None)
     return (
         f"{event.kind}: {' '.join(event.text.split())} [partition={partition} term={term}"
-        f" seq={event.seq} boot={event.boot} wall_ns={event.wall_ns}{of_generation}]"
+        f" seq={event.seq} boot={event.boot} wall_ns={event.wall_ns}{more}]"
     )
 
 
@@ -86,6 +90,8 @@ def parse_line(line: str) -> NodeEvent | None:
         text=found["text"],
         generation=None if generation is None else int(generation),
         reset=reset,
+        decision=found["decision"],
+        about=found["about"],
     )
 
 
@@ -106,8 +112,12 @@ class EventLog:
         term: int | None = None,
         generation: int | None = None,
         reset: ResetReport | None = None,
+        decision: str | None = None,
+        about: str | None = None,
     ) -> None:
-        """Record that ``kind`` happened now."""
+        """Record that ``kind`` happened now: what was decided of the copy here, and the node that
+        it is about, where it is not this one.
+        """
         self._seq += 1
         event = NodeEvent(
             seq=self._seq,
@@ -120,6 +130,8 @@ class EventLog:
             # The first generation goes without saying.
             generation=generation or None,
             reset=reset,
+            decision=decision,
+            about=about,
         )
         self._events.append(event)
         log.info("%s", line_of(event))

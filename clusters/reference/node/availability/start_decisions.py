@@ -105,11 +105,14 @@ class StartDecisions:
         nodes = () if state.stable is None else state.stable.nodes
         # One that a change leads to may have a vote in it by now.
         here = self._node in decisions.wanted(state) | frozenset(nodes)
-        text = (
-            f"{'starts' if here else 'erases'} its replica: "
-            f"the chain was unwound, to the link of {' '.join(nodes)}"
+        decision = events.STARTS if here else events.ERASES
+        self._events.add(
+            events.START_DECISION,
+            f"{decision} its replica: the chain was unwound, to the link of {' '.join(nodes)}",
+            partition=number,
+            generation=state.generation,
+            decision=decision,
         )
-        self._events.add(events.START_DECISION, text, partition=number, generation=state.generation)
         if here:
             reached("copy of the link that was found starts")
         else:
@@ -171,7 +174,7 @@ class StartDecisions:
         if self._copies is not None:
             self._copies.pop(number, None)
         text = f"starts as usual: a majority lives, of {' '.join(living)}"
-        self._events.add(events.START_DECISION, text, partition=number)
+        self._events.add(events.START_DECISION, text, partition=number, decision=events.STARTS)
         self._place(number, partition)
 
     def _begin_generation(self, number: int, partition: PartitionId) -> None:
@@ -229,4 +232,10 @@ class StartDecisions:
             "erases its replica: it is not of the group's log, whose generation "
             f"{event.generation} lacks entries {event.shared_index + 1} to {event.applied_index}"
         )
-        self._events.add(events.START_DECISION, text, partition=number, generation=event.generation)
+        self._events.add(
+            events.START_DECISION,
+            text,
+            partition=number,
+            generation=event.generation,
+            decision=events.ERASES,
+        )

@@ -158,7 +158,13 @@ class ReplicaRestarts:
         reached("replica cleaned up by an operator")
         text = "erases its replica: an operator asked for it, and most others hold all of it"
         generation = group.raft.configuration.generation
-        self._events.add(events.START_DECISION, text, partition=number, generation=generation)
+        self._events.add(
+            events.START_DECISION,
+            text,
+            partition=number,
+            generation=generation,
+            decision=events.ERASES,
+        )
 
     async def _kept_by_others(self, number: int, group: Group, ours: LogReply) -> str | None:
         """``None`` where most voters hold all that the copy has, whose log is ``ours``, and the

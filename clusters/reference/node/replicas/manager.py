@@ -173,7 +173,13 @@ class ReplicaManager:
         self.stopped.pop(number, None)
         self._retries.pop(number, None)
         text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
-        self._events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
+        self._events.add(
+            events.START_DECISION,
+            text,
+            partition=number,
+            term=group.raft.term,
+            decision=events.STARTS,
+        )
         return replica
 
     def _new_partition(self) -> Partition:

@@ -83,7 +83,12 @@ class Reconfigurer:
             if (group.name, member) not in self._reported:
                 reached("lost log reported")
                 self._reported[group.name, member] = None
-                text = f"{name_of(member)} has lost entries of {group.name} that it had: wipe it"
+                node = name_of(member)
+                text = f"{node} has lost entries of {group.name} that it had: wipe it"
                 self._events.add(
-                    events.LOST_LOG, text, partition=group.partition, term=group.raft.term
+                    events.LOST_LOG,
+                    text,
+                    partition=group.partition,
+                    term=group.raft.term,
+                    about=node,
                 )

@@ -220,6 +220,8 @@ class NodeEvent(msgspec.Struct, frozen=True, array_like=True):
     text: str
     generation: int | None = None
     reset: ResetReport | None = None
+    decision: str | None = None
+    about: str | None = None
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True, tag="event-batch"):
