@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.protocols.checker import Tables
+from harness.protocols.checker import EXAMPLES_MAX, Tables
+from harness.protocols.finding import Finding
+from harness.protocols.verdict import Anomaly
 from harness.text import inert
 
 KEY_NAMES = "key_names"  # of an imported history, beside its tables
@@ -60,6 +63,12 @@ class KeyNames:
 def of_finding(row: dict[str, Any]) -> str:
     """Format one row of ``lists.findings``, whose key has its name, as a sentence."""
     return _FINDINGS[row["anomaly"]].format(**row)
+
+
+def of_texts(texts: Sequence[str]) -> Anomaly:
+    """An anomaly of no operations, each occurrence of which is one of ``texts``."""
+    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
+    return Anomaly(count=len(texts), examples=examples)
 
 
 def of_lost_write(key: str, element: int, seen: int | None = None) -> str:

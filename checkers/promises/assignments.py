@@ -20,6 +20,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from checkers.explain.words import of_texts
 from checkers.promises import assignment_chain
 from checkers.promises.assignment_steps import Step, logical_topologies, steps_of
 from checkers.promises.fault_free_windows import Calm, calm_of, punctuality
@@ -45,9 +46,7 @@ from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.store_events import rows_of
 from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.finding import Finding
-from harness.protocols.verdict import Anomaly
+from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.text import seconds
 
 Row = dict[str, Any]
@@ -115,7 +114,7 @@ class Assignments:
         return Part(
             outcome=Outcome.UNKNOWN if early else Outcome.VALID,
             reasons=(_too_short(early, calm),) if early else (),
-            anomalies={name: _anomaly(found) for name, found in texts.items()},
+            anomalies={name: of_texts(found) for name, found in texts.items()},
             statistics={"rebalance": _counts(rows, names)},
         )
 
@@ -511,11 +510,6 @@ def _text(held: Assigned) -> str:
 
 def _names(nodes: Iterable[str]) -> str:
     return " ".join(sorted(nodes))
-
-
-def _anomaly(texts: list[str]) -> Anomaly:
-    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
-    return Anomaly(count=len(texts), examples=examples)
 
 
 CHECKER = Assignments()

@@ -24,6 +24,7 @@ from typing import Any
 
 import attrs
 
+from checkers.explain.words import of_texts
 from checkers.promises.fault_free_windows import (
     HANDLED_S,
     Punctuality,
@@ -33,9 +34,7 @@ from checkers.promises.fault_free_windows import (
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.protocols.changes import TopologyKind
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.finding import Finding
-from harness.protocols.verdict import Anomaly
+from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.text import seconds
 
 Row = dict[str, Any]
@@ -115,7 +114,7 @@ class DataNodesChecker:
             for name, text in judged(zone, of_zone, clock):
                 texts[name].append(text)
         return Part(
-            anomalies={name: _anomaly(found) for name, found in texts.items()},
+            anomalies={name: of_texts(found) for name, found in texts.items()},
             statistics={"data-nodes": {"switches": switches}},
         )
 
@@ -417,11 +416,6 @@ def _waiting(state: Zone) -> str:
 
 def _names(nodes: Iterable[str]) -> str:
     return " ".join(sorted(nodes))
-
-
-def _anomaly(texts: list[str]) -> Anomaly:
-    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
-    return Anomaly(count=len(texts), examples=examples)
 
 
 CHECKER = DataNodesChecker()

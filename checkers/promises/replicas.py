@@ -41,15 +41,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, Ints, ints
+from checkers.explain.words import of_texts
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.fault_spans import fault_spans
-from harness.protocols.finding import Finding
 from harness.protocols.generations import FIRST, Reset
-from harness.protocols.verdict import Anomaly
 from harness.run.state_log import QUIET_LIMIT_S
 from harness.text import seconds
 
@@ -84,7 +83,7 @@ class Replicas:
             for name, text in found:
                 texts.setdefault(name, []).append(text)
         return Part(
-            anomalies={name: _anomaly(found) for name, found in texts.items()},
+            anomalies={name: of_texts(found) for name, found in texts.items()},
             statistics={"replicas": {"told": states.num_rows, "at_the_end": last.num_rows}},
         )
 
@@ -336,11 +335,6 @@ def locks_left(last: pa.Table, lookup: Lookup, setting: Setting) -> Found:
                 f"lock left: {row['group']} on {row['node']} keeps {row['locks']} locks and "
                 f"{row['prepared']} prepared transactions, though every client is gone",
             )
-
-
-def _anomaly(texts: list[str]) -> Anomaly:
-    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
-    return Anomaly(count=len(texts), examples=examples)
 
 
 def _spread(table: pa.Table, keys: list[str], value: str) -> pa.Table:

@@ -30,6 +30,7 @@ from random import Random
 from msgspec.structs import replace
 
 from clusters.reference import churn
+from clusters.reference.node.placement.lease_expiry import LEASE_S
 from harness.plan.plan import Plan
 from harness.protocols.crash_points import (
     DATAGRAMS,
@@ -88,7 +89,6 @@ _SILENT_S = (4.0, 4.6)
 # Past what participants wait, and hardly longer: a link that is silent for as long as a commit is
 # held on it is dropped, and with it the commit, which then comes never instead of late.
 _OVERTAKEN_S = (1.12, 1.4)
-_LEASE_S = 1.0  # of a node, from its last renewal on, a quarter of a second before at most
 _LAPSED_S, _PROPOSED_S, _ON_ITS_WAY_S = (1.4, 2.0), (0.5, 0.8), (0.35, 0.7)
 _DEAF_S, _STANDING_S = (0.15, 0.4), (0.5, 0.85)  # past a lease; for less than it lasts
 _PAST_IT_S = (1.0, 2.0)  # of the time for which outcomes are kept
@@ -358,7 +358,8 @@ def _deaf(draw: Random, kind: str, begin_s: float, plan: Plan) -> Iterator[Plann
     """
     partition = draw.randrange(_partitions(plan))
     standing_s = draw.uniform(*_STANDING_S)
-    at_s = begin_s + _LEASE_S + draw.uniform(*_DEAF_S)
+    # The last renewal came a quarter of a second before it at most.
+    at_s = begin_s + LEASE_S + draw.uniform(*_DEAF_S)
     for _ in range(2):  # of another voter each
         yield PlannedFault(
             at_s=begin_s,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from clusters.reference import chosen_faults, churn, majority_losses, zone_timers
 from clusters.reference.chosen_faults import CHOSEN, DRIFT_EDGE, MESSAGES
+from clusters.reference.node.placement.lease_expiry import LEASE_S
 from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
@@ -55,7 +56,6 @@ SEQUENCE_DRIVE_S = 11.0
 CALM_S = 1.5  # at the end of each drive
 OVERTIME_S = 20.0  # taken where faults waited for each other, or data moved for longer than usual
 RING_NODES = 4  # fewer are no ring
-LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
 JUMP_EDGE_MS = 5000  # a clock that is further ahead is followed by no other node
 _RESTART_AFTER_S = (0.2, 0.8)  # of the jump
 _WELL_AFTER_S = (0.3, 1.2)  # of the restart, until the clock is set right
@@ -333,7 +333,8 @@ def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Over
         length_s = float(str(faults.get("drive.duration_s", drawn["drive.duration_s"])))
         faults["drive.duration_s"] = max(SEQUENCE_DRIVE_S, length_s)
     if set(some) & set(_STANDING) and draw.random() < 0.5:
-        # A hold is up to a quarter shorter than asked for.
+        # It ends just before another may act, or just after. It is up to a quarter shorter than
+        # asked for.
         faults["nemesis.hold_s"] = round(LEASE_S * draw.uniform(1.0, 1.35), 2)
     return faults
 

@@ -12,7 +12,7 @@ import pytest
 from cli.campaign_plans import swarm_plans
 from clusters.reference import chosen_faults, churn, majority_losses
 from clusters.reference.chosen_faults import MESSAGES
-from clusters.reference.node.placement.lease_expiry import DRIFT, RENEW_S
+from clusters.reference.node.placement.lease_expiry import DRIFT, LEASE_S, RENEW_S
 from clusters.reference.node.tx.limits import RECOVER_AFTER_S
 from clusters.reference.node.tx.outcome_sender import FINISH_TIMEOUT_S
 from clusters.reference.swarm import (
@@ -20,7 +20,6 @@ from clusters.reference.swarm import (
     DRIFT_EDGE,
     FAULTS,
     JUMP_EDGE_MS,
-    LEASE_S,
     SKEW_S,
 )
 from harness.campaigns.cell import Cell
