@@ -7,6 +7,7 @@ that are judged; results are put there once they are complete.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ from harness.errors import HarnessError, UsageError
 
 # Classes of errors that another address would mend.
 _OF_THE_ADDRESS = ("FileNotFound", "UnsupportedFileSystem", "URISyntax")
+# Hadoop's own 45 attempts at a host that answers no connection, of 20 s each, are a quarter of an
+# hour in silence. A number that the user's configuration has stays.
+CONNECT_RETRIES = "1"
+_CONNECT_RETRIES = "ipc.client.connect.max.retries.on.timeouts"
+_OF_HADOOP = "core-default.xml"
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -172,15 +178,26 @@ def remote_store(address: str) -> Iterator[RemoteStore]:
         java = _JVM.opened()
         with _told(address):
             files = java.org.apache.hadoop.fs.FileSystem.get(
-                java.java.net.URI(address), java.org.apache.hadoop.conf.Configuration()
+                java.java.net.URI(address), _configuration(java)
             )
         yield RemoteStore(java, files)
+
+
+def _configuration(java: Any) -> Any:  # noqa: ANN401 (objects of the JVM's)
+    found = java.org.apache.hadoop.conf.Configuration()
+    if list(found.getPropertySources(_CONNECT_RETRIES))[-1] == _OF_HADOOP:
+        found.set(_CONNECT_RETRIES, CONNECT_RETRIES)
+    return found
 
 
 @contextmanager
 def _told(address: str) -> Iterator[None]:
     from py4j.protocol import Py4JError, Py4JJavaError
 
+    # py4j logs what it raises, an interruption too, with all frames, and without a handler it would
+    # set one up for the whole process.
+    silent = logging.NullHandler()
+    logging.getLogger().addHandler(silent)
     try:
         yield
     except Py4JJavaError as error:
@@ -190,6 +207,8 @@ def _told(address: str) -> Iterator[None]:
         raise (UsageError if misuse else HarnessError)(f"{address}: {said}") from error
     except Py4JError as error:
         raise HarnessError(f"{address}: the JVM that reads it ended: {error}") from error
+    finally:
+        logging.getLogger().removeHandler(silent)
 
 
 def name_of(address: str) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from mini_hdfs import hdfs
 
 from checkers.engine import gateway
-from checkers.engine.hadoop import RemoteStore, remote_store
+from checkers.engine.hadoop import CONNECT_RETRIES, RemoteStore, remote_store
 from cli.main import execute
 from cli.remote_runs import RemoteRuns
 from harness.errors import HarnessError
@@ -168,6 +172,74 @@ def test_a_store_that_is_not_reached_is_told_before_the_drive(
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def no_answer() -> Iterator[int]:
+    """Yield a port of the loopback that neither takes nor refuses connections, as a host that is
+    gone: its queue is full.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as queue:
+        port = full.getsockname()[1]
+        for _ in range(4):
+            waiting = queue.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with suppress(BlockingIOError):
+                waiting.connect(("127.0.0.1", port))
+        yield port
+
+
+@pytest.mark.spark
+def test_a_name_node_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    # Hadoop's own number of attempts takes more than twice the limit.
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>ipc.client.connect.timeout</name><value>6000</value>"
+        "</property></configuration>"
+    )
+    with no_answer() as port:
+        done = subprocess.run(
+            [FIREDRILL, "runs", "--runs-dir", f"hdfs://127.0.0.1:{port}/runs"],
+            env={**os.environ, "HADOOP_CONF_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    assert done.returncode == 255, done.stderr
+    assert f"hdfs://127.0.0.1:{port}/runs: " in done.stderr
+    assert "6000 millis timeout" in done.stderr
+
+
+@pytest.mark.spark
+def test_a_store_that_is_silent_can_be_interrupted(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(LIMIT_S)
+        asking = subprocess.Popen(
+            [FIREDRILL, "runs", "--runs-dir", f"hdfs://127.0.0.1:{silent.getsockname()[1]}/runs"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with silent.accept()[0]:
+            asking.send_signal(signal.SIGINT)
+            _, told = asking.communicate(timeout=LIMIT_S)
+
+    assert (asking.returncode, told.strip()) == (130, "firedrill: interrupted")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("configured", "used"), [("45", "45"), (None, CONNECT_RETRIES)])
+def test_a_number_of_attempts_of_the_users_own_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str | None, used: str
+) -> None:
+    name = "ipc.client.connect.max.retries.on.timeouts"
+    value = f"<property><name>{name}</name><value>{configured}</value></property>"
+    told = value if configured else ""
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{told}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+
+    with remote_store(f"file://{tmp_path}") as store:
+        assert store._files.getConf().get(name) == used
 
 
 @pytest.mark.parametrize(
