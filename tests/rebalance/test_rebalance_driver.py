@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from test_rebalance_manager import TABLE, Cluster
+from test_rebalance_triggers import TABLE, Cluster
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import events

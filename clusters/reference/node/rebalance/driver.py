@@ -29,7 +29,7 @@ from clusters.reference.node.metastorage.metastorage import (
     unchanged,
 )
 from clusters.reference.node.placement.lease_expiry import PRIMARY
-from clusters.reference.node.rebalance import keys, manager
+from clusters.reference.node.rebalance import keys, triggers
 from clusters.reference.node.rebalance.keys import PartitionId
 from clusters.reference.node.rebalance.transitions import Outcome, Transition, Variant
 from clusters.reference.node.storage.identity import name_of
@@ -85,7 +85,7 @@ def numbers(view: View) -> Numbers:
 
 
 class RebalanceDriver:
-    """Drives ``rebalance.manager`` while this node leads metastorage."""
+    """Drives ``rebalance.triggers`` while this node leads metastorage."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RebalanceDriver:
         self._drives = False
         self._news = asyncio.Event()
         self._zones: dict[int, tuple[Zone, str]] = {}  # by tables' ids, with the tables' profiles
-        self._altered_at: dict[int, int] = {}  # see ``manager.step``
+        self._altered_at: dict[int, int] = {}  # see ``triggers.step``
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
@@ -150,7 +150,7 @@ class RebalanceDriver:
         for first in range(0, len(steps), MAX_TOGETHER):
             if not await self._do(steps[first : first + MAX_TOGETHER]):
                 return False
-        dropped = list(manager.dropped(self._view, catalog))
+        dropped = list(triggers.dropped(self._view, catalog))
         for first in range(0, len(dropped), MAX_TOGETHER):
             invoke = together(dropped[first : first + MAX_TOGETHER])
             if not isinstance(await self._propose(invoke), InvokeResult):
@@ -180,7 +180,7 @@ class RebalanceDriver:
                 yield Invoke((unchanged(key, held), never), (operation,))
 
     def _steps(self, catalog: Catalog) -> Iterator[tuple[PartitionId, Transition]]:
-        return manager.step(self._view, catalog, self._variant, altered_at=self._altered_at)
+        return triggers.step(self._view, catalog, self._variant, altered_at=self._altered_at)
 
     async def _number(self, catalog: Catalog) -> bool:
         before = numbers(self._view)

@@ -19,7 +19,7 @@ from clusters.reference.node.metastorage.metastorage import (
     encode_invoke,
 )
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.rebalance import manager as rebalance
+from clusters.reference.node.rebalance import triggers as rebalance
 from clusters.reference.node.rebalance.keys import (
     PREFIXES,
     STABLE,
