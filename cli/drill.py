@@ -105,6 +105,10 @@ def one(
         except FiredrillError as error:
             say(f"{error}; the run stays in {directory.root}")
             session.found(outcome := worst([outcome, Outcome.HARNESS_ERROR]))
+        except KeyboardInterrupt:
+            if directory.root.exists():
+                say(f"the run is judged, and stays in {directory.root}")
+            raise
     # The outcome is the last line.
     refresh_index(store)
     try:

@@ -22,6 +22,7 @@ from cli.main import execute
 from cli.remote_runs import RemoteRuns
 from harness.errors import HarnessError
 from harness.run.directory import RunDirectory
+from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
@@ -69,6 +70,25 @@ def test_a_run_is_driven_here_and_moved_there(store: str, tmp_path: Path) -> Non
     assert done.stdout.splitlines()[-1].endswith(f"{store}/driven/{run['run']}/report.html")
     assert "next:" not in done.stdout
     assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.spark
+def test_a_move_that_is_interrupted_says_where_the_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RemoteRuns, "move", interrupted)
+    words = ("run", "--provider", "sim", "--duration", "14", "--no-report", "--executor", "local")
+
+    code = execute([*words, "--runs-dir", f"file://{tmp_path}/there"])
+
+    (run,) = RunStore(tmp_path / "runs").runs()
+    assert code == 130
+    assert f"the run is judged, and stays in runs/{run.root.name}\n" in capsys.readouterr().err
+    assert run.verdict.exists()
 
 
 @pytest.mark.spark
