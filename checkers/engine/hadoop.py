@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,33 +89,50 @@ class RemoteStore:
             taken = self._files.exists(self._path(address))
         if taken:
             raise HarnessError(f"{address}: it is there already")
-        unfinished = self._copied(source, address)
-        here, there = _size_of(source), self.size_of(unfinished)
-        if there != here:
-            raise HarnessError(f"{address}: {here} files and bytes were put, {there} are there")
-        self._renamed(unfinished, address)
+        # A name of its own: another may put the same at this moment.
+        unfinished = f"{address}.{secrets.token_hex(8)}.partial"
+        try:
+            self._copy(source, unfinished)
+            here, there = _size_of(source), self.size_of(unfinished)
+            if there != here:
+                raise HarnessError(f"{address}: {here} files and bytes were put, {there} are there")
+            self._rename_new(unfinished, address)
+        except BaseException:
+            with suppress(Exception):  # the store may be why it failed
+                self._files.delete(self._path(unfinished), True)
+            raise
 
     def put(self, source: Path, address: str) -> None:
         """Copy the file or directory ``source`` to ``address``, in the place of what is there:
         under another name first, so that no reader finds a part of it.
         """
-        self._renamed(self._copied(source, address), address)
-
-    def _copied(self, source: Path, address: str) -> str:
         unfinished = f"{address}.partial"
         with _told(address):
-            path = self._path(unfinished)
-            self._files.delete(path, True)
-            self._files.copyFromLocalFile(
-                False, True, self._java.org.apache.hadoop.fs.Path(source.absolute().as_uri()), path
-            )
-        return unfinished
-
-    def _renamed(self, unfinished: str, address: str) -> None:
+            self._files.delete(self._path(unfinished), True)
+        self._copy(source, unfinished)
         with _told(address):
             self._files.delete(self._path(address), True)
             if not self._files.rename(self._path(unfinished), self._path(address)):
                 raise HarnessError(f"{address}: {unfinished} can't be renamed to it")
+
+    def _copy(self, source: Path, address: str) -> None:
+        with _told(address):
+            here = self._path(source.absolute().as_uri())
+            self._files.copyFromLocalFile(False, True, here, self._path(address))
+
+    def _rename_new(self, unfinished: str, address: str) -> None:
+        """Rename where nothing is at ``address``: ``FileSystem.rename`` would move into a directory
+        that has come there meanwhile.
+        """
+        fs = self._java.org.apache.hadoop.fs
+        with _told(address):
+            context = fs.FileContext.getFileContext(
+                self._java.java.net.URI(address), self._files.getConf()
+            )
+            kind = fs.Options.Rename
+            options = _JVM.client.new_array(kind, 1)
+            options[0] = kind.NONE
+            context.rename(self._path(unfinished), self._path(address), options)
 
     def _path(self, address: str) -> Any:  # noqa: ANN401 (an object of the JVM's)
         return self._java.org.apache.hadoop.fs.Path(address)

@@ -135,6 +135,32 @@ def test_a_second_run_of_a_name_replaces_none(two_runs: str, tmp_path: Path) -> 
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("kind", ["hdfs", "file"])
+def test_a_run_that_came_there_meanwhile_stays(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    there = f"{store}/{tmp_path.name}" if kind == "hdfs" else f"file://{tmp_path}/there"
+    run = RunDirectory(tmp_path / NEW)
+    shutil.copytree(RUNS / "sim-valid", run.root)
+    (run.root / "mine").touch()
+    copy = RemoteStore._copy
+
+    def late(remote: RemoteStore, source: Path, address: str) -> None:
+        copy(remote, source, address)
+        copy(remote, RUNS / "sim-valid", f"{there}/{NEW}")
+
+    monkeypatch.setattr(RemoteStore, "_copy", late)
+
+    with pytest.raises(HarnessError, match=f"{there}/{NEW}"):
+        RemoteRuns(there).move(run)
+
+    assert run.manifest.exists()
+    with remote_store(there) as remote:
+        assert list(remote.entries(there)) == [NEW]  # and nothing unfinished
+        assert not {"mine", NEW} & set(remote.entries(f"{there}/{NEW}"))
+
+
+@pytest.mark.spark
 def test_a_run_that_did_not_arrive_whole_is_never_listed(
     two_runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
