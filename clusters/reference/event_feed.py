@@ -20,6 +20,8 @@ CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift a
 _KINDS = frozenset(EventKind)
 Flat = Callable[[int | None], int | None]
 
+_DECISIONS = frozenset(map(str, StartDecision))
+
 
 @attrs.frozen
 class Answer:
@@ -60,7 +62,8 @@ class ClockReading:
             reset=None
             if event.reset is None
             else PartitionReset(**msgspec.structs.asdict(event.reset)),
-            decision=None if event.decision is None else StartDecision(event.decision),
+            # Of a later version a node may tell one that is not known here.
+            decision=StartDecision(event.decision) if event.decision in _DECISIONS else None,
             about=event.about,
         )
 

@@ -204,7 +204,7 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leaves_others(self) -> bool:
-        """Whether what is not a target goes on as before: a target is gone, and delays nobody."""
+        """Whether what is not a target goes on as before: a target is gone, and delays none."""
         return bool(self.effects) and self.effects <= _DOWN
 
     @property

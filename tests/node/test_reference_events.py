@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node.events import line_of, parse_line
 from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent, ResetReport
-from harness.history.records import EventKind
+from harness.history.records import EventKind, StartDecision
 
 HEAD = "2026-01-02T03:04:05.678 INFO node.events: "
 
@@ -37,6 +37,16 @@ def test_events_are_mapped_from_the_round_trip() -> None:
     assert (mapped.partition, mapped.term, mapped.node) == (3, 7, "n1")
 
 
+def test_what_was_decided_and_about_whom_is_mapped() -> None:
+    told = msgspec.structs.replace(event(1), decision="erases", about="n4")
+
+    [mapped] = EventFeed().take("n1", answer(told))
+
+    assert (mapped.decision, mapped.about) == (StartDecision.ERASES, "n4")
+    later = msgspec.structs.replace(told, seq=2, decision="moves")
+    assert [each.decision for each in EventFeed().take("n1", answer(later))] == [None]
+
+
 @given(
     partition=st.none() | st.integers(-1, 1023),
     term=st.none() | st.integers(0, 2**59),
@@ -45,6 +55,8 @@ def test_events_are_mapped_from_the_round_trip() -> None:
     text=st.text(),
     generation=st.none() | st.integers(1, 2**59),
     reset=st.none() | st.just(ResetReport(2, 1, 70, 3, ("n1", "n4"))),
+    decision=st.none() | st.sampled_from(StartDecision).map(str),
+    about=st.none() | st.just("n4"),
 )
 def test_a_line_of_the_log_is_the_whole_event(
     partition: int | None,
@@ -54,8 +66,14 @@ def test_a_line_of_the_log_is_the_whole_event(
     text: str,
     generation: int | None,
     reset: ResetReport | None,
+    decision: str | None,
+    about: str | None,
 ) -> None:
-    told = NodeEvent(seq, "torn-tail", wall_ns, "b-1", partition, term, text, generation, reset)
+    told = NodeEvent(
+        *(seq, "torn-tail", wall_ns, "b-1", partition, term, text, generation, reset),
+        decision=decision,
+        about=about,
+    )
 
     [logged] = line(told).splitlines()
 
@@ -69,6 +87,8 @@ def test_what_is_no_line_of_an_event_tells_of_none() -> None:
     assert parse_line(whole) == event(1)
     for other in ("", "2026 INFO node: started", line_of(event(1)), f"2026 INFO node: {whole}"):
         assert parse_line(other) is None
+    strange = line(msgspec.structs.replace(event(1), decision="era"))
+    assert parse_line(strange) is None
     torn = [parse_line(whole[:length]) for length in range(len(whole))]
     assert set(torn) == {None}
 

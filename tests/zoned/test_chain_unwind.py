@@ -61,8 +61,8 @@ async def decisions(lab: Lab) -> dict[str, str]:
     """What each node did with its copy."""
     found = {}
     for node in NODES:
-        texts = [e.text for e in await lab.events(node, START_DECISION) if "link" in e.text]
-        found[node] = texts[0].split()[0] if texts else ""
+        told = [e for e in await lab.events(node, START_DECISION) if "link" in e.text]
+        found[node] = told[0].decision or "" if told else ""
     return found
 
 

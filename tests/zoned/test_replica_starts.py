@@ -16,7 +16,7 @@ from clusters.providers.sim.provider import SimProvider
 from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.node.composition import Components
 from clusters.reference.node.config import loads
-from clusters.reference.node.events import REBALANCE_STAGE, START_DECISION, STORAGE_ERROR
+from clusters.reference.node.events import REBALANCE_STAGE, START_DECISION, STARTS, STORAGE_ERROR
 from clusters.reference.node.rebalance.failover import ReconfigurationError
 from clusters.reference.node.replicas.manager import group_of
 from clusters.reference.node.runtime import DiskError, Runtime
@@ -43,6 +43,7 @@ def test_a_node_that_starts_again_starts_what_is_assigned_now_and_nothing_of_the
             await asyncio.sleep(3.0)
             told = await lab.events(node, START_DECISION)
             assert sorted(event.partition for event in told) == list(range(started))
+            assert all(event.decision == STARTS for event in told)
             assert await lab.events(node, REBALANCE_STAGE) == []
         await lab.provider.teardown()
 

@@ -46,7 +46,7 @@ _LINE = re.compile(
     r" \[partition=(?P<partition>-|-?\d{1,9}) term=(?P<term>-|\d{1,18}) seq=(?P<seq>\d{1,18})"
     r" boot=(?P<boot>\S+) wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18})"
     r"(?: generation=(?P<generation>\d{1,18}))?(?: reset=(?P<reset>\S+))?"
-    r"(?: decision=(?P<decision>\S+))?(?: about=(?P<about>\S+))?\]"
+    r"(?: decision=(?P<decision>starts|erases))?(?: about=(?P<about>\S+))?\]"
 )
 
 
