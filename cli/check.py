@@ -132,7 +132,9 @@ def check(
         bank = BankRules(total=bank_total, negative_balances=negative_balances)
     one = _Check(
         session=session,
+        # What lies elsewhere is fetched by its address, and comes into no store of this machine.
         store=RunStore() if isinstance(store, RemoteRuns) else store,
+        remote=store if isinstance(store, RemoteRuns) else None,
         workload=workload,
         bank=bank,
         executor=executor,
@@ -147,11 +149,9 @@ def check(
         spark=spark,
     )
     with one_jvm():
-        # Each is fetched by its address, so nothing comes into a store of this machine.
-        names = store.named(paths) if isinstance(store, RemoteRuns) else paths
         if not one.several:
-            return one.of(names[0], Children(lasting=False)).exit_code
-        return _of_several(one, names)
+            return one.of(paths[0], Children(lasting=False)).exit_code
+        return _of_several(one, paths)
 
 
 def _of_several(one: _Check, paths: Sequence[str]) -> int:
@@ -189,6 +189,7 @@ class _Check:
 
     session: Session
     store: RunStore
+    remote: RemoteRuns | None
     workload: str | None
     bank: BankRules | None
     executor: str | None
@@ -204,6 +205,8 @@ class _Check:
 
     def of(self, path: str, children: Children) -> Outcome:
         """Judge ``path`` and print what was found."""
+        if self.remote is not None:
+            path = self.remote.named(path)
         store, only_judged = self.store, is_history(path) and (self.as_json or self.no_report)
         with opened(path, store, self.workload, bank=self.bank, keep=not only_judged) as found:
             directory, history = found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -44,24 +44,25 @@ def told_as(given: str, copy: Path) -> Iterator[None]:
 
 @attrs.frozen
 class RemoteRuns:
-    """The runs below ``address``. Constructing it asks nobody."""
+    """The runs below ``address``. Constructing it opens no store."""
 
     address: str
 
-    def named(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the addresses of the runs that ``names`` mean: identifiers, their beginnings, or
+    def named(self, name: str) -> str:
+        """Return the address of the run that ``name`` means: an identifier, its beginning, or
         "latest"; an address stays what it is. Raises ``UsageError``.
         """
-        asked = [name for name in names if not is_remote(name)]
-        for name in asked:
-            if os.path.exists(name):
-                raise UsageError(
-                    f"{name}: expected a run of {self.address}: for what lies on this machine give "
-                    "a directory of this machine with --runs-dir"
-                )
-        with self._mirror(bool(asked)) as store:
-            meant = {name: store.named(name).root.name for name in asked}
-        return tuple(f"{self.address}/{meant[name]}" if name in meant else name for name in names)
+        if is_remote(name):
+            return name
+        if os.path.exists(name):
+            raise UsageError(
+                f"{name}: expected a run of {self.address}: for what lies on this machine give a "
+                "directory of this machine with --runs-dir"
+            )
+        with scratch_directory("runs") as scratch, told_as(self.address, scratch.path):
+            with remote_store(self.address) as remote:
+                self._runs(remote, scratch.path)
+            return f"{self.address}/{RunStore(scratch.path).named(name).root.name}"
 
     @contextlib.contextmanager
     def listed(self) -> Iterator[tuple[RunStore, Callable[[RunDirectory], int]]]:
@@ -94,16 +95,8 @@ class RemoteRuns:
             RunStore(run.root.parent).remove(run, held=True)
         return address
 
-    @contextlib.contextmanager
-    def _mirror(self, needed: bool) -> Iterator[RunStore]:
-        """A store of empty directories with the names of the runs."""
-        with scratch_directory("runs") as scratch, told_as(self.address, scratch.path):
-            if needed:
-                with remote_store(self.address) as remote:
-                    self._runs(remote, scratch.path)
-            yield RunStore(scratch.path)
-
     def _runs(self, remote: RemoteStore, scratch: Path) -> tuple[RunDirectory, ...]:
+        """Make an empty directory in ``scratch`` for each run, of its name."""
         for name, is_directory in remote.entries(self.address).items():
             if is_directory and is_run_id(name):
                 (scratch / name).mkdir()

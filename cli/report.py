@@ -23,7 +23,7 @@ def report(session: Session, run: str, store: RunStore | RemoteRuns, limits: Lim
     """Write the report of RUN, or of its archive, again: from its verdict and its history."""
     if isinstance(store, RemoteRuns):
         with one_jvm():
-            (address,) = store.named((run,))
+            address = store.named(run)
             with fetched_run(address) as (copy, remote):
                 session.run = copy
                 judge.draw(copy, limits)

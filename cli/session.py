@@ -84,31 +84,32 @@ def broken(session: Session, error: Exception) -> Outcome:
 
 def runs_option(command: C) -> C:
     """``--runs-dir``: which store a command works on, given to it as ``store``."""
-    return click.option(
-        "--runs-dir",
-        "store",
-        envvar=RUNS_VARIABLE,
-        default=str(DEFAULT_ROOT),
-        show_default=True,
-        callback=_store,
-        help="Directory of run directories.",
-    )(command)
+    return _runs_dir(_store, "Directory of run directories.")(command)
 
 
 def anywhere_option(command: C) -> C:
     """As ``runs_option``; it may also be an address in a store that Hadoop reads: then ``store`` is
     a ``RemoteRuns``.
     """
+    return _runs_dir(
+        _store_anywhere,
+        "Directory of run directories, here or in a store that Hadoop reads (hdfs://HOST/DIR, "
+        "s3a://BUCKET/DIR).",
+    )(command)
+
+
+def _runs_dir(
+    store_of: Callable[[click.Context, click.Parameter, str], object], told: str
+) -> Callable[[C], C]:
     return click.option(
         "--runs-dir",
         "store",
         envvar=RUNS_VARIABLE,
         default=str(DEFAULT_ROOT),
         show_default=True,
-        callback=_store_anywhere,
-        help="Directory of run directories, here or in a store that Hadoop reads (hdfs://HOST/DIR, "
-        "s3a://BUCKET/DIR).",
-    )(command)
+        callback=store_of,
+        help=told,
+    )
 
 
 def _store_anywhere(

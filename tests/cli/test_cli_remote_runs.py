@@ -110,6 +110,16 @@ def test_runs_are_named_as_in_a_store_here(two_runs: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
+def test_a_name_that_means_no_run_lets_the_others_go_on(two_runs: str, tmp_path: Path) -> None:
+    done = firedrill(
+        *("check", "nosuch", OLD, "--executor", "local", "--runs-dir", two_runs), cwd=tmp_path
+    )
+
+    assert done.returncode == 254, done.stderr
+    assert "2 judged: 1 valid, 1 refused" in done.stdout
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("name", ["nosuch", "2026"])
 def test_a_name_that_means_no_run_there_is_misuse(two_runs: str, tmp_path: Path, name: str) -> None:
     done = firedrill("check", name, "--runs-dir", two_runs, cwd=tmp_path)

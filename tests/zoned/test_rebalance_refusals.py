@@ -36,15 +36,21 @@ async def told(lab: Lab, kind: str) -> list[ChangeRow]:
     return found
 
 
+async def joint(variant: str) -> Lab:
+    """A cluster in which the change of a partition, from a, b, c to c, d, e, is joint just now."""
+    lab = Lab(SEED)
+    await begun(lab, 3, rebalance=variant)
+    await slowed(lab, "de", DELAY_S)
+    began = asyncio.ensure_future(come(lab, Moment.MEMBERS_JOINT))
+    await altered(lab, "cde")
+    await began
+    return lab
+
+
 @pytest.mark.parametrize("variant", ["base", "lock", "cancel"])
 def test_a_change_of_a_joint_group_is_not_cancelled_and_planned_waits(variant: str) -> None:
     async def scenario() -> list[ChangeRow]:
-        lab = Lab(SEED)
-        await begun(lab, 3, rebalance=variant)
-        await slowed(lab, "de", DELAY_S)
-        began = asyncio.ensure_future(come(lab, Moment.MEMBERS_JOINT))
-        await altered(lab, "cde")
-        await began
+        lab = await joint(variant)
         await altered(lab, "def")
         moved = await asked(lab, lambda node: settled(lab, node))
         assert set().union(*moved.values()) == {"d", "e", "f"}
@@ -60,12 +66,7 @@ def test_a_change_of_a_joint_group_is_not_cancelled_and_planned_waits(variant: s
 @pytest.mark.parametrize("variant", ["base", "lock", "cancel"])
 def test_a_leader_elected_in_a_joint_group_is_told_that_it_is_busy(variant: str) -> None:
     async def scenario() -> list[ChangeRow]:
-        lab = Lab(SEED)
-        await begun(lab, 3, rebalance=variant)
-        await slowed(lab, "de", DELAY_S)
-        began = asyncio.ensure_future(come(lab, Moment.MEMBERS_JOINT))
-        await altered(lab, "cde")
-        await began
+        lab = await joint(variant)
         await asyncio.sleep(DELAY_S)  # until others have the joint configuration
         await lab.provider.kill("c")
         await asyncio.sleep(2.0)
