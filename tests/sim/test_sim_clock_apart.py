@@ -62,6 +62,21 @@ def test_a_clock_too_far_from_all_others_leads_nothing(jump_s: float, said: str)
     assert [text for text in lost if text.startswith("n1 leads nothing") and said in text]
 
 
+@pytest.mark.parametrize("jump_s", [20.0, -20.0])
+def test_a_clock_that_is_set_right_needs_no_restart(jump_s: float) -> None:
+    async def main() -> dict[str, set[int]]:
+        made = await bank(1)
+        await restarted(made, jump_s)
+        await made.provider.set_clock("n1", ClockTrouble(jump_s=-jump_s))
+        await asyncio.sleep(abs(jump_s) + SETTLED_S)
+        found = {node: await served(made, node) for node in NAMES}
+        await made.provider.teardown()
+        return found
+
+    every = set(range(PARTITIONS))
+    assert simulate(main(), horizon_s=500.0) == dict.fromkeys(NAMES, every)
+
+
 def test_a_clock_that_can_be_followed_is_no_reason_to_lead_nothing() -> None:
     async def main() -> tuple[dict[str, set[int]], list[str]]:
         made = await bank(1)

@@ -63,6 +63,22 @@ def test_a_wall_clock_that_jumps_moves_nothing() -> None:
     assert ms_of(clock.now()) == WALL_MS + 2000
 
 
+@pytest.mark.parametrize("off_ms", [20_000, -20_000])
+def test_a_wall_clock_that_was_set_right_is_followed_once_it_is_read_anew(off_ms: int) -> None:
+    world = World(WALL_MS + off_ms)
+    clock = world.clock()
+    given = clock.now()
+    world.wall_ms = WALL_MS
+
+    clock.read_wall()
+    after = clock.now()
+    world.pass_s(30.0)
+
+    assert after > given
+    assert ms_of(after) == WALL_MS + max(off_ms, 0)
+    assert ms_of(clock.now()) == WALL_MS + 30_000
+
+
 def test_a_peer_carries_it_on_unless_its_clock_is_broken() -> None:
     clock = World().clock()
     ahead = clock.now() + span(MAX_AHEAD_S) - 1

@@ -102,9 +102,12 @@ class Leases:
             other.seen_s[fact.holder] = other.local_at_s(on_majority_s)
 
     def _until_s(self, start: _Start, fact: LeaseRenewal) -> float:
+        # A store may stamp renewals by wall time as of its start, or may have read it again since.
+        now_s = start.local_s()
+        since_start_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
+        as_of_now_s = now_s + (fact.sent_ns - start.clocks.wall_ns()) / NS_PER_S
         # No later than now: a clock that is ahead stamps its renewals ahead.
-        sent_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
-        return min(sent_s, start.local_s()) + self._reader.lease_s
+        return min(max(since_start_s, as_of_now_s), now_s) + self._reader.lease_s
 
     def _learn(self, start: _Start) -> None:
         """Count the last of the renewals on its disk that a majority has."""

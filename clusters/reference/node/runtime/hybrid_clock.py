@@ -3,7 +3,7 @@
 A timestamp is 64 bits: milliseconds since 1970 above, a counter of 16 bits below (Kulkarni et al.,
 "Logical Physical Clocks", 2014). Nothing rests on wall clocks being right: locks and leases order
 transactions, the clock only numbers them. So its physical part is wall time at the start, carried
-on by monotonic time: a wall clock that jumps later moves nothing.
+on by monotonic time: a wall clock that jumps later moves nothing, until its node asks for it anew.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ class Hlc:
     """One node's clock."""
 
     def __init__(self, *, wall_ns: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
-        """Wall time is read once, here."""
-        self._monotonic_s = monotonic_s
-        self._anchor_ms = wall_ns() / _NS_PER_MS - monotonic_s() * 1000
+        self._wall_ns, self._monotonic_s = wall_ns, monotonic_s
+        self.read_wall()
         self.last = 0
+
+    def read_wall(self) -> None:
+        """Take wall time anew, which was wrong as it was read last, and may have been set right
+        since. Timestamps go on above every one that this clock gave or saw.
+        """
+        self._anchor_ms = self._wall_ns() / _NS_PER_MS - self._monotonic_s() * 1000
 
     def now(self) -> int:
         """A timestamp above every one that this clock gave or saw."""
@@ -47,7 +52,7 @@ class Hlc:
         return True
 
     def physical(self) -> int:
-        """Wall time by this machine, as a timestamp; never goes back."""
+        """Wall time by this machine, as a timestamp; goes back only where ``read_wall`` does."""
         return int(self._anchor_ms + self._monotonic_s() * 1000) << COUNTER_BITS
 
 
