@@ -195,3 +195,30 @@ def test_a_change_of_voters_that_fails_again_is_tried_ever_more_rarely() -> None
         assert delays[-1] == failover.MAX_DELAY_S
 
     simulate(scenario())
+
+
+def test_a_learner_that_is_taken_for_gone_goes_on_with_its_snapshot_while_it_is_connected() -> None:
+    async def scenario() -> None:
+        asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        raft = SimpleNamespace(
+            term=1,
+            stage=Stage.STABLE,
+            configuration=Configuration(("a@1",), learners=("b@1", "c@1", "d@1")),
+            changing_to=None,
+            change_peers=lambda voters, learners, term: asked.append((voters, learners)),
+        )
+        group: Any = SimpleNamespace(raft=raft, take_events=lambda: [], name="metastorage")
+        host: Any = SimpleNamespace(mark_ready=lambda _: None)
+        # Of those that are out b is there, c in another life of its directory, and d is not.
+        connected = {"b": "b@1", "c": "c@2"}
+        voters = MetastorageVoters(
+            node="a",
+            host=host,
+            connected=lambda: connected,
+            joined=lambda: {"a": "a@1"},
+            event_log=EventLog(boot="boot", wall_ns=lambda: 7),
+        )
+        voters.tick(group)
+        assert asked == [(("a@1",), ("b@1",))]
+
+    simulate(scenario())

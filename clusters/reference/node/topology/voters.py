@@ -4,7 +4,8 @@ rebalance" of 003): they change by the same change of peers as those of partitio
 No key of metastorage says which members there are to be, since its own group would have to be there
 to read them: a leader is asked, and forgets it with its term. So the asking node asks the next
 leader again, until the configuration that was asked for is committed. All other nodes of the
-logical topology follow as learners.
+logical topology follow as learners, and go on with it while they are connected: a node that takes
+in a snapshot can't renew its lease, so it is out before it has that, and would begin anew.
 """
 
 from __future__ import annotations
@@ -72,9 +73,12 @@ class MetastorageVoters:
         self._note_events(group)
         if self._asked is not None and self._asked[0] != raft.term:
             self._asked = None
+        connected = dict(self._connected())
         target = raft.configuration.voters if self._asked is None else self._asked[1]
-        voters = replaced(target, dict(self._connected()))
-        learners = tuple(m for m in self._joined().values() if m not in voters)
+        voters = replaced(target, connected)
+        behind = (m for m in raft.configuration.learners if m in connected.values())
+        following = dict.fromkeys((*self._joined().values(), *behind))
+        learners = tuple(m for m in following if m not in voters)
         if raft.stage is Stage.CATCHING_UP and raft.changing_to not in (None, voters):
             reached("change of metastorage's members cancelled")
             raft.cancel_change()
