@@ -222,7 +222,9 @@ class Group:
     def _declared_content(self) -> declarations.Content:
         # In any order: a restored replica may have its keys in another one.
         digest = hash(frozenset(self.machine.content()))
-        return declarations.Content(self.name, self.generation, self.applied_index, digest)
+        # Committed in an earlier generation, it may be applied after the node has entered a later.
+        generation = self.raft.log_generation
+        return declarations.Content(self.name, generation, self.applied_index, digest)
 
     def answer(self, entry: Entry, result: object) -> None:
         """Answer the waiter of ``entry``, if there is one."""
