@@ -104,16 +104,32 @@ class RemoteStore:
 
     def put(self, source: Path, address: str) -> None:
         """Copy the file or directory ``source`` to ``address``, in the place of what is there:
-        under another name first, so that no reader finds a part of it.
+        under another name first, so that no reader finds a part of it. What was there is moved
+        aside, and removed last: however early this ends, one of the two is there, whole, under
+        ``address`` or beside it.
         """
-        unfinished = f"{address}.partial"
+        unfinished, before = f"{address}.partial", f"{address}.before"
         with _told(address):
             self._files.delete(self._path(unfinished), True)
         self._copy(source, unfinished)
         with _told(address):
-            self._files.delete(self._path(address), True)
-            if not self._files.rename(self._path(unfinished), self._path(address)):
-                raise HarnessError(f"{address}: {unfinished} can't be renamed to it")
+            replaced = self._files.exists(self._path(address))
+            if replaced:
+                # What an earlier one has left, whose successor is in place.
+                self._files.delete(self._path(before), True)
+                self._rename(address, before)
+            try:
+                self._rename(unfinished, address)
+            except Exception:
+                if replaced:
+                    with suppress(Exception):  # the store may be why it failed
+                        self._files.rename(self._path(before), self._path(address))
+                raise
+            self._files.delete(self._path(before), True)
+
+    def _rename(self, old: str, new: str) -> None:
+        if not self._files.rename(self._path(old), self._path(new)):
+            raise HarnessError(f"{new}: {old} can't be renamed to it")
 
     def _copy(self, source: Path, address: str) -> None:
         with _told(address):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from mini_hdfs import hdfs
 
-from checkers.engine.hadoop import remote_store
+from checkers.engine.hadoop import RemoteStore, remote_store
+from harness.errors import HarnessError
 from harness.exit_codes import Outcome
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -71,6 +72,63 @@ def test_a_history_on_hdfs_is_imported(store: str, tmp_path: Path) -> None:
 
     assert done.returncode == Outcome.VIOLATION.exit_code, done.stderr
     assert "G-single-item-realtime" in json.loads(done.stdout)["anomalies"] or "lost" in done.stdout
+
+
+class Killed(BaseException):
+    """What no handler of the package takes for an error."""
+
+
+@pytest.mark.spark
+def test_results_that_are_replaced_are_never_gone(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new", "newer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "verdict.json").write_text(name)
+    address = f"{store}/replaced"
+    rename = RemoteStore._rename
+
+    def killed(remote: RemoteStore, old: str, new: str) -> None:
+        rename(remote, old, new)
+        if old == address:
+            raise Killed
+
+    with remote_store(store) as remote:
+        remote.put(tmp_path / "old", f"{address}/analysis")
+        address += "/analysis"
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteStore, "_rename", killed)
+            with pytest.raises(Killed):
+                remote.put(tmp_path / "new", address)
+        remote.fetch(f"{address}.before", tmp_path / "back")
+        assert (tmp_path / "back/verdict.json").read_text() == "old"
+
+        remote.put(tmp_path / "newer", address)
+        remote.fetch(address, tmp_path / "last")
+        assert list(remote.entries(f"{store}/replaced")) == ["analysis"]
+    assert (tmp_path / "last/verdict.json").read_text() == "newer"
+
+
+@pytest.mark.spark
+def test_results_that_can_not_be_put_leave_the_old_ones_in_place(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").write_text("old")
+    address = f"{store}/refused/report.html"
+    rename = RemoteStore._rename
+
+    def refused(remote: RemoteStore, old: str, new: str) -> None:
+        if new == address:
+            raise HarnessError(f"{new}: refused")
+        rename(remote, old, new)
+
+    with remote_store(store) as remote:
+        remote.put(tmp_path / "old", address)
+        monkeypatch.setattr(RemoteStore, "_rename", refused)
+        with pytest.raises(HarnessError, match="refused"):
+            remote.put(tmp_path / "old", address)
+        remote.fetch(address, tmp_path / "back")
+    assert (tmp_path / "back").read_text() == "old"
 
 
 @pytest.mark.spark
