@@ -15,7 +15,7 @@ import attrs
 from checkers.engine.hadoop import is_remote
 from cli.archived import is_archive, run_of
 from cli.judging.messages import HistoryFile
-from cli.remote_runs import told_as
+from cli.remote_runs import fetched, told_as
 from cli.session import say
 from harness import plugins
 from harness.errors import HarnessError, UsageError
@@ -54,11 +54,10 @@ def opened(
     """
     if is_remote(name):
         with (
-            _fetched(name) as copy,
-            told_as(name.rstrip("/"), copy.path),
-            opened(str(copy.path), store, workload, bank=bank, keep=keep) as (run, history),
+            _fetched(name) as (copy, output),
+            opened(str(copy), store, workload, bank=bank, keep=keep) as (run, history),
         ):
-            yield attrs.evolve(run, output=copy.output or run.output), history
+            yield attrs.evolve(run, output=output or run.output), history
         return
     if name == STDIN:
         with scratch_directory("import") as scratch:
@@ -99,36 +98,22 @@ def opened(
             raise
 
 
-@attrs.frozen
-class _Fetched:
-    """A copy of what lies in a store of Hadoop's; of a run, where its results go meanwhile."""
-
-    path: Path
-    output: Path | None = None
-
-
 @contextlib.contextmanager
-def _fetched(address: str) -> Iterator[_Fetched]:
-    """Fetch the run or the history at ``address``; what was found of a run is put beside it after
-    the block.
+def _fetched(address: str) -> Iterator[tuple[Path, Path | None]]:
+    """Fetch the run or the history at ``address``, and yield the copy; of a run also where its
+    results go meanwhile, which are put beside it after the block.
     """
-    from checkers.engine.hadoop import name_of, remote_store
-
-    with scratch_directory("fetch") as scratch, remote_store(address) as remote:
-        path = scratch.path / name_of(address)
-        directory = remote.is_directory(address)
-        say(f"fetching {address}")
-        remote.fetch(address, path)
-        if not directory:
-            yield _Fetched(path)
+    say(f"fetching {address}")
+    with fetched(address) as (copy, remote):
+        if not copy.is_dir():
+            yield copy, None
             return
-        output = scratch.path / "results"
-        output.mkdir()
-        try:
-            yield _Fetched(path, output)
-        finally:
-            for made in sorted(output.iterdir()):
-                remote.put(made, f"{address.rstrip('/')}/{made.name}")
+        with scratch_directory("results") as output:
+            try:
+                yield copy, output.path
+            finally:
+                for made in sorted(output.path.iterdir()):
+                    remote.put(made, f"{address.rstrip('/')}/{made.name}")
 
 
 def _forget(run: RunDirectory, store: RunStore) -> None:

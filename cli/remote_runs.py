@@ -104,15 +104,16 @@ class RemoteRuns:
 
 
 @contextlib.contextmanager
-def fetched_run(address: str) -> Iterator[tuple[RunDirectory, RemoteStore]]:
-    """Yield a copy of the run at ``address``, and the store that it is of, open."""
+def fetched(address: str) -> Iterator[tuple[Path, RemoteStore]]:
+    """Yield a copy of the run or the file at ``address``, and the store that it is of, open; errors
+    of the block name the address.
+    """
+    address = address.rstrip("/")
     with scratch_directory("fetch") as scratch, remote_store(address) as remote:
         copy = scratch.path / name_of(address)
-        if not remote.is_directory(address):
-            raise UsageError(f"{address}: expected the directory of a run")
         remote.fetch(address, copy)
         with told_as(address, copy):
-            yield RunDirectory(copy), remote
+            yield copy, remote
 
 
 def _fetch_listed(remote: RemoteStore, address: str, run: RunDirectory) -> None:

@@ -8,8 +8,10 @@ from checkers.engine.hadoop import one_jvm
 from cli.archived import run_of
 from cli.judging import judge
 from cli.judging.limits import LimitOptions
-from cli.remote_runs import RemoteRuns, fetched_run
+from cli.remote_runs import RemoteRuns, fetched
 from cli.session import RunName, Session, anywhere_option, limits_options
+from harness.errors import UsageError
+from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import RunStore
 
@@ -24,11 +26,13 @@ def report(session: Session, run: str, store: RunStore | RemoteRuns, limits: Lim
     if isinstance(store, RemoteRuns):
         with one_jvm():
             address = store.named(run)
-            with fetched_run(address) as (copy, remote):
-                session.run = copy
-                judge.draw(copy, limits)
-                remote.put(copy.report, f"{address}/{copy.report.name}")
-        click.echo(f"{address}/{copy.report.name}")
+            with fetched(address) as (copy, remote):
+                if not copy.is_dir():
+                    raise UsageError(f"{address}: expected the directory of a run")
+                session.run = directory = RunDirectory(copy)
+                judge.draw(directory, limits)
+                remote.put(directory.report, f"{address}/{directory.report.name}")
+        click.echo(f"{address}/{directory.report.name}")
         return 0
     session.run = directory = run_of(store, run)
     judge.draw(directory, limits)

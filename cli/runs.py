@@ -1,4 +1,4 @@
-"""``firedrill runs``: lists, tags and archives the runs of the store, and removes old ones."""
+"""``firedrill runs``: lists, tags, archives and moves runs of the store, and removes old ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from checkers.engine.hadoop import is_remote, one_jvm
 from cli.quantities import seconds, size_bytes
 from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index
@@ -210,6 +211,41 @@ def _verdict_of(run: RunDirectory) -> Verdict | None:
         return read_verdict(run)
     except MalformedHistory:
         return None
+
+
+@runs.command()
+@click.argument("names", type=RunName(), nargs=-1, required=True, metavar="RUNS...")
+@click.option(
+    "--to",
+    "address",
+    metavar="ADDRESS",
+    required=True,
+    help="A directory of runs in a store that Hadoop reads (hdfs://HOST/DIR, s3a://BUCKET/DIR).",
+)
+@runs_option
+def move(store: RunStore, names: tuple[str, ...], address: str) -> int:
+    """Move RUNS, judged or not, to another store, as `firedrill run --runs-dir ADDRESS` does.
+
+    Each is removed here once all of it is there; a run of its name that is there stays.
+    """
+    if not is_remote(address):
+        raise UsageError(
+            f"--to {address}: expected an address (hdfs://HOST/DIR); within this machine move the "
+            "directory of the run"
+        )
+    there = RemoteRuns(address.rstrip("/"))
+    found = [store.resolve(name) for name in names]
+    for run in found:
+        if held := held_by(run):
+            raise UsageError(f"run {run.root.name} can't be moved: {held}")
+        if not run.history.exists():
+            recovers = f"'firedrill check {run.root}' recovers and judges it"
+            raise UsageError(f"run {run.root.name} can't be moved: it is not sealed: {recovers}")
+    with one_jvm():
+        for run in found:
+            click.echo(there.move(run))
+    refresh_index(store)
+    return 0
 
 
 @runs.command()

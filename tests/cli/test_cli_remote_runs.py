@@ -193,6 +193,40 @@ def test_a_run_that_did_not_arrive_whole_is_never_listed(
 
 
 @pytest.mark.spark
+def test_a_run_that_stayed_here_is_moved_afterwards(store: str, tmp_path: Path) -> None:
+    there = f"{store}/{tmp_path.name}"
+    for name in (OLD, NEW):
+        shutil.copytree(RUNS / "sim-valid", tmp_path / "runs" / name)
+
+    done = firedrill("runs", "move", "latest", OLD[:12], "--to", f"{there}/", cwd=tmp_path)
+    again = firedrill("runs", "move", "latest", "--to", there, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{there}/{NEW}", f"{there}/{OLD}"]
+    assert RunStore(tmp_path / "runs").runs() == ()
+    with RemoteRuns(there).listed() as (listed, _):
+        assert [each.root.name for each in listed.runs()] == [OLD, NEW]
+    assert again.returncode == 254
+    assert "runs holds no runs" in again.stderr
+
+
+@pytest.mark.spark
+def test_a_run_is_not_moved_before_it_is_sealed_nor_within_this_machine(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / NEW)
+    shutil.copytree(RUNS / "sim-valid", run.root)
+
+    here = firedrill("runs", "move", NEW, "--to", str(tmp_path / "there"), cwd=tmp_path)
+    run.history.rename(run.root / "elsewhere")
+    unsealed = firedrill("runs", "move", NEW, "--to", f"file://{tmp_path}/there", cwd=tmp_path)
+
+    assert (here.returncode, unsealed.returncode) == (254, 254)
+    assert "expected an address" in here.stderr
+    assert f"it is not sealed: 'firedrill check runs/{NEW}'" in unsealed.stderr
+    assert run.manifest.exists()
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("words", [("check", OLD, "latest", "--executor", "local"), ("report",)])
 def test_a_command_starts_one_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
