@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.session import runs_option
+from cli.remote_runs import RemoteRuns
+from cli.session import anywhere_option
 from harness import plugins
 from harness.errors import FiredrillError
 from harness.exit_codes import Outcome
@@ -41,13 +42,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@runs_option
-def doctor(as_json: bool, store: RunStore) -> int:
+@anywhere_option
+def doctor(as_json: bool, store: RunStore | RemoteRuns) -> int:
     """Say what this machine can do, and the command that adds what is missing.
 
     Fails only where no provider could run anything.
     """
-    rows, choice = examine(store.root)
+    rows, choice = examine(store)
     if as_json:
         said = {"findings": rows, "provider": choice}
         click.echo(inert_json(msgspec.json.format(msgspec.json.encode(said), indent=2)))
@@ -56,10 +57,13 @@ def doctor(as_json: bool, store: RunStore) -> int:
     return 0 if choice.name else Outcome.HARNESS_ERROR.exit_code
 
 
-def examine(runs: Path) -> tuple[list[Requirement], Choice]:
+def examine(store: RunStore | RemoteRuns) -> tuple[list[Requirement], Choice]:
     """Return every finding, and the provider that follows from them."""
-    rows = [_python(), _processes(), _java(), *_docker(), *_plugins(), _disk(runs)]
-    return rows, _choice()
+    rows = [_python(), _processes(), _java(), *_docker(), *_plugins()]
+    if isinstance(store, RemoteRuns):
+        rows.append(_reached(store))
+        store = RunStore()  # where runs are driven before they are moved there
+    return [*rows, _disk(store.root)], _choice()
 
 
 def _python() -> Requirement:
@@ -160,6 +164,16 @@ def _disk(runs: Path) -> Requirement:
     return Requirement(
         name="disk", ok=ok, found=f"{free / GIB:.1f} GiB free for {runs}", remedy=remedy
     )
+
+
+def _reached(runs: RemoteRuns) -> Requirement:
+    """Ask the store that runs are moved to for a list: a name node that is silent takes minutes."""
+    try:
+        runs.require_reached()
+    except FiredrillError as error:
+        remedy = "give another address or a directory with --runs-dir"
+        return Requirement(name="runs", ok=False, found=str(error), remedy=remedy)
+    return Requirement(name="runs", ok=True, found=f"{runs.address} answers")
 
 
 def _choice() -> Choice:

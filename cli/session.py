@@ -125,7 +125,7 @@ def _store(_context: click.Context, _option: click.Parameter, value: str) -> Run
         # As a path of this machine it would be one, beginning with a directory "hdfs:".
         raise click.BadParameter(
             f"expected a directory of this machine (got {value!r}, an address in another store, "
-            "which 'run', 'runs', 'check' and 'report' take)"
+            "which 'run', 'runs', 'check', 'report' and 'doctor' take)"
         )
     if Path(value).exists() and not Path(value).is_dir():
         raise click.BadParameter(f"expected a directory (got the file {value!r})")

@@ -264,6 +264,21 @@ def test_a_store_that_is_not_reached_is_told_before_the_drive(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.spark
+def test_doctor_says_whether_the_store_answers(store: str, tmp_path: Path) -> None:
+    found = {}
+    for address in (f"{store}/none-yet", "hdfs://127.0.0.1:1/runs"):
+        done = firedrill("doctor", "--json", "--runs-dir", address, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        rows = {row["name"]: row for row in json.loads(done.stdout)["findings"]}
+        assert rows["disk"]["found"].endswith("free for runs")
+        found[rows["runs"]["ok"]] = rows["runs"]["found"]
+
+    assert found[True] == f"{store}/none-yet answers"
+    assert "Connection refused" in found[False]
+    assert list(tmp_path.iterdir()) == []
+
+
 @contextmanager
 def no_answer() -> Iterator[int]:
     """Yield a port of the loopback that neither takes nor refuses connections, as a host that is
@@ -338,8 +353,8 @@ def test_a_number_of_attempts_of_the_users_own_stays(
         (("run", "--repeat", "2"), "expected one run, which is moved there"),
         (("run", "--modes", "sc,ha"), "expected one run, which is moved there"),
         (("check", "plan.toml"), "for what lies on this machine"),
-        (("runs", "tag", "latest"), "which 'run', 'runs', 'check' and 'report' take"),
-        (("serve",), "which 'run', 'runs', 'check' and 'report' take"),
+        (("runs", "tag", "latest"), "which 'run', 'runs', 'check', 'report' and 'doctor' take"),
+        (("serve",), "which 'run', 'runs', 'check', 'report' and 'doctor' take"),
     ],
 )
 def test_what_takes_no_store_elsewhere_says_so(
