@@ -29,8 +29,8 @@ from clusters.ignite3.artifacts import CLIENT, NODE
 from clusters.ignite3.jars import Jar, known
 from clusters.ignite3.options import RELEASE
 from clusters.providers.docker import images
-from clusters.providers.docker.contents import Contents, contents
 from clusters.providers.docker.daemon import NoDaemon, connect
+from clusters.providers.docker.image_contents import Contents, contents
 from clusters.providers.docker.images import present
 from harness.errors import FiredrillError, HarnessBug
 

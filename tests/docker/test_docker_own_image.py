@@ -12,7 +12,7 @@ from docker_runs import PORTS, named
 
 from clusters.providers.docker import images
 from clusters.providers.docker.cleanup import Requests
-from clusters.providers.docker.contents import Package, Probe, contents, digest, installed
+from clusters.providers.docker.image_contents import Package, Probe, contents, digest, installed
 from clusters.providers.docker.provider import build
 from harness.errors import PlanError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from capabilities import lacking
 
-from clusters.providers.docker.contents import Contents, Package
+from clusters.providers.docker.image_contents import Contents, Package
 from harness.errors import HarnessBug
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,7 +27,7 @@ import docker
 import requests.exceptions
 from docker.errors import DockerException, ImageNotFound
 
-from clusters.providers.docker import contents
+from clusters.providers.docker import image_contents
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import FiredrillError, HarnessError, UsageError
@@ -164,7 +164,7 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
             rm=True,
             forcerm=True,
             decode=True,
-            labels={contents.BASE: parent},
+            labels={image_contents.BASE: parent},
         ):
             last = str(line.get("error", last))
     # The image is the proof: a build that fails says so only in a line of its stream.
@@ -231,9 +231,9 @@ def _command(*argv: str) -> None:
 
 def _import(client: docker.APIClient, root: Path, image: str) -> None:
     repository, _, tag = image.partition(":")
-    status = (root / contents.STATUS.lstrip("/")).read_text("utf-8", "replace")
-    made_of = contents.digest(contents.installed(status))
-    label = f'LABEL {contents.BASE}="debootstrap {SUITE}: {made_of}"'
+    status = (root / image_contents.STATUS.lstrip("/")).read_text("utf-8", "replace")
+    made_of = image_contents.digest(image_contents.installed(status))
+    label = f'LABEL {image_contents.BASE}="debootstrap {SUITE}: {made_of}"'
     packer = subprocess.Popen(
         # Owners by number: the names of the host's users are not those of the image.
         ["tar", "--create", "--numeric-owner", "--one-file-system", f"--directory={root}", "."],

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from clusters.providers.docker import contents, daemon_tasks, images, labels, subnets
+from clusters.providers.docker import daemon_tasks, image_contents, images, labels, subnets
 from clusters.providers.docker.cleanup import Requests
 from clusters.providers.docker.container import CONTROL_PORT, Limits, Node, docker_name
 from clusters.providers.docker.daemon import connect
@@ -118,7 +118,7 @@ class DockerProvider:
         # Of its own, so that a look at what nodes use never holds up a verb or a probe.
         self._measuring = Lane("docker daemon, measuring", threads=MEASURED_AT_ONCE)
         self._machines: Machines | None = None
-        self._contents: contents.Contents | None = None
+        self._contents: image_contents.Contents | None = None
         self._nodes: dict[str, Node] = {}
         self._wires = Wires(run_id, self._nodes)
 
@@ -503,10 +503,10 @@ class DockerProvider:
             self._contents = await self._daemon.call(
                 "looking at the image",
                 LOOK_LIMIT_S,
-                contents.contents,
+                image_contents.contents,
                 client,
                 image,
-                contents.Probe(
+                image_contents.Probe(
                     name=docker_name(self._run_id, "packages"),
                     labels=labels.myself().labels(self._run_id, self._directory),
                     requests=self._requests or Requests(None),
