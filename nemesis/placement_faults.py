@@ -38,6 +38,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             description="Statements that alter where data lies, in their order.",
         ),
     ]
+    may_be_refused: Annotated[
+        Statements,
+        Meta(
+            description="Those of `statements` that the store may refuse, since what they ask for "
+            "depends on what is there then: its refusal is proof enough that they were asked."
+        ),
+    ] = ()
     back: Annotated[
         Statements,
         Meta(
@@ -61,6 +68,11 @@ class DdlFault:
     def with_options(self, options: Mapping[str, Any], partitions: int | None, path: str) -> Fault:
         """The fault with the statements of ``options``."""
         chosen = convert(Options, options, path)
+        for number, text in enumerate(chosen.may_be_refused):
+            if text not in chosen.statements:
+                raise PlanError(
+                    f"{path}.may_be_refused[{number}]", f"expected one of statements (got {text!r})"
+                )
         return attrs.evolve(self, options=chosen)
 
     def check_system(self, system: System, path: str) -> None:
@@ -102,8 +114,15 @@ class DdlFault:
         await self._carry_out(scene, victims, self._given.statements)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """A query shows what the statements say."""
-        return await self._shown(scene, self._given.statements)
+        """A query shows what the statements say, but for those that the store may refuse."""
+        given = self._given
+        asked = [text for text in given.statements if text not in given.may_be_refused]
+        shown = await self._shown(scene, asked)
+        if not (shown.holds and given.may_be_refused):
+            return shown
+        found = await self._shown(scene, given.may_be_refused)
+        told = found.text if found.holds else f"asked, and refused or over: {found.text}"
+        return Proof(holds=True, text="; ".join((*asked, told)))
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Have the statements carried out that lead back. Raises ``HarnessError``."""
@@ -124,7 +143,7 @@ class DdlFault:
 
     async def _carry_out_one(self, scene: Scene, victims: Victims, text: str) -> None:
         first = victims.draw % len(victims.nodes)
-        problems, final = [], False
+        problems, final, refused = [], False, False
         turns = [*victims.nodes[first:], *victims.nodes[:first]]
         # Last those under another fault: what one of them is asked for it may do once it is healed,
         # in place of a statement that came later.
@@ -138,6 +157,9 @@ class DdlFault:
                 return
             problems.append(f"{node}: {answer.problem}")
             final = final or answer.retry == NEVER_AGAIN
+            refused = refused or bool(answer.retry)
+        if refused and text in self._given.may_be_refused:
+            return
         # What a reset asks for may have come about by itself: then it is refused for good.
         if not (final and (await self._shown(scene, (text,))).holds):
             raise HarnessError(f"{text!r}: {'; '.join(dict.fromkeys(problems))}")

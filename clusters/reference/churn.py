@@ -210,7 +210,8 @@ def _change(draw: Random, name: str) -> tuple[str, str, dict[str, object]]:
             )
         case "restart":
             on = draw.choice(("", f" ON 'n{draw.randint(1, LEAST_NODES)}'"))
-            return "ddl", "all", {"statements": [f"RESTART PARTITIONS OF ZONE {ZONE}{on}"]}
+            asked = [f"RESTART PARTITIONS OF ZONE {ZONE}{on}"]
+            return "ddl", "all", {"statements": asked, "may_be_refused": asked}
         case "zone":
             there, back = (
                 f"ALTER TABLE {TABLE} SET PRIMARY_ZONE = {zone}" for zone in (OTHER, ZONE)

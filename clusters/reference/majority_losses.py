@@ -340,10 +340,11 @@ def _cleanup(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     if draw.random() < _MOVED_SHARE:
         statements.append(f"ALTER ZONE {ZONE} SET REPLICAS = {draw.choice((3, 5, 7))}")
     cleanup = "RESTART PARTITIONS OF ZONE {} ON '{}' WITH CLEANUP"
-    statements += [cleanup.format(ZONE, one) for one in ones]
+    cleanups = [cleanup.format(ZONE, one) for one in ones]
+    options = {"statements": [*statements, *cleanups], "may_be_refused": cleanups}
     at_s = max(lag_s - draw.uniform(0.3, 1.0), 0.1)
     # It may have to wait for those that lag, and then for data that moves.
-    yield _row(at_s, "ddl", ("all",), 9.0) | {"options": {"statements": statements}}
+    yield _row(at_s, "ddl", ("all",), 9.0) | {"options": options}
 
 
 def _unled(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
@@ -438,7 +439,9 @@ def _parts(
 
 
 def _asked(at_s: float, statement: str, hold_s: float, back: str | None = None) -> Row:
-    options = {"statements": [statement]} | ({} if back is None else {"back": [back]})
+    # Of an operator: it is refused where nothing is to be done, or where copies are needed.
+    options = {"statements": [statement], "may_be_refused": [statement]}
+    options |= {} if back is None else {"back": [back]}
     return _row(at_s, "ddl", ("all",), hold_s) | {"options": options}
 
 

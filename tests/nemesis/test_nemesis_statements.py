@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from nemesis_world import NODES, Stage, World, in_virtual_time
 
+from harness.errors import PlanError
 from harness.protocols.cluster import Cluster
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.statement_language import StatementAnswer
@@ -68,3 +70,47 @@ def test_where_no_node_is_burdened_any_of_them_is_asked_first() -> None:
     first = {asked(ALTERED, seed=seed)[0].partition(":")[0] for seed in range(20)}
 
     assert len(first) > 1
+
+
+class RefusingWorld(StatementWorld):
+    """A store that refuses every statement, with a word on whether to try again, or is silent."""
+
+    def __init__(self, retry: str) -> None:
+        super().__init__()
+        self.retry = retry
+
+    async def statement(
+        self, cluster: Cluster, node: str, text: str, limit_s: float
+    ) -> StatementAnswer:
+        return StatementAnswer(problem="MAJORITY-LIVES: nothing is lost", retry=self.retry)
+
+
+@pytest.mark.parametrize(
+    ("retry", "refusable", "state"),
+    [
+        ("never", [TO], "effective"),
+        ("later", [TO], "effective"),
+        ("never", [], "unproven"),
+        ("", [TO], "unproven"),  # it did not say so itself
+    ],
+)
+def test_a_statement_may_be_refused_where_the_plan_says_so(
+    retry: str, refusable: list[str], state: str
+) -> None:
+    options = {"statements": [TO], "may_be_refused": refusable}
+    planned = PlannedFault(at_s=3.0, kind="ddl", target="all", hold_s=2.0, options=options)
+
+    async def work() -> None:
+        stage = Stage(planned, world=RefusingWorld(retry), faults=FAULTS)
+        await stage.run()
+        assert stage.states(0)[-3:] == [state, "healing", "healed"]
+        if state == "effective":
+            (told,) = (each.text for each in stage.transitions(0) if each.state == state)
+            assert told == f"asked, and refused or over: not {TO}"
+
+    in_virtual_time(work)
+
+
+def test_only_what_is_asked_for_may_be_refused() -> None:
+    with pytest.raises(PlanError, match=r"may_be_refused\[0\]: expected one of statements"):
+        ddl().with_options({"statements": [TO], "may_be_refused": [BACK]}, None, "options")
