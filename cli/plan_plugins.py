@@ -10,9 +10,9 @@ import msgspec
 
 from harness import plugins
 from harness.errors import BrokenPlugin, PlanError, UnknownPlugin
+from harness.plan.editor_schema import NoStruct
 from harness.plan.installed_plugins import plugin
 from harness.plan.plan import Plan, node_names, options, spare_names
-from harness.plan.plan_schema import NoStruct
 from harness.protocols.cluster import System
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Fault

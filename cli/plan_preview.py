@@ -239,17 +239,17 @@ def _beside(fault: PlannedFault) -> str:
 
 
 def _schema(own: bool) -> str:
+    from harness.plan.editor_schema import schema
     from harness.plan.installed_plugins import installed
-    from harness.plan.plan_schema import schema
 
     made = msgspec.json.encode(schema(installed(own=own)))
     return inert_json(msgspec.json.format(made, indent=1)).decode() + "\n"
 
 
 def _reference(own: bool) -> str:
+    from harness.plan.editor_schema import schema
     from harness.plan.installed_plugins import installed
     from harness.plan.key_reference import page
-    from harness.plan.plan_schema import schema
     from harness.protocols.targets import described
 
     found = installed(own=own)

@@ -322,8 +322,7 @@ def locks_left(last: pa.Table, lookup: Lookup, setting: Setting) -> Found:
     then takes its time to notice: a replica that was asked earlier than that, as one of a run that
     was told to end, is not accused.
     """
-    restless = any(text.startswith(("quiesce", "collect states")) for text in setting.trouble)
-    if setting.interrupted or restless or "final-reads" not in dict(setting.phases):
+    if setting.interrupted or setting.restless or "final-reads" not in dict(setting.phases):
         return
     pieces = lookup.pieces(("invoke_ns",))
     begun_ns = max(pc.max(piece["invoke_ns"]).as_py() or 0 for piece in pieces)

@@ -12,8 +12,8 @@ import msgspec
 
 from harness import plugins
 from harness.errors import FiredrillError
+from harness.plan.editor_schema import InstalledPlugins, NoStruct, Plugin
 from harness.plan.plan import options_type
-from harness.plan.plan_schema import InstalledPlugins, NoStruct, Plugin
 from harness.protocols.faults import HasOptions
 from harness.protocols.workload import WorkloadSetting
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from harness.plan.plan_schema import AUTO, Plugin, Schema
+from harness.plan.editor_schema import AUTO, Plugin, Schema
 
 INTRODUCTION = """\
 # The keys of a plan

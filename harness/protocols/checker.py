@@ -67,6 +67,11 @@ EXAMPLES_MAX = 5
 """Anomalies of one name that a verdict shows in full; the count is of all of them."""
 
 
+# Attempts of a run, by the labels that sentences of its trouble begin with.
+QUIESCE, COLLECT_STATES = "quiesce", "collect states"
+TO_REST = (QUIESCE, COLLECT_STATES)
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a judgement beside the tables.
 
@@ -104,6 +109,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     limits: PromisePlan = PromisePlan()
     schedule: tuple[PlannedFault, ...] = ()
     resets: tuple[Reset, ...] = ()
+
+    @property
+    def restless(self) -> bool:
+        """Whether the cluster may not have come to rest: what did not end is named in ``trouble``
+        by the attempt that failed.
+        """
+        return any(text.startswith(f"{label}: ") for label in TO_REST for text in self.trouble)
 
     @property
     def may_lose(self) -> bool:

@@ -139,10 +139,10 @@ _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
 
 
 OF_SNAPSHOTS = frozenset({"fractured-snapshot", "stale-snapshot", "snapshot-went-back"})
-STALE_READS = ("G-single-item-realtime", "stale-snapshot")
-"""Anomalies of reads that lack what had been acknowledged before them."""
 """Broken promises of snapshot reads, which checkers search for only where a system declares them.
 They rule out no model: a torn snapshot that does also shows as a cycle."""
+STALE_READS = ("G-single-item-realtime", "stale-snapshot")
+"""Anomalies of reads that lack what had been acknowledged before them."""
 
 
 OF_REPLICAS = frozenset(

@@ -26,6 +26,7 @@ from harness.history.records import Heartbeat, Note, OpType, PhaseMark, Record
 from harness.history.regular_files import sha256
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.changes import TellsChanges
+from harness.protocols.checker import COLLECT_STATES, QUIESCE
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import (
     Cluster,
@@ -428,7 +429,7 @@ class Life:
         deadline_s = self._deadline(limit_s)
         # Also what no fault of ours did: final reads need every node, whatever ended it.
         work = self.system.recover(scene.cluster, self.provider, deadline_s)
-        await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
+        await self._attempt(QUIESCE, limit_s + SETTLE_LIMIT_S, work)
         if not self.stop.skips() and self.changes is not None:
             await self.stop.unless(self._await_placement(scene, self.changes))
         if self.stop.skips():
@@ -519,7 +520,7 @@ class Life:
             quiet_s = QUIET_LIMIT_S + self.plan.drive.op_deadline_s
             # A run that was asked to end does not wait for quiet.
             states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
-            await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
+            await self._attempt(COLLECT_STATES, quiet_s + COLLECT_LIMIT_S, states)
         if self.changes is not None:
             # After the states: what these show was assigned before.
             await self._attempt("collect changes", COLLECT_LIMIT_S, self.changes.fetch(cluster))

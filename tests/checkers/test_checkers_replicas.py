@@ -316,6 +316,21 @@ def test_nothing_is_held_when_every_client_is_gone(held: str) -> None:
     assert names(said(*WHOLE[:2], holder, begun_ns=(7, 5))) == ["lock-left"]
 
 
+@pytest.mark.parametrize(
+    ("trouble", "found"),
+    [
+        ("quiesce: metastorage has no leader", []),
+        ("collect states: TimeoutError", []),
+        ("collect events: TimeoutError", ["lock-left"]),
+    ],
+)
+def test_a_cluster_that_may_not_be_at_rest_may_hold_locks(trouble: str, found: list[str]) -> None:
+    setting = msgspec.structs.replace(SETTING, trouble=(trouble,))
+    holder = WHOLE[2] | {"locks": 1, "asked_ns": AFTER_ALL_NS}
+
+    assert names(said(*WHOLE[:2], holder, setting=setting, begun_ns=(7, 5))) == found
+
+
 def test_a_lock_is_left_only_once_the_deadline_of_its_transaction_is_over() -> None:
     setting = msgspec.structs.replace(SETTING, op_deadline_s=2.0)
     due_ns = 40 + 2 * NS_PER_S + int(QUIET_LIMIT_S * NS_PER_S)

@@ -15,10 +15,10 @@ from jsonschema import Draft7Validator
 from msgspec import Meta
 
 from harness.errors import UsageError
+from harness.plan.editor_schema import InstalledPlugins, NoStruct, Plugin, schema
 from harness.plan.installed_plugins import first_sentence, installed
 from harness.plan.key_reference import keys, page, unit
 from harness.plan.plan import converted_options, load, options, options_type
-from harness.plan.plan_schema import InstalledPlugins, NoStruct, Plugin, schema
 from harness.protocols.targets import MEANINGS, Form, described
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from jsonschema import Draft7Validator
 
 from cli.wiring import resolve
 from harness.errors import UsageError
+from harness.plan.editor_schema import schema
 from harness.plan.installed_plugins import installed
 from harness.plan.plan import loads
-from harness.plan.plan_schema import schema
 
 MADE = schema(installed(own=True))
 VALIDATOR = Draft7Validator(MADE)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from clusters.reference.node.raft.configuration import majority
 from clusters.reference.node.rebalance.keys import Chain, PartitionState
 from clusters.reference.node.wire.messages import StartReply
 
@@ -28,7 +29,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def majority(self) -> bool:
         """Whether enough of them are there to begin."""
-        return len(self.answered) >= 1 + len(self.nodes) // 2
+        return len(self.answered) >= majority(self.nodes)
 
 
 def nodes_of(chain: Chain, place: int) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ def living(
         nodes = () if held is None else held.nodes
         told = [replies[node] for node in nodes if node in replies]
         there = len(told) + (here in nodes)
-        if any(is_alive(state, reply) for reply in told) and there >= 1 + len(nodes) // 2:
+        if any(is_alive(state, reply) for reply in told) and there >= majority(nodes):
             return nodes
     return None
 

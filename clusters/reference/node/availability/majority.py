@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import Change, View
+from clusters.reference.node.raft.configuration import majority
 from clusters.reference.node.rebalance import keys
 from clusters.reference.node.rebalance.driver import Numbers, numbers
 from clusters.reference.node.rebalance.keys import PartitionId, PartitionState
@@ -38,7 +39,7 @@ def standing(
     """
     nodes = () if state.stable is None else state.stable.nodes
     left = sum(node in alive for node in nodes)
-    whole = left >= 1 + len(nodes) // 2 and not given_to_lost_copy(state, lives or {})
+    whole = left >= majority(nodes) and not given_to_lost_copy(state, lives or {})
     if not nodes or whole:
         return Standing.MAJORITY
     return Standing.MINORITY if left else Standing.LOST

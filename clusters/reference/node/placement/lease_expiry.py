@@ -29,8 +29,10 @@ from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 LEASE = "lease/"
 PRIMARY = "primary/"
 LEASE_S = 1.0
-RENEW_S = 0.25  # three renewals may be lost before a lease runs out
+RENEW_S = 0.25  # two renewals in a row may be lost: the third is sent before the lease is over
 DRIFT = 0.05  # of two monotonic clocks against each other, and room for a slow turn of the loop
+# A lease is over for certain so long after its last renewal, by any other clock.
+EXPIRED_S = LEASE_S * (1 + DRIFT)
 CEILING_S = 1.5  # promises about timestamps reach so far ahead: past the lease's end
 MARGIN_S = 0.1  # beyond a clock that is ahead of its machine's time
 MAX_STARTS = 64  # of a node that are remembered: no message is so late
@@ -244,7 +246,7 @@ class LeaseTable:
         # Where another start has the lease of which we don't know that it came later, its first
         # renewal ended the lease of ``origin`` at the latest.
         last_s = seen.at_s if seen.lease.origin == origin else self._since_s[node]
-        return self._monotonic_s() > last_s + LEASE_S * (1 + DRIFT)
+        return self._monotonic_s() > last_s + EXPIRED_S
 
     def superseded(self, node: str, origin: str) -> bool:
         """Whether a later start of ``node`` was seen: a directory belongs to one start at a time,

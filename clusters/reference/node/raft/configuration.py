@@ -12,7 +12,7 @@ leaves a joint configuration. Majorities are counted here alone.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Literal
 
 import msgspec
@@ -218,7 +218,7 @@ class Vote(enum.Enum):
     OPEN = "open"
 
 
-def majority(voters: tuple[str, ...]) -> int:
+def majority(voters: Sized) -> int:
     """How many of ``voters`` decide."""
     return len(voters) // 2 + 1
 

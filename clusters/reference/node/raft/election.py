@@ -1,5 +1,6 @@
 """Elections (Raft 5.2, 5.4.1; thesis 9.6): the round of votes that a member asks for, as a value,
-and the time that it waits for a leader before it asks.
+and the time that it waits for a leader before it asks. What a member answers to another that asks,
+and that it refuses while a leader lives, is ``core``'s.
 """
 
 from __future__ import annotations

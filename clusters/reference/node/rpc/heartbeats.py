@@ -10,6 +10,8 @@ follower has answered.
 A group is claimed only after the follower itself has answered. A claim lives with one connection,
 on which heartbeats and answers keep their order: a node that restarts, or comes back wiped, begins
 without claims, and its members have to answer for themselves first.
+
+That a link is dead is decided in ``peers``, that a node has left in ``topology/logical``.
 """
 
 from __future__ import annotations

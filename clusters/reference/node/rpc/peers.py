@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeGuard
 
 from clusters.reference.node.markers import reached
+from clusters.reference.node.raft.configuration import majority
 from clusters.reference.node.raft.types import Message
 from clusters.reference.node.rpc.heartbeats import Receiver
 from clusters.reference.node.rpc.link import Link, Links
@@ -156,13 +157,13 @@ class Peers:
         """Why the clocks of this node and of most others are too far apart to work together;
         ``None`` while they are not. Nodes that it can't reach don't count on its side.
         """
-        majority = (len(self.links) + 1) // 2 + 1
+        needed = majority((*self.links, "this node"))
         up = [link for link in self.links.values() if link.connection is not None]
         refusing = [link.peer for link in up if link.refuses_clock]
-        if refusing and 1 + len(up) - len(refusing) < majority:
+        if refusing and 1 + len(up) - len(refusing) < needed:
             reached("node ahead of most others")
             return f"its clock is over {MAX_AHEAD_S:g} s ahead of {', '.join(refusing)}"
-        if len(self._ahead) >= majority:
+        if len(self._ahead) >= needed:
             reached("node behind most others")
             return f"its clock is over {MAX_AHEAD_S:g} s behind {', '.join(self._ahead)}"
         return None

@@ -36,6 +36,7 @@ from clusters.reference.node.placement.lease_expiry import (
     LeaseTable,
     decode_lease,
 )
+from clusters.reference.node.raft.configuration import majority
 from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire import error_table as codes
@@ -313,7 +314,7 @@ class TopologyService:
             if member.origin not in known.get(name, ())
         ]
         fresh = [member for member in asking if member.name in voters]
-        if len(fresh) <= len(voters) // 2:
+        if len(fresh) < majority(voters):
             return
         # A voter alone is a majority of one, and hears of the others' leases only after a while.
         silent = sorted(known.keys() - {member.name for member in asking})

@@ -12,7 +12,7 @@ import asyncio
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.lease_expiry import DRIFT, LEASE_S, LeaseTable
+from clusters.reference.node.placement.lease_expiry import EXPIRED_S, LeaseTable
 from clusters.reference.node.runtime.concurrency import Spawn
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 from clusters.reference.node.tx import commands
@@ -54,7 +54,7 @@ class Finisher:
         self._forget_in_flight = False
 
     def turn(self) -> None:
-        """Start everything that is due; called every ``FINISH_EVERY_S``."""
+        """Start everything that is due; called at least every ``FINISH_EVERY_S``."""
         primary = self._primary
         if not primary.serving:
             # Another primary may forget these rows by now; the entries here would then never go.
@@ -81,7 +81,7 @@ class Finisher:
         """Whether the coordinator's lease has expired. One that has just started may serve a while
         before its lease is known here.
         """
-        known_s = asyncio.get_running_loop().time() - LEASE_S * (1 + DRIFT)
+        known_s = asyncio.get_running_loop().time() - EXPIRED_S
         return tx.since_s < known_s and self._leases.coordinator_dead(tx.txn.origin)
 
     async def _recover(self, txn: TxnId) -> None:
