@@ -252,8 +252,9 @@ def _replaced(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
     leaves = _asked(moves_s, _without(gone), hold_s + 1.5, _without(()))
     if draw.random() < _ASKED_SHARE:
         # Asked again and again, it comes as soon as the loss is noticed.
-        both = [_without(gone), f"RESET PARTITIONS OF ZONE {ZONE}"]
-        yield leaves | {"options": {"statements": both, "back": [_without(())]}}
+        reset = f"RESET PARTITIONS OF ZONE {ZONE}"
+        options = {"statements": [_without(gone), reset], "may_be_refused": [reset]}
+        yield leaves | {"options": options | {"back": [_without(())]}}
         for node in gone:
             yield _row(moves_s, "kill", (node,), hold_s) | {"on": Moment.MEMBERS_CATCHING_UP.value}
         yield _row(moves_s + draw.uniform(0.3, 2.0), "partition", third, 2.5)
@@ -439,9 +440,10 @@ def _parts(
 
 
 def _asked(at_s: float, statement: str, hold_s: float, back: str | None = None) -> Row:
+    options = {"statements": [statement]} | ({} if back is None else {"back": [back]})
     # Of an operator: it is refused where nothing is to be done, or where copies are needed.
-    options = {"statements": [statement], "may_be_refused": [statement]}
-    options |= {} if back is None else {"back": [back]}
+    if statement.startswith(("RESET", "RESTART")):
+        options |= {"may_be_refused": [statement]}
     return _row(at_s, "ddl", ("all",), hold_s) | {"options": options}
 
 
