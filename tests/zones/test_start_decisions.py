@@ -263,10 +263,10 @@ class Asked:
             variant=Variant.BASE,
             leases=self.leases,
             connected=lambda: tuple(connected),
+            ask=cast(Any, self._ask),
             propose=self._propose,
             event_log=cast(Any, log),
         )
-        self.resets.connect(cast(Any, self._ask))
 
     async def _ask(self, node: str, question: object, limit_s: float) -> object:
         self.asked += 1
@@ -391,9 +391,9 @@ def test_no_partition_is_reset_by_a_topology_that_it_was_not_judged_by(
         topology=cast(Any, nodes),
         connected=lambda: (),
         settled=lambda: True,
+        ask=cast(Any, ask),
         event_log=cast(Any, SimpleNamespace(add=lambda *_, **__: None)),
     )
-    driver.connect(cast(Any, ask))
     fired = ZoneResets(1, ("b",), Intent(1, 0, ("b",)))
 
     async def story() -> None:

@@ -181,7 +181,6 @@ class Components:
         )
         if self.zoned is not None:
             self.zoned.connect(
-                ask=self.router.ask,
                 metastorage=client,
                 host=self.host,
                 replicas=self.replicas,
@@ -277,5 +276,7 @@ class Components:
             leases=self.leases,
             links=self.links,
             clock=self.clock,
+            # The router is made with what zones serve.
+            ask=lambda node, body, limit_s: self.router.ask(node, body, limit_s),
             event_log=self.event_log,
         )

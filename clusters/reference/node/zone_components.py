@@ -74,11 +74,15 @@ class ZonedParts:
         leases: LeaseTable,
         links: Links,
         clock: Hlc,
+        ask: Ask,
         event_log: events.EventLog,
     ) -> None:
-        """``group`` is metastorage's, ``view`` what this node has applied of it."""
+        """``group`` is metastorage's, ``view`` what this node has applied of it; ``ask`` reaches
+        other nodes, and this one.
+        """
         self._zoned, self._view, self._group, self._links = zoned, view, group, links
         self._leases, self._node, self._events = leases, config.node, event_log
+        self._ask = ask
         self._lives = Derived(view, logical.LIVES, logical.lives)
         self._numbers = Derived(view, NUMBERS, numbers)
         self.routes = TableRoutes(view, self._has_assignments)
@@ -127,11 +131,15 @@ class ZonedParts:
             topology=lambda: logical.topology(view),
             connected=links.reachable,
             settled=lambda: self._topology.settled,
+            ask=ask,
             event_log=event_log,
             phase2=zoned.phase2,
         )
         self._recovery = ManualRecovery(
-            view=view, resets=self._resets.of_operators(), serving=lambda: group.serving
+            view=view,
+            resets=self._resets.of_operators(),
+            ask=ask,
+            serving=lambda: group.serving,
         )
         self._catalog = CatalogService(
             node=config.node,
@@ -148,7 +156,6 @@ class ZonedParts:
     def connect(
         self,
         *,
-        ask: Ask,
         metastorage: MetastorageClient,
         host: RaftHost,
         replicas: ReplicaManager,
@@ -156,8 +163,8 @@ class ZonedParts:
         tasks: Tasks,
         connected: Callable[[], Mapping[str, str]],
     ) -> None:
-        """``ask`` reaches other nodes, and this one; ``connected``: the members that the nodes in
-        reach are now, by name. To be called once, before ``run``.
+        """``connected``: the members that the nodes in reach are now, by name. To be called once,
+        before ``run``.
         """
         self._partitions = PartitionDriver(
             node=self._node,
@@ -171,16 +178,14 @@ class ZonedParts:
             host=host,
             replicas=replicas,
             assignments=assignments,
-            ask=ask,
+            ask=self._ask,
             event_log=self._events,
             change_log=self._changes,
             tasks=tasks,
         )
-        self._resets.connect(ask)
-        self._recovery.connect(ask)
         leader: Callable[[], str | None] = lambda: self._group.leader  # noqa: E731
-        self._sql = SqlClient(leader=leader, ask=ask)
-        self._change_voters = VotersClient(leader=leader, ask=ask)
+        self._sql = SqlClient(leader=leader, ask=self._ask)
+        self._change_voters = VotersClient(leader=leader, ask=self._ask)
         self.voters = MetastorageVoters(
             node=self._node,
             host=host,
@@ -194,7 +199,7 @@ class ZonedParts:
             leases=self._leases,
             leader=leader,
             connected=self._links.reachable,
-            ask=ask,
+            ask=self._ask,
         )
 
     def highly_available(self, number: int) -> bool:

@@ -54,11 +54,12 @@ class ResetDriver:
         topology: Callable[[], Topology],
         connected: Callable[[], tuple[str, ...]],
         settled: Callable[[], bool],
+        ask: Ask,
         event_log: events.EventLog,
         phase2: bool = False,
     ) -> None:
         """``connected``: the nodes that this one reaches; ``settled``: see ``zones.driver``;
-        ``phase2``: whether chains are unwound.
+        ``ask`` reaches other nodes, and this one; ``phase2``: whether chains are unwound.
         """
         self._phase2 = phase2
         self._view, self._group, self._clock = view, group, clock
@@ -69,12 +70,18 @@ class ResetDriver:
             variant=variant,
             leases=leases,
             connected=connected,
+            ask=ask,
             propose=self._propose,
             event_log=event_log,
         )
         self._resets = self._new_resets()
         self._unwind = UnwindDriver(
-            view=view, variant=variant, leases=leases, propose=self._propose, event_log=event_log
+            view=view,
+            variant=variant,
+            leases=leases,
+            ask=ask,
+            propose=self._propose,
+            event_log=event_log,
         )
         self._drives = False
         self._news, self._changed = asyncio.Event(), asyncio.Event()
@@ -82,11 +89,6 @@ class ResetDriver:
     def of_operators(self) -> Resets:
         """What resets partitions where an operator asks for it, with tries of its own."""
         return self._new_resets()
-
-    def connect(self, ask: Ask) -> None:
-        """``ask`` reaches other nodes, and this one. To be called once, before ``run``."""
-        self._resets.connect(ask)
-        self._unwind.connect(ask)
 
     def observed(self, change: Change) -> None:
         """A revision of metastorage was applied."""

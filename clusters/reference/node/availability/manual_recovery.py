@@ -66,16 +66,13 @@ class Named(msgspec.Struct, frozen=True):
 class ManualRecovery:
     """Carries out statements on partitions while this node leads metastorage."""
 
-    def __init__(self, *, view: View, resets: Resets, serving: Callable[[], bool]) -> None:
-        """``resets`` are its own, apart from those of timers; ``serving``: whether this node leads
-        metastorage.
+    def __init__(
+        self, *, view: View, resets: Resets, ask: Ask, serving: Callable[[], bool]
+    ) -> None:
+        """``resets`` are its own, apart from those of timers; ``ask`` reaches other nodes, and this
+        one; ``serving``: whether this node leads metastorage.
         """
-        self._view, self._resets, self._serving = view, resets, serving
-
-    def connect(self, ask: Ask) -> None:
-        """``ask`` reaches other nodes, and this one. To be called once, before ``execute``."""
-        self._ask = ask
-        self._resets.connect(ask)
+        self._view, self._resets, self._ask, self._serving = view, resets, ask, serving
 
     def topology_changed(self) -> None:
         """A node that has come may have what was missing."""

@@ -68,17 +68,15 @@ class Resets:
         variant: Variant,
         leases: LeaseTable,
         connected: Callable[[], tuple[str, ...]],
+        ask: Ask,
         propose: Propose,
         event_log: events.EventLog,
     ) -> None:
-        """``connected``: the nodes that this one reaches."""
+        """``connected``: the nodes that this one reaches; ``ask`` reaches them, and this one."""
         self._view, self._variant, self._leases = view, variant, leases
-        self._connected, self._propose, self._events = connected, propose, event_log
+        self._connected, self._ask = connected, ask
+        self._propose, self._events = propose, event_log
         self._tries: dict[int, _Try] = {}
-
-    def connect(self, ask: Ask) -> None:
-        """``ask`` reaches other nodes, and this one. To be called once, before ``reset``."""
-        self._ask = ask
 
     def cause(self, number: int) -> str:
         """Why the last try to reset partition ``number`` came to nothing."""

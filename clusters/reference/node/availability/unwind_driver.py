@@ -37,15 +37,13 @@ class UnwindDriver:
         view: View,
         variant: Variant,
         leases: LeaseTable,
+        ask: Ask,
         propose: Propose,
         event_log: events.EventLog,
     ) -> None:
+        """``ask`` reaches other nodes, and this one."""
         self._view, self._variant, self._leases = view, variant, leases
-        self._propose, self._events = propose, event_log
-
-    def connect(self, ask: Ask) -> None:
-        """``ask`` reaches other nodes, and this one. To be called once, before ``unwind``."""
-        self._ask = ask
+        self._ask, self._propose, self._events = ask, propose, event_log
 
     def may_wait(self, state: PartitionState) -> bool:
         """Whether the partition may wait for its start: it does not where its chain is one link, a
