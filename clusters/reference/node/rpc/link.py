@@ -48,8 +48,8 @@ class Link:
         self._open: dict[int, asyncio.Future[PeerAnswer | None]] = {}
 
     @property
-    def member(self) -> str:
-        """The member that was last at the other end."""
+    def directory(self) -> str:
+        """The node at the other end, and the life of its directory that was last there."""
         return member_of(self.peer, self.incarnation)
 
     def up(self, connection: Connection, incarnation: str) -> None:
@@ -146,7 +146,7 @@ class Links(dict[str, Link]):
         late, or twice.
         """
         link = self.get(name_of(member))
-        if link is not None and directory_of(member) == link.member:
+        if link is not None and directory_of(member) == link.directory:
             for batch in in_frames(messages):
                 link.send(RaftBatch(batch))
 
@@ -159,7 +159,7 @@ class Links(dict[str, Link]):
         """The members at the other ends of the links that are up, by name. The directory of a node
         whose link is down may have been wiped since.
         """
-        return {peer: link.member for peer, link in self.items() if link.connection is not None}
+        return {peer: link.directory for peer, link in self.items() if link.connection is not None}
 
     def reachable(self) -> tuple[str, ...]:
         """Peers with a live link."""

@@ -82,23 +82,23 @@ class Founders(Protocol):
 class HeartbeatGroups(Protocol):
     """The raft groups of this node, whose members' heartbeats travel together."""
 
-    def led(self, member: str) -> Mapping[str, int]:
-        """The groups that this node leads and in which ``member`` has answered that it follows,
-        with their terms.
+    def led(self, directory: str) -> Mapping[str, int]:
+        """The groups that this node leads and in which the member in ``directory`` has answered
+        that it follows, with their terms.
         """
 
-    def follows(self, member: str, name: str, term: int) -> bool:
-        """``member`` reports that it leads group ``name`` in ``term``; whether our member follows
-        it.
+    def follows(self, directory: str, name: str, term: int) -> bool:
+        """The member in ``directory`` leads group ``name`` in ``term``, its node reports; whether
+        our member follows it.
         """
 
-    def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
-        """The node of ``member`` reports that it followed in these groups when the heartbeat of
+    def node_acked(self, directory: str, tick: int, claims: Iterable[Claim]) -> None:
+        """The node of ``directory`` reports that it followed in these groups when the heartbeat of
         ``tick`` arrived.
         """
 
-    def unpair(self, member: str, names: Iterable[str] | None) -> None:
-        """The node of ``member`` no longer acknowledges for these groups, or for all."""
+    def unpair(self, directory: str, names: Iterable[str] | None) -> None:
+        """The node of ``directory`` no longer acknowledges for these groups, or for all."""
 
 
 class Address(Protocol):
@@ -151,7 +151,7 @@ class Peers:
         founders = self._bootstrap.founders
         for link in self.links.values():
             if link.connection is not None:
-                link.ping(founders, link.sender.heartbeat(tick, self._groups.led(link.member)))
+                link.ping(founders, link.sender.heartbeat(tick, self._groups.led(link.directory)))
 
     def out_of_time(self) -> str | None:
         """Why the clocks of this node and of most others are too far apart to work together;
@@ -234,9 +234,9 @@ class Peers:
         """The answer to the heartbeat in ``ping``, if there is one."""
         if ping.heartbeat is None:
             return None
-        member = member_of(hello.node, hello.incarnation)
+        directory = member_of(hello.node, hello.incarnation)
         return receiver.take(
-            ping.heartbeat, lambda group, term: self._groups.follows(member, group, term)
+            ping.heartbeat, lambda group, term: self._groups.follows(directory, group, term)
         )
 
     def _serve_request(self, connection: Connection, frame: PeerRequest) -> None:
@@ -276,7 +276,7 @@ class Peers:
                 link.down(reason)
                 # Claims live with one connection: on the next one
                 # members first answer for themselves.
-                self._groups.unpair(link.member, None)
+                self._groups.unpair(link.directory, None)
             log.debug("link to %s: %s", link.peer, reason)
             await asyncio.sleep(REDIAL_S * (1 + self._rng.random()))
 
@@ -317,10 +317,10 @@ class Peers:
 
     def _node_acked(self, link: Link, answer: HeartbeatAck) -> None:
         claims, refused = link.sender.answered(answer)
-        self._groups.node_acked(link.member, answer.tick, claims)
+        self._groups.node_acked(link.directory, answer.tick, claims)
         if refused:
             reached("claim refused by a follower")
-            self._groups.unpair(link.member, refused)
+            self._groups.unpair(link.directory, refused)
 
     async def _watch(self) -> None:
         """Ping, and close the link once it has been silent for too long."""
