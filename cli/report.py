@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from checkers.engine.hadoop import one_jvm
+from checkers.engine.hadoop import one_jvm, remote_store
 from cli.archived import run_of
 from cli.judging import judge
 from cli.judging.limits import LimitOptions
@@ -26,9 +26,11 @@ def report(session: Session, run: str, store: RunStore | RemoteRuns, limits: Lim
     if isinstance(store, RemoteRuns):
         with one_jvm():
             address = store.named(run)
-            with fetched(address) as (copy, remote):
-                if not copy.is_dir():
+            with remote_store(address) as remote:
+                # Before all of what may be a long history is fetched.
+                if not remote.is_directory(address):
                     raise UsageError(f"{address}: expected the directory of a run")
+            with fetched(address) as (copy, remote):
                 session.run = directory = RunDirectory(copy)
                 judge.draw(directory, limits)
                 remote.put(directory.report, f"{address}/{directory.report.name}")

@@ -27,7 +27,7 @@ from results.store.index import Condition, Query, opened
 from results.store.retention import Rule, RunRecord, to_prune
 from results.store.run_entry import record_of
 from results.store.run_tags import change_tags, read_tags
-from results.store.store import RunStore
+from results.store.store import RunStore, is_run_id
 
 FAILED = frozenset({Outcome.VIOLATION.value, Outcome.HARNESS_ERROR.value})
 COLUMNS = ("run", "outcome", "workload", "begun (UTC)", "nodes", "seed", "drive", "faults", "size")
@@ -234,17 +234,25 @@ def move(store: RunStore, names: tuple[str, ...], address: str) -> int:
             "directory of the run"
         )
     there = RemoteRuns(address.rstrip("/"))
-    found = [store.resolve(name) for name in names]
+    # A run that is named twice is moved once.
+    found = list({run.root: run for run in map(store.resolve, names)}.values())
     for run in found:
         if held := held_by(run):
             raise UsageError(f"run {run.root.name} can't be moved: {held}")
+        if not is_run_id(run.root.name):
+            raise UsageError(
+                f"run {run.root.name} can't be moved: a store there lists identifiers alone, and "
+                "this is a name of your own"
+            )
         if not run.history.exists():
             recovers = f"'firedrill check {run.root}' recovers and judges it"
             raise UsageError(f"run {run.root.name} can't be moved: it is not sealed: {recovers}")
-    with one_jvm():
-        for run in found:
-            click.echo(there.move(run))
-    refresh_index(store)
+    try:
+        with one_jvm():
+            for run in found:
+                click.echo(there.move(run))
+    finally:
+        refresh_index(store)  # those that were moved before one could not be are gone
     return 0
 
 

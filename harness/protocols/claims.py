@@ -453,7 +453,7 @@ class Members(Fact, frozen=True):
 
 class LeaseRenewal(Fact, frozen=True, gc=False):
     """``holder`` renewed its lease; it sent the renewal when its wall clock would have shown
-    ``sent_ns``, had it not been set since the holder started.
+    ``sent_ns``, had it not been set since the holder read it last, at its start or later.
     """
 
     holder: str

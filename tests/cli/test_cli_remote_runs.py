@@ -198,9 +198,14 @@ def test_a_run_that_stayed_here_is_moved_afterwards(store: str, tmp_path: Path) 
     for name in (OLD, NEW):
         shutil.copytree(RUNS / "sim-valid", tmp_path / "runs" / name)
 
-    done = firedrill("runs", "move", "latest", OLD[:12], "--to", f"{there}/", cwd=tmp_path)
+    shutil.copytree(RUNS / "sim-valid", tmp_path / "mine")
+    own = firedrill("runs", "move", "latest", "mine", "--to", there, cwd=tmp_path)
+    words = ("latest", OLD[:12], NEW)
+    done = firedrill("runs", "move", *words, "--to", f"{there}/", cwd=tmp_path)
     again = firedrill("runs", "move", "latest", "--to", there, cwd=tmp_path)
 
+    assert (own.returncode, own.stdout) == (254, "")
+    assert "run mine can't be moved: a store there lists identifiers" in own.stderr
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{there}/{NEW}", f"{there}/{OLD}"]
     assert RunStore(tmp_path / "runs").runs() == ()

@@ -136,10 +136,7 @@ class ZonedParts:
             phase2=zoned.phase2,
         )
         self._recovery = ManualRecovery(
-            view=view,
-            resets=self._resets.of_operators(),
-            ask=ask,
-            serving=lambda: group.serving,
+            view=view, resets=self._resets.of_operators(), ask=ask, serving=lambda: group.serving
         )
         self._catalog = CatalogService(
             node=config.node,
