@@ -44,6 +44,7 @@ from checkers.promises.legal_transitions import (
 from checkers.promises.rebalance_targets import Targets
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
+from harness.history.records import EventKind, StartDecision
 from harness.history.store_events import rows_of
 from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
@@ -86,7 +87,7 @@ class Assignments:
             repeated_triggers(steps),
             stale_terms(rows),
             redundant_replicas(steps, states, calm),
-            missing_replicas(steps, states, calm),
+            missing_replicas(steps, states, tables["events"], calm),
             assignment_chain.erased_copies(_written(steps), states, tables["events"], calm),
             assignment_chain.same_members(states, tables["events"]),
             assignment_chain.outside_forced(_forced(steps, resets), states, calm),
@@ -311,10 +312,19 @@ def redundant_replicas(steps: dict[int, list[Step]], states: pa.Table, calm: Cal
         )
 
 
-def missing_replicas(steps: dict[int, list[Step]], states: pa.Table, calm: Calm) -> Found:
+def missing_replicas(
+    steps: dict[int, list[Step]], states: pa.Table, events: pa.Table, calm: Calm
+) -> Found:
     """Yield one sentence for each partition a majority of whose stable nodes are up and do not run
-    it, while nothing but the store itself keeps them from it.
+    it, while nothing but the store itself keeps them from it. A replica that starts within the
+    grace of the question counts as running: an operator may have asked for its restart.
     """
+    starts: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for event in rows_of(events, (EventKind.START_DECISION,)):
+        if event["decision"] == StartDecision.STARTS and event["partition"] is not None:
+            around_ns = int(GRACE_S * NS_PER_S) + event["uncertainty_ns"]
+            span = event["at_ns"] - around_ns, event["at_ns"] + around_ns
+            starts[event["partition"]].append((*span, event["node"]))
     told: set[int] = set()
     for answers in _rounds(states):
         asked_ns = min(row["asked_ns"] for row in answers)
@@ -336,7 +346,12 @@ def missing_replicas(steps: dict[int, list[Step]], states: pa.Table, calm: Calm)
             if nodes is None:
                 continue
             majority = len(nodes) // 2 + 1
-            if len(nodes & up) >= majority > len(nodes & running[partition]):
+            starting = {
+                node
+                for first_ns, last_ns, node in starts[partition]
+                if first_ns <= answered_ns and asked_ns <= last_ns
+            }
+            if len(nodes & up) >= majority > len(nodes & (running[partition] | starting)):
                 told.add(partition)
                 yield (
                     "quorum-not-running",

@@ -13,6 +13,7 @@ from checkers.promises.legal_transitions import Assigned, still_asked, transitio
 from checkers.promises.rebalance_targets import rendezvous
 from clusters.reference.node.placement.rendezvous import holders
 from harness.exit_codes import Outcome
+from harness.history.schema import EVENTS
 from harness.protocols.checker import Part
 from harness.protocols.generations import Reset
 from harness.protocols.models import OF_PLACEMENT
@@ -315,6 +316,30 @@ def test_nodes_that_are_up_run_what_they_are_to_hold() -> None:
     assert names(judged(SOUND, states=[*one, state(20.0, "nb")])) == []
     # With a majority down it is not the store's doing.
     assert names(judged(SOUND, states=[up[0], state(20.0, "na")])) == []
+
+
+def starts(at_s: float, decision: str = "starts", node: str = "nb") -> Any:
+    row = dict.fromkeys(EVENTS.names)
+    row |= {"kind": "start-decision", "node": node, "boot": "b", "decision": decision}
+    return row | {"at_ns": ns(at_s), "wall_ns": 0, "uncertainty_ns": ns(0.1), "partition": 0}
+
+
+@pytest.mark.parametrize(
+    ("event", "found"),
+    [
+        (starts(19.9), []),
+        (starts(20.5), []),
+        (starts(25.05), []),
+        (starts(25.2), ["quorum-not-running"]),
+        (starts(14.8), ["quorum-not-running"]),
+        (starts(20.5, "erases"), ["quorum-not-running"]),
+        (starts(20.5, node="nc"), ["quorum-not-running"]),
+    ],
+)
+def test_a_replica_that_is_being_restarted_counts_as_running(event: Any, found: list[str]) -> None:
+    up = [state(20.0, node, None) for node in ("na", "nb", "nd")]
+
+    assert names(judged(SOUND, states=[*up, state(20.0, "na")], events=[event])) == found
 
 
 def test_a_run_that_misses_changes_can_not_be_judged() -> None:
