@@ -45,6 +45,24 @@ def test_a_clock_that_loses_time_makes_its_holder_act_longer() -> None:
     assert broken(act) == []
 
 
+@pytest.mark.parametrize(("after_s", "held"), [(0.9, True), (1.1, False)])
+def test_wall_time_that_is_read_anew_between_two_jumps_dates_renewals(
+    after_s: float, held: bool
+) -> None:
+    async def act(bench: Bench) -> None:
+        bench.clocks["n1"].spoil(ClockTrouble(jump_s=20.0))
+        await led(bench)
+        bench.clocks["n1"].spoil(ClockTrouble(jump_s=-20.0))
+        # It reads its clock here, and stamps by that.
+        bench.clocks["n1"].spoil(ClockTrouble(jump_s=20.0))
+        await asyncio.sleep(2.0)
+        await bench.agree(f"p 4 1 renew:n1:{sent_ms()}")
+        await asyncio.sleep(after_s)
+        bench.send("n1", "acts q 1")
+
+    assert broken(act) == ([] if held else [("lease-valid", "n1", "acts to n3")])
+
+
 def test_a_renewal_that_only_its_holder_has_prolongs_nothing() -> None:
     async def act(bench: Bench, *nodes: str) -> None:
         await led(bench)

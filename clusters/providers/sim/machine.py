@@ -58,11 +58,14 @@ class Clocks:
         """
         self._reads_s = reads_s
         self._jumped_s = ahead_s
+        self.jumps: list[float] = []  # by how many seconds each jump moved the wall clock
         self.timeline = Timeline(reads_s)
 
     def spoil(self, trouble: ClockTrouble) -> None:
         """See ``harness.protocols.hardware.ClockTrouble``."""
-        self._jumped_s += trouble.jump_s
+        if trouble.jump_s:
+            self._jumped_s += trouble.jump_s
+            self.jumps.append(trouble.jump_s)
         self.timeline.drift(true_loop().true_time(), trouble.rate)
 
     def monotonic_s(self) -> float:

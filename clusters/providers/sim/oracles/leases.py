@@ -9,6 +9,7 @@ even that is outside for certain.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 import attrs
 
@@ -32,6 +33,7 @@ class _Start:
     monotonic_s: float
     running: Callable[[], bool]
     true_s: float  # when it began
+    jumps: int  # of its wall clock before
     until_s: float = float("-inf")  # of its lease, by its own clock, as a majority's disks have it
     committed_s: float = float("-inf")  # the same, of all renewals that are committed
     # On its disk, and not yet found on a majority: index, mark, and until when by its clock.
@@ -42,6 +44,12 @@ class _Start:
     def local_s(self) -> float:
         """Its clock now."""
         return self.clocks.monotonic_s()
+
+    def moved_s(self) -> list[float]:
+        """By how much its wall clock has been ahead of the one that it started with, at one time or
+        another since then.
+        """
+        return list(accumulate(self.clocks.jumps[self.jumps :], initial=0.0))
 
     def local_at_s(self, true_s: float) -> float:
         """Its clock at ``true_s``, a moment ago."""
@@ -65,8 +73,15 @@ class Leases:
     def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
         """A program starts."""
         holder = self._reader.holder(node, boot)
-        now_ns, now_s = clocks.wall_ns(), clocks.monotonic_s()
-        self._starts[holder] = _Start(node, clocks, now_ns, now_s, running, true_loop().true_time())
+        self._starts[holder] = _Start(
+            node=node,
+            clocks=clocks,
+            wall_ns=clocks.wall_ns(),
+            monotonic_s=clocks.monotonic_s(),
+            running=running,
+            true_s=true_loop().true_time(),
+            jumps=len(clocks.jumps),
+        )
         self._present[node] = holder
 
     def node_of(self, holder: str) -> str:
@@ -80,8 +95,14 @@ class Leases:
         return start is not None and self._present.get(start.node) == holder and start.running()
 
     def wall_spread_s(self) -> float:
-        """By how much the wall clocks differ with which programs have started."""
-        ahead_s = [start.wall_ns / NS_PER_S - start.true_s for start in self._starts.values()]
+        """By how much the wall clocks differ which programs have started with, or may have read
+        since.
+        """
+        ahead_s = [
+            start.wall_ns / NS_PER_S - start.true_s + moved_s
+            for start in self._starts.values()
+            for moved_s in start.moved_s()
+        ]
         return max(ahead_s, default=0.0) - min(ahead_s, default=0.0)
 
     def renewal(self, node: str, entry: LogEntry, fact: LeaseRenewal) -> None:
@@ -102,12 +123,11 @@ class Leases:
             other.seen_s[fact.holder] = other.local_at_s(on_majority_s)
 
     def _until_s(self, start: _Start, fact: LeaseRenewal) -> float:
-        # A store may stamp renewals by wall time as of its start, or may have read it again since.
-        now_s = start.local_s()
-        since_start_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
-        as_of_now_s = now_s + (fact.sent_ns - start.clocks.wall_ns()) / NS_PER_S
+        # A store may stamp renewals by wall time as of its start, or as it has read it again since.
+        sent_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
+        latest_s = sent_s - min(start.moved_s())
         # No later than now: a clock that is ahead stamps its renewals ahead.
-        return min(max(since_start_s, as_of_now_s), now_s) + self._reader.lease_s
+        return min(latest_s, start.local_s()) + self._reader.lease_s
 
     def _learn(self, start: _Start) -> None:
         """Count the last of the renewals on its disk that a majority has."""
