@@ -187,13 +187,13 @@ class Bank:
             await asyncio.sleep(0.1)
 
 
-async def bank(seed: int) -> Bank:
+async def bank(seed: int, names: tuple[str, ...] = NAMES) -> Bank:
     loop = asyncio.get_running_loop()
     provider = SimProvider(seed=seed)
     options = {"partitions": PARTITIONS}
-    system = build_system(options, NAMES, seed, network=provider.client_network)
-    cluster = await provider.provision(NAMES, system.ports)
-    for name in NAMES:
+    system = build_system(options, names, seed, network=provider.client_network)
+    cluster = await provider.provision(names, system.ports)
+    for name in names:
         await provider.install(name, system.program(name, cluster))
     await system.set_up(cluster, provider, loop.time() + 30.0)
     accounts = tuple(

@@ -241,13 +241,15 @@ class Life:
     def _step_down_out_of_time(self) -> None:
         """Lead nothing while this node's clock and those of most others can't follow each other: no
         client could use a group that it led, and its lease would put its successors' clocks ahead.
-        Its wall clock is read anew meanwhile: where it was set right, no restart is needed.
+        The wall clock is read anew while this node may be the wrong one: where it was set right, no
+        restart is needed.
         """
         before, self._out_of_time = self._out_of_time, self._node.peers.out_of_time()
+        if self._out_of_time is not None or self._node.peers.clock_in_doubt():
+            self._node.clock.read_wall()
         if self._out_of_time is not None:
             reached("node leads nothing for its clock")
             self._node.host.step_down()
-            self._node.clock.read_wall()
             if before is None:
                 text = f"{self._config.node} leads nothing: {self._out_of_time}"
                 self._events.add(events.LEASE_LOST, text)

@@ -15,7 +15,7 @@ from clusters.reference.node.rpc.heartbeats import Heartbeats
 from clusters.reference.node.rpc.link import FRAME_BYTES, Link, Links, in_frames
 from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.runtime import Connection, ConnectionLost, real
-from clusters.reference.node.runtime.hybrid_clock import Hlc, span
+from clusters.reference.node.runtime.hybrid_clock import MAX_AHEAD_S, Hlc, span
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
 from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire import error_table as codes
@@ -285,6 +285,22 @@ class Up:
         """Nothing is left of it."""
 
 
+class Pinged(Up):
+    """A connection over which ``node`` sends a ping of a clock that is far ahead, and goes."""
+
+    def __init__(self, node: str) -> None:
+        self.peer, self._node = "127.0.0.1:1", node
+
+    async def recv(self) -> bytes:
+        return encode_message(Hello(self._node, "life1"))
+
+    def send(self, payload: bytes) -> None:
+        """Nobody is there to take it."""
+
+    async def each(self, take: Callable[[bytes], None]) -> None:
+        take(encode_message(Ping(span(2 * MAX_AHEAD_S), None)))
+
+
 def test_who_was_met_on_a_link_that_is_down_is_not_said_to_live() -> None:
     async def body() -> None:
         peers = talkative("n2", "n3")
@@ -298,28 +314,38 @@ def test_who_was_met_on_a_link_that_is_down_is_not_said_to_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("up", "refusing", "why"),
+    ("up", "refusing", "ahead", "why", "in_doubt"),
     [
-        (("n2", "n3", "n4", "n5"), ("n2", "n3"), None),
-        (("n2", "n3", "n4", "n5"), ("n2", "n3", "n4"), "ahead of n2, n3, n4"),
-        (("n2", "n3"), ("n2",), "ahead of n2"),  # who is not there does not count on its side
-        (("n2",), (), None),
-        ((), (), None),
+        ("2345", "23", "", None, False),
+        ("2345", "234", "", "ahead of n2, n3, n4", True),
+        ("23", "2", "", "ahead of n2", False),  # who is not there does not count on its side
+        ("2", "", "", None, False),
+        ("", "", "", None, False),
+        ("2", "2", "", "ahead of n2", True),
+        ("2", "", "2", None, True),
+        ("2345", "2", "35", None, True),
+        ("2345", "", "345", "behind n3, n4, n5", True),
+        ("234", "", "2", None, False),
+        ("234", "2", "3", None, True),
+        ("2", "", "3", None, False),
     ],
 )
 def test_a_clock_that_no_majority_follows_is_out_of_time(
-    up: tuple[str, ...], refusing: tuple[str, ...], why: str | None
+    up: str, refusing: str, ahead: str, why: str | None, in_doubt: bool
 ) -> None:
-    async def body() -> str | None:
+    async def body() -> tuple[str | None, bool]:
         peers = talkative("n2", "n3", "n4", "n5")
-        for name in up:
-            peers.links[name].up(Up(), "life1")  # type: ignore[arg-type]
-        for name in refusing:
-            peers.links[name].refuses_clock = True
-        return peers.out_of_time()
+        for number in up:
+            peers.links[f"n{number}"].up(Up(), "life1")  # type: ignore[arg-type]
+        for number in refusing:
+            peers.links[f"n{number}"].refuses_clock = True
+        for number in ahead:
+            await peers.serve(Pinged(f"n{number}"))  # type: ignore[arg-type]
+        return peers.out_of_time(), peers.clock_in_doubt()
 
-    said = asyncio.run(body())
+    said, doubted = asyncio.run(body())
     assert said is None if why is None else why in (said or "")
+    assert doubted is in_doubt
 
 
 def test_what_is_sent_in_a_batch_leaves_together_at_its_end() -> None:

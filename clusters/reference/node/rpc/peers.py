@@ -168,6 +168,14 @@ class Peers:
             return f"its clock is over {MAX_AHEAD_S:g} s behind {', '.join(self._ahead)}"
         return None
 
+    def clock_in_doubt(self) -> bool:
+        """Whether the clocks of half of the nodes in reach, or of more, are too far from this one's
+        for one of both to follow: then this one may be the wrong one.
+        """
+        up = [link for link in self.links.values() if link.connection is not None]
+        apart = [link for link in up if link.refuses_clock or link.peer in self._ahead]
+        return 2 * len(apart) >= 1 + len(up)
+
     async def serve(self, connection: Connection) -> None:
         """Serve one accepted connection until it ends."""
         try:
