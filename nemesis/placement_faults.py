@@ -20,7 +20,8 @@ from harness.protocols.statement_language import AlteredByStatements
 # A node without an answer leaves time for two others within the nemesis's limit of an injection.
 STATEMENT_LIMIT_S = 4.0
 MAX_STATEMENTS = 16
-NEVER_AGAIN = "never"  # of ``StatementAnswer.retry``
+# Of ``StatementAnswer.retry``: a node that refuses for itself says neither.
+NEVER_AGAIN, LATER = "never", "later"
 MAX_CHARS = 4_096
 
 Statement = Annotated[str, Meta(min_length=1, max_length=MAX_CHARS)]
@@ -42,7 +43,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Statements,
         Meta(
             description="Those of `statements` that the store may refuse, since what they ask for "
-            "depends on what is there then: its refusal is proof enough that they were asked."
+            "depends on what is there then: its refusal, for now or for good, is proof enough that "
+            "they were asked. Silence, or an answer in doubt, is none."
         ),
     ] = ()
     back: Annotated[
@@ -68,8 +70,9 @@ class DdlFault:
     def with_options(self, options: Mapping[str, Any], partitions: int | None, path: str) -> Fault:
         """The fault with the statements of ``options``."""
         chosen = convert(Options, options, path)
+        listed = set(map(_words, chosen.statements))
         for number, text in enumerate(chosen.may_be_refused):
-            if text not in chosen.statements:
+            if _words(text) not in listed:
                 raise PlanError(
                     f"{path}.may_be_refused[{number}]", f"expected one of statements (got {text!r})"
                 )
@@ -101,7 +104,7 @@ class DdlFault:
 
     async def came_about(self, scene: Scene, victims: Victims) -> bool:
         """Whether a query shows what the statements say. Raises ``HarnessError``."""
-        return bool((await self.prove(scene, victims)).holds)
+        return bool((await self._shown(scene, self._given.statements)).holds)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -109,20 +112,19 @@ class DdlFault:
         """All nodes; ``draw`` decides which of those is asked first that no other fault burdens."""
         return Victims(nodes=nodes, roles=(), draw=draw)
 
-    async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Have the statements carried out. Raises ``HarnessError``."""
-        await self._carry_out(scene, victims, self._given.statements)
+    async def inject(self, scene: Scene, victims: Victims) -> Victims:
+        """Have the statements carried out, or refused as they may be. Raises ``HarnessError``."""
+        refused = await self._carry_out(scene, victims, self._given.statements)
+        return attrs.evolve(victims, refused=refused)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """A query shows what the statements say, but for those that the store may refuse."""
-        given = self._given
-        asked = [text for text in given.statements if text not in given.may_be_refused]
+        """A query shows what the statements say, but for those that the store has refused."""
+        asked = [text for text in self._given.statements if text not in victims.refused]
         shown = await self._shown(scene, asked)
-        if not (shown.holds and given.may_be_refused):
+        if not (shown.holds and victims.refused):
             return shown
-        found = await self._shown(scene, given.may_be_refused)
-        told = found.text if found.holds else f"asked, and refused or over: {found.text}"
-        return Proof(holds=True, text="; ".join((*asked, told)))
+        refused = f"refused, as it may be: {'; '.join(victims.refused)}"
+        return Proof(holds=True, text="; ".join((*asked, refused)))
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Have the statements carried out that lead back. Raises ``HarnessError``."""
@@ -137,11 +139,16 @@ class DdlFault:
         text = "; ".join(unplaced) or "all data is where it should be, nothing is pending"
         return Proof(holds=not unplaced, text=text)
 
-    async def _carry_out(self, scene: Scene, victims: Victims, statements: Sequence[str]) -> None:
-        for text in statements:
-            await self._carry_out_one(scene, victims, text)
+    async def _carry_out(
+        self, scene: Scene, victims: Victims, statements: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return those of ``statements`` that were refused, as they may be."""
+        return tuple(
+            [text for text in statements if not await self._carry_out_one(scene, victims, text)]
+        )
 
-    async def _carry_out_one(self, scene: Scene, victims: Victims, text: str) -> None:
+    async def _carry_out_one(self, scene: Scene, victims: Victims, text: str) -> bool:
+        """Whether it was carried out; otherwise it was refused, as it may be."""
         first = victims.draw % len(victims.nodes)
         problems, final, refused = [], False, False
         turns = [*victims.nodes[first:], *victims.nodes[:first]]
@@ -154,15 +161,17 @@ class DdlFault:
                 scene.cluster, node, text, STATEMENT_LIMIT_S
             )
             if not answer.problem:
-                return
+                return True
             problems.append(f"{node}: {answer.problem}")
             final = final or answer.retry == NEVER_AGAIN
-            refused = refused or bool(answer.retry)
-        if refused and text in self._given.may_be_refused:
-            return
+            clear = answer.retry in (NEVER_AGAIN, LATER) and not answer.doubtful
+            refused = refused or clear
+        if refused and _words(text) in map(_words, self._given.may_be_refused):
+            return False
         # What a reset asks for may have come about by itself: then it is refused for good.
         if not (final and (await self._shown(scene, (text,))).holds):
             raise HarnessError(f"{text!r}: {'; '.join(dict.fromkeys(problems))}")
+        return True
 
     async def _shown(self, scene: Scene, statements: Sequence[str]) -> Proof:
         wrong = [
@@ -182,6 +191,11 @@ class DdlFault:
         if not isinstance(scene.system, AlteredByStatements):
             raise MissingCapability(f"fault {self.kind.name!r}", Capability.STATEMENTS)
         return scene.system
+
+
+def _words(text: str) -> str:
+    """``text`` as any layout of it is: what a plan may write over several lines."""
+    return " ".join(text.split())
 
 
 def ddl() -> DdlFault:

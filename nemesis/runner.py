@@ -329,7 +329,8 @@ class Nemesis:
             # Before the call: an injection that fails half-way may have destroyed data, too.
             active.struck = True
             with self._tasks.uncut():
-                await active.fault.inject(self._among(scene, active), active.victims)
+                told = await active.fault.inject(self._among(scene, active), active.victims)
+                active.victims = told or active.victims
 
     def _among(self, scene: Scene, active: Active) -> Scene:
         """``scene`` as ``active`` is to see it, beside the other faults."""

@@ -303,9 +303,9 @@ class Bench:
         try:
             # Faults of links cut none themselves: in a run that is the nemesis's part.
             await self.provider.cut(victims.grudge)
-            await fault.inject(self.scene, victims)
+            struck = victims = await fault.inject(self.scene, victims) or victims
             proof = await self._proven(
-                lambda: fault.prove(self.scene, found), f"{kind} of {target} has no effect"
+                lambda: fault.prove(self.scene, struck), f"{kind} of {target} has no effect"
             )
             # The proof of the heal has to show other boots than these.
             victims = attrs.evolve(victims, boots=proof.boots)

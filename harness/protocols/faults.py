@@ -121,7 +121,8 @@ class Scene:
 class Victims:
     """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone;
     ``strength`` and ``draw`` are for faults with a strength or a random choice of their own;
-    ``boots`` are those of the proof of the effect, once there is one.
+    ``boots`` are those of the proof of the effect, once there is one; ``refused`` is what the
+    system would not do as the fault was injected, where the plan allows it to refuse that.
     """
 
     nodes: tuple[str, ...]
@@ -131,6 +132,7 @@ class Victims:
     strength: float = 0.0
     draw: int = 0
     boots: Mapping[str, str] = attrs.field(factory=dict)
+    refused: tuple[str, ...] = ()
 
 
 class Fault(Protocol):
@@ -161,8 +163,10 @@ class Fault(Protocol):
         resolved now. ``draw`` determines every random choice.
         """
 
-    async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Put the fault in force."""
+    async def inject(self, scene: Scene, victims: Victims) -> Victims | None:
+        """Put the fault in force. Return the victims as the later verbs are to be given them, where
+        that is not as they were.
+        """
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """Show by another way than ``inject`` used that the fault is in force."""

@@ -9,10 +9,11 @@ from nemesis_world import NODES, Stage, World, in_virtual_time
 
 from harness.errors import PlanError
 from harness.protocols.cluster import Cluster
-from harness.protocols.faults import Fault, PlannedFault
+from harness.protocols.faults import Fault, PlannedFault, Victims
 from harness.protocols.statement_language import StatementAnswer
+from nemesis.active_faults import MayStay
 from nemesis.node_faults import pause
-from nemesis.placement_faults import ddl
+from nemesis.placement_faults import DdlFault, ddl
 
 FAULTS: dict[str, Fault] = {fault.kind.name: fault for fault in (ddl(), pause())}
 TO, BACK = "ALTER ZONE Z SET REPLICAS = 3", "ALTER ZONE Z SET REPLICAS = 1"
@@ -73,40 +74,69 @@ def test_where_no_node_is_burdened_any_of_them_is_asked_first() -> None:
 
 
 class RefusingWorld(StatementWorld):
-    """A store that refuses every statement, with a word on whether to try again, or is silent."""
+    """A store that refuses every statement, with a word on whether to try again, or is silent, or
+    accepts it and does nothing.
+    """
 
-    def __init__(self, retry: str) -> None:
+    def __init__(self, answer: StatementAnswer) -> None:
         super().__init__()
-        self.retry = retry
+        self.answer = answer
 
     async def statement(
         self, cluster: Cluster, node: str, text: str, limit_s: float
     ) -> StatementAnswer:
-        return StatementAnswer(problem="MAJORITY-LIVES: nothing is lost", retry=self.retry)
+        return self.answer
+
+
+def refusal(retry: str, *, doubtful: bool = False) -> StatementAnswer:
+    return StatementAnswer(
+        problem="MAJORITY-LIVES: nothing is lost", retry=retry, doubtful=doubtful
+    )
 
 
 @pytest.mark.parametrize(
-    ("retry", "refusable", "state"),
+    ("answer", "refusable", "state"),
     [
-        ("never", [TO], "effective"),
-        ("later", [TO], "effective"),
-        ("never", [], "unproven"),
-        ("", [TO], "unproven"),  # it did not say so itself
+        (refusal("never"), [TO], "effective"),
+        (refusal("later"), [TO], "effective"),
+        (refusal("later"), [TO.replace(" ", "\n ")], "effective"),
+        (refusal("never"), [], "unproven"),
+        (refusal(""), [TO], "unproven"),  # it did not say so itself
+        (refusal("at once"), [TO], "unproven"),  # a node for itself: it knows no leader
+        (refusal("in doubt"), [TO], "unproven"),
+        (refusal("later", doubtful=True), [TO], "unproven"),
+        (StatementAnswer(), [TO], "unproven"),  # it was taken, and is not in force
     ],
 )
 def test_a_statement_may_be_refused_where_the_plan_says_so(
-    retry: str, refusable: list[str], state: str
+    answer: StatementAnswer, refusable: list[str], state: str
 ) -> None:
     options = {"statements": [TO], "may_be_refused": refusable}
     planned = PlannedFault(at_s=3.0, kind="ddl", target="all", hold_s=2.0, options=options)
 
     async def work() -> None:
-        stage = Stage(planned, world=RefusingWorld(retry), faults=FAULTS)
+        stage = Stage(planned, world=RefusingWorld(answer), faults=FAULTS)
         await stage.run()
         assert stage.states(0)[-3:] == [state, "healing", "healed"]
         if state == "effective":
             (told,) = (each.text for each in stage.transitions(0) if each.state == state)
-            assert told == f"asked, and refused or over: not {TO}"
+            assert told == f"refused, as it may be: {TO}"
+
+    in_virtual_time(work)
+
+
+def test_a_change_that_was_refused_did_not_come_about() -> None:
+    options = {"statements": [TO], "may_be_refused": [TO]}
+    fault = DdlFault().with_options(options, None, "options")
+
+    async def work() -> None:
+        scene = Stage(world=RefusingWorld(refusal("never")), faults=FAULTS).scene
+        told = await fault.inject(scene, Victims(nodes=NODES, roles=()))
+        assert told is not None
+        assert told.refused == (TO,)
+        assert (await fault.prove(scene, told)).holds
+        assert isinstance(fault, MayStay)
+        assert not await fault.came_about(scene, told)
 
     in_virtual_time(work)
 
