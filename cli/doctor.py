@@ -59,9 +59,10 @@ def doctor(as_json: bool, store: RunStore | RemoteRuns) -> int:
 
 def examine(store: RunStore | RemoteRuns) -> tuple[list[Requirement], Choice]:
     """Return every finding, and the provider that follows from them."""
-    rows = [_python(), _processes(), _java(), *_docker(), *_plugins()]
+    java = _java()
+    rows = [_python(), _processes(), java, *_docker(), *_plugins()]
     if isinstance(store, RemoteRuns):
-        rows.append(_reached(store))
+        rows.append(_reached(store, java))
         store = RunStore()  # where runs are driven before they are moved there
     return [*rows, _disk(store.root)], _choice()
 
@@ -166,8 +167,11 @@ def _disk(runs: Path) -> Requirement:
     )
 
 
-def _reached(runs: RemoteRuns) -> Requirement:
+def _reached(runs: RemoteRuns, java: Requirement) -> Requirement:
     """Ask the store that runs are moved to for a list: a name node that is silent takes minutes."""
+    if not java.ok:
+        found = f"{runs.address} is asked by way of Java, which is missing"
+        return Requirement(name="runs", ok=False, found=found, remedy=java.remedy.split(",")[0])
     try:
         runs.require_reached()
     except FiredrillError as error:

@@ -237,8 +237,7 @@ def move(store: RunStore, names: tuple[str, ...], address: str) -> int:
     # A run that is named twice is moved once.
     found = list({run.root: run for run in map(store.resolve, names)}.values())
     for run in found:
-        if held := held_by(run):
-            raise UsageError(f"run {run.root.name} can't be moved: {held}")
+        _require_free(run)
         if not is_run_id(run.root.name):
             raise UsageError(
                 f"run {run.root.name} can't be moved: a store there lists identifiers alone, and "
@@ -250,10 +249,16 @@ def move(store: RunStore, names: tuple[str, ...], address: str) -> int:
     try:
         with one_jvm():
             for run in found:
+                _require_free(run)  # again: a command may have begun to work on it meanwhile
                 click.echo(there.move(run))
     finally:
         refresh_index(store)  # those that were moved before one could not be are gone
     return 0
+
+
+def _require_free(run: RunDirectory) -> None:
+    if held := held_by(run):
+        raise UsageError(f"run {run.root.name} can't be moved: {held}")
 
 
 @runs.command()

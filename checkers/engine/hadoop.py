@@ -105,8 +105,10 @@ class RemoteStore:
     def put(self, source: Path, address: str) -> None:
         """Copy the file or directory ``source`` to ``address``, in the place of what is there:
         under another name first, so that no reader finds a part of it. What was there is moved
-        aside, and removed last: however early this ends, one of the two is there, whole, under
-        ``address`` or beside it.
+        aside to ``ADDRESS.before``, and removed last: in a store that renames at once (HDFS) one of
+        the two is there, whole, however early this ends, under ``address`` or beside it. Where a
+        rename copies one object after the other (S3) an end in between may leave parts of it under
+        either name; put again, it is whole.
         """
         unfinished, before = f"{address}.partial", f"{address}.before"
         with _told(address):
@@ -120,9 +122,10 @@ class RemoteStore:
                 self._rename(address, before)
             try:
                 self._rename(unfinished, address)
-            except Exception:
-                if replaced:
-                    with suppress(Exception):  # the store may be why it failed
+            except BaseException:
+                with suppress(Exception):  # the store may be why it failed
+                    # Into a directory that is there it would be moved.
+                    if replaced and not self._files.exists(self._path(address)):
                         self._files.rename(self._path(before), self._path(address))
                 raise
             self._files.delete(self._path(before), True)

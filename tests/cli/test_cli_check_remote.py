@@ -79,33 +79,37 @@ class Killed(BaseException):
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize(("last", "there"), [("analysis.before", ""), ("analysis", "new")])
 def test_results_that_are_replaced_are_never_gone(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, there: str
 ) -> None:
     for name in ("old", "new", "newer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "verdict.json").write_text(name)
-    address = f"{store}/replaced"
+    parent = f"{store}/replaced-until-{last}"
+    address = f"{parent}/analysis"
     rename = RemoteStore._rename
 
     def killed(remote: RemoteStore, old: str, new: str) -> None:
         rename(remote, old, new)
-        if old == address:
+        if new == f"{parent}/{last}":
             raise Killed
 
     with remote_store(store) as remote:
-        remote.put(tmp_path / "old", f"{address}/analysis")
-        address += "/analysis"
+        remote.put(tmp_path / "old", address)
         with monkeypatch.context() as patch:
             patch.setattr(RemoteStore, "_rename", killed)
             with pytest.raises(Killed):
                 remote.put(tmp_path / "new", address)
         remote.fetch(f"{address}.before", tmp_path / "back")
         assert (tmp_path / "back/verdict.json").read_text() == "old"
+        if there:
+            remote.fetch(address, tmp_path / "there")
+            assert (tmp_path / "there/verdict.json").read_text() == there
 
         remote.put(tmp_path / "newer", address)
         remote.fetch(address, tmp_path / "last")
-        assert list(remote.entries(f"{store}/replaced")) == ["analysis"]
+        assert list(remote.entries(parent)) == ["analysis"]
     assert (tmp_path / "last/verdict.json").read_text() == "newer"
 
 
@@ -113,7 +117,8 @@ def test_results_that_are_replaced_are_never_gone(
 def test_results_that_can_not_be_put_leave_the_old_ones_in_place(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "old").write_text("old")
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(name)
     address = f"{store}/refused/report.html"
     rename = RemoteStore._rename
 
@@ -126,7 +131,7 @@ def test_results_that_can_not_be_put_leave_the_old_ones_in_place(
         remote.put(tmp_path / "old", address)
         monkeypatch.setattr(RemoteStore, "_rename", refused)
         with pytest.raises(HarnessError, match="refused"):
-            remote.put(tmp_path / "old", address)
+            remote.put(tmp_path / "new", address)
         remote.fetch(address, tmp_path / "back")
     assert (tmp_path / "back").read_text() == "old"
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from mini_hdfs import hdfs
 
-from checkers.engine import gateway
+from checkers.engine import gateway, java
 from checkers.engine.hadoop import CONNECT_RETRIES, RemoteStore, remote_store
+from cli.doctor import examine
 from cli.main import execute
 from cli.remote_runs import RemoteRuns
 from harness.errors import HarnessError
@@ -282,6 +283,19 @@ def test_doctor_says_whether_the_store_answers(store: str, tmp_path: Path) -> No
     assert found[True] == f"{store}/none-yet answers"
     assert "Connection refused" in found[False]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_asks_for_java_where_a_store_is_asked_by_way_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(java, "_candidates", lambda: [])
+
+    rows, _ = examine(RemoteRuns("hdfs://host/runs"))
+
+    (runs,) = (row for row in rows if row.name == "runs")
+    assert not runs.ok
+    assert "by way of Java, which is missing" in runs.found
+    assert runs.remedy == "apt-get install openjdk-17-jre-headless"
 
 
 @contextmanager
