@@ -6,9 +6,9 @@ Judges one list-append history, with ten anomalies planted in it, in this proces
 cluster of one worker with one core, and on one of two such; the session is up, and a judgement
 before has sent the files and what tasks import. Then, in the middle of one more, a worker and its
 executor are killed (-9). Prints seconds and memory of each beside the machine's own figure, the
-ratio of two workers to one, that of a loss to none, and ends with an error where any verdict is
-other bytes than this process's. Workers see no directory of the driver's, and have nothing of this
-package.
+ratio of two workers to one, beside what a second process is worth here without Spark, that of a
+loss to none, and ends with an error where any verdict is other bytes than this process's. Workers
+see no directory of the driver's, and have nothing of this package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
-from calibrator import calibrate
+from calibrator import calibrate, worth_of_two
 from checkers_list_append import CLIENTS, analysis_of, history, timed
 
 from checkers.engine.output import NOTE
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="Judgements that are timed.")
     options = parser.parse_args()
     print(calibrate(), flush=True)
+    print(f"two processes at once / one: {worth_of_two():.2f} on this machine, without Spark")
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as name:
         scratch = Path(name)
         source = history(scratch, described(options.txns, options.splits))
