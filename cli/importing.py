@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
-
 from checkers.engine.hadoop import is_remote
 from cli.archived import is_archive, run_of
 from cli.judging.messages import HistoryFile
@@ -20,7 +18,7 @@ from cli.session import say
 from harness import plugins
 from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
-from harness.history.regular_files import what_it_is
+from harness.history.regular_files import stamp, what_it_is
 from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
 from harness.run.directory import BankRules, RunDirectory
 from harness.scratch import scratch_directory
@@ -54,10 +52,10 @@ def opened(
     """
     if is_remote(name):
         with (
-            _fetched(name) as (copy, output),
-            opened(str(copy), store, workload, bank=bank, keep=keep) as (run, history),
+            _fetched(name) as copy,
+            opened(str(copy), store, workload, bank=bank, keep=keep) as found,
         ):
-            yield attrs.evolve(run, output=output or run.output), history
+            yield found
         return
     if name == STDIN:
         with scratch_directory("import") as scratch:
@@ -99,20 +97,21 @@ def opened(
 
 
 @contextlib.contextmanager
-def _fetched(address: str) -> Iterator[tuple[Path, Path | None]]:
-    """Fetch the run or the history at ``address``, and yield the copy; of a run also where its
-    results go meanwhile, which are put beside it after the block.
+def _fetched(address: str) -> Iterator[Path]:
+    """Fetch the run or the history at ``address``, and yield the copy; the results of a run are put
+    back after the block, as far as it has made any: a verdict with all of its tables, a report.
     """
     say(f"fetching {address}")
     with fetched(address) as (copy, remote):
-        if not copy.is_dir():
-            yield copy, None
-            return
-        with scratch_directory("results") as output:
-            try:
-                yield copy, output.path
-            finally:
-                for made in sorted(output.path.iterdir()):
+        run = RunDirectory(copy)
+        # Each is written last of all that belongs to it, and at once.
+        whole = {run.verdict: run.analysis, run.report: run.report}
+        before = {path: stamp(path) for path in whole}
+        try:
+            yield copy
+        finally:
+            for path, made in whole.items():
+                if stamp(path) not in (None, before[path]):
                     remote.put(made, f"{address.rstrip('/')}/{made.name}")
 
 

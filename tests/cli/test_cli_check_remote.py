@@ -7,14 +7,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 from mini_hdfs import hdfs
 
 from checkers.engine.hadoop import RemoteStore, remote_store
+from cli.importing import opened
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome
+from harness.protocols.verdict import read_outcome, read_verdict, write_verdict
+from harness.run.directory import RunDirectory
+from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"
@@ -71,7 +77,40 @@ def test_a_history_on_hdfs_is_imported(store: str, tmp_path: Path) -> None:
     done = check(f"{store}/history.jsonl", "--json", "--executor", "local", cwd=tmp_path)
 
     assert done.returncode == Outcome.VIOLATION.exit_code, done.stderr
-    assert "G-single-item-realtime" in json.loads(done.stdout)["anomalies"] or "lost" in done.stdout
+    assert set(json.loads(done.stdout)["anomalies"]) == {"G-single-item-realtime", "lost-write"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["no verdict", "cut off", "a verdict"])
+def test_what_is_stored_of_a_run_stays_until_another_verdict_is_whole(
+    store: str, tmp_path: Path, how: str
+) -> None:
+    shutil.copytree(RUNS / "sim-forgotten-vote", tmp_path / "run")
+    address = f"{store}/judged/{how.replace(' ', '-')}"
+    here = RunDirectory(tmp_path / "run")
+    assert check("run", "--executor", "local", cwd=tmp_path).returncode == 1
+    here.report.write_text("report")
+    with remote_store(store) as remote:
+        remote.put(here.root, address)
+    stored = here.verdict.read_bytes()
+    left = pytest.raises(Killed) if how == "cut off" else nullcontext()
+
+    with left, opened(address, RunStore(tmp_path / "runs"), None, keep=False) as (run, _):
+        # What judges it finds what is stored: by less than that no violation is replaced.
+        assert read_outcome(run) is Outcome.VIOLATION
+        (run.analysis / "new-table.parquet").write_bytes(b"")
+        if how == "cut off":
+            raise Killed
+        if how == "a verdict":
+            write_verdict(run, msgspec.structs.replace(read_verdict(run), reasons=("again",)))
+
+    with remote_store(store) as remote:
+        remote.fetch(address, tmp_path / "back")
+    back = RunDirectory(tmp_path / "back")
+    assert back.report.read_text() == "report"
+    assert (back.verdict.read_bytes() == stored) is (how != "a verdict")
+    assert (back.analysis / "new-table.parquet").exists() is (how == "a verdict")
+    assert read_outcome(back) is Outcome.VIOLATION
 
 
 class Killed(BaseException):
