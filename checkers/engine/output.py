@@ -22,6 +22,11 @@ from harness.supervisor import memory_limit_bytes
 # died of. Empty once all have judged, since no checker is to blame for what comes then.
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
 
+# Entered where several kernels run at the same time: which one a process died of can't be told.
+SIDE_BY_SIDE = "kernels side by side"
+# Whether kernels are to run one by one, so that it can.
+ONE_BY_ONE: ContextVar[bool] = ContextVar("ONE_BY_ONE", default=False)
+
 # A callback with a sentence for the user, at once.
 NOTE: ContextVar[Callable[[str], None]] = ContextVar("NOTE", default=lambda _text: None)
 
@@ -55,12 +60,13 @@ class Joined(Mapping[str, pa.Table]):
 @attrs.frozen(kw_only=True)
 class KernelOutput:
     """Tables by name, for each kernel that broke, the reason, and the kernel that gave each table:
-    those that tasks add have none.
+    those that tasks add have none. ``starved``: one broke for lack of memory.
     """
 
     tables: Tables
     broken: dict[str, str] = attrs.field(factory=dict)
     makers: Mapping[str, str] = attrs.field(factory=dict)
+    starved: bool = False
 
 
 def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> KernelOutput:
@@ -71,6 +77,7 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
     given: dict[str, pa.Table] = {}
     broken: dict[str, str] = {}
     makers: dict[str, str] = {}
+    starved = False
     for kernel in kernels:
         ENTERING.get()(kernel.name)
         there = Joined(given, tables)
@@ -79,10 +86,11 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
         # ``SystemExit`` as well: a broken plug-in must not end the analysis.
         except (Exception, SystemExit) as error:
             broken[kernel.name] = describe(error)
+            starved |= isinstance(error, MemoryError)
             continue
         given |= own
         makers |= dict.fromkeys(own, kernel.name)
-    return KernelOutput(tables=given, broken=broken, makers=makers)
+    return KernelOutput(tables=given, broken=broken, makers=makers, starved=starved)
 
 
 def renumbered(given: KernelOutput, kernels: Iterable[Kernel], number: Ints) -> KernelOutput:
@@ -112,7 +120,9 @@ def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
     pieces: dict[str, list[pa.Table]] = {}
     broken: dict[str, str] = {}
     makers: dict[str, str] = {}
+    starved = False
     for part in parts:
+        starved |= part.starved
         for name, table in part.tables.items():
             pieces.setdefault(name, []).append(table)
         for name, why in part.broken.items():
@@ -128,7 +138,7 @@ def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
                 raise InvariantError(why) from error
             broken[makers[name]] = min(why, broken.get(makers[name], why))
     kept = {name: table for name, table in tables.items() if makers.get(name) not in broken}
-    return KernelOutput(tables=kept, broken=broken, makers=makers)
+    return KernelOutput(tables=kept, broken=broken, makers=makers, starved=starved)
 
 
 def _differing(pieces: Sequence[pa.Table]) -> str:

@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, group_starts, ints
 from checkers.engine.costs import COST_TABLE, COSTS, EXPLAIN, stage_cost
-from checkers.engine.output import KernelOutput, apply, describe, merge, of
+from checkers.engine.output import (
+    ENTERING,
+    ONE_BY_ONE,
+    SIDE_BY_SIDE,
+    KernelOutput,
+    apply,
+    describe,
+    merge,
+    of,
+)
 from checkers.engine.progress import STAGE, StageProgress
 from checkers.engine.source import Source
 from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Laid, begins_in_order
@@ -34,10 +43,14 @@ from harness.protocols.windows import (
     Windows,
 )
 from harness.scratch import scratch_directory
+from harness.supervisor import memory_limit_bytes
 
 # Splits in memory at a time, and the least history that is worth the second one.
 THREADS = 2
 LONG = 100_000
+# What a row of a split takes while its kernels run, and the share of memory that splits may.
+ROW_BYTES = 640
+SPLITS_SHARE = 0.5
 
 
 def on_all(
@@ -299,15 +312,38 @@ def run_by_key(
 
 
 def _side_by_side(work: Work, count: int) -> KernelOutput:
-    """Do the work on threads: most of it is numpy's and Arrow's, which hold no lock."""
-    # Of several kernels, the one that a process died of could not be told.
-    able = count > 1 and len(work.kernels) == 1 and work.source.count >= LONG
-    if not able:
-        return merge(_told(work, number) for number in range(count))
+    """Do the work on threads, where memory has room for two tasks: most of it is numpy's and
+    Arrow's, which hold no lock.
+    """
+    if count > 1 and work.source.count >= LONG and _has_room(work, count) and not ONE_BY_ONE.get():
+        given = _on_threads(work, count)
+        if not given.starved:
+            return given
+    return merge(_told(work, number) for number in range(count))
+
+
+def _has_room(work: Work, count: int) -> bool:
+    limit_bytes = memory_limit_bytes()
+    if limit_bytes is None or not isinstance(work, OfSplits):
+        return True
+    rows = sorted(work.source.size_of(split)[0] for split in range(count))
+    return sum(rows[-THREADS:]) * ROW_BYTES <= limit_bytes * SPLITS_SHARE
+
+
+def _on_threads(work: Work, count: int) -> KernelOutput:
+    several = len(work.kernels) > 1
+    if several:
+        ENTERING.get()(SIDE_BY_SIDE)
+
+    def one(number: int) -> KernelOutput:
+        if several:
+            ENTERING.set(lambda _name: None)
+        return _told(work, number)
+
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1, count)) as threads:
         # The heaviest first: one that holds a hot key must not begin when the others are done.
         heavy = sorted(range(count), key=work.weight, reverse=True)
-        jobs = {number: threads.submit(copy_context().run, _told, work, number) for number in heavy}
+        jobs = {number: threads.submit(copy_context().run, one, number) for number in heavy}
         try:
             return merge(jobs[number].result() for number in range(count))
         finally:

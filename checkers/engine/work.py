@@ -52,6 +52,7 @@ def on_split(
         tables={**given.tables, **whole.tables},
         broken={**given.broken, **whole.broken},
         makers={**given.makers, **whole.makers},
+        starved=whole.starved,
     )
 
 

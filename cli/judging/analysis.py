@@ -57,7 +57,8 @@ GARBLED_MAX_BYTES = 60  # of a line that is no reply, in a sentence
 
 class AnalysisResult(msgspec.Struct, kw_only=True):
     """The results of a child. ``death`` says how it ended before it was done, ``at`` in which
-    kernel or checker: ``None`` before the first one, empty after the last one.
+    kernel or checker: ``None`` before the first one, empty after the last one; ``several`` ran at
+    the same time.
     """
 
     imported: bool = False
@@ -66,6 +67,7 @@ class AnalysisResult(msgspec.Struct, kw_only=True):
     following: tuple[str, ...] = ()
     drawing: Drawing | None = None
     at: str | None = None
+    several: bool = False
     progress: str = ""
     opening: str = ""
     death: str = ""
@@ -97,7 +99,7 @@ def analyzed(
     children = children or Children(lasting=False)
     ends_s = time.monotonic() + limits.time_s
     crashed: dict[str, str] = {}
-    whole_again = False
+    whole_again = one_by_one = False
     for attempt in range(1, ATTEMPTS_MAX + 1):
         request = Request(
             root=str(run.root),
@@ -109,6 +111,7 @@ def analyzed(
             report=report,
             kept=kept,
             crashed=crashed,
+            one_by_one=one_by_one,
         )
         found = _once(request, limits, ends_s, say, children, interrupted)
         # The limit ended a kernel: taken for a death, so that the others are judged without it.
@@ -133,7 +136,10 @@ def analyzed(
         # Dead of what was left out already: one more attempt would change nothing.
         if found.at in crashed or attempt == ATTEMPTS_MAX or time.monotonic() >= ends_s:
             break
-        if found.at:
+        if found.several and not one_by_one:
+            one_by_one = True
+            say(f"{found.at}: {found.death}; judging again, one kernel at a time")
+        elif found.at:
             crashed[found.at] = found.death
             say(f"{found.at}: {found.death}; judging goes on without it")
         elif whole_again:
@@ -284,7 +290,7 @@ def _take(reply: Reply, found: AnalysisResult, say: Callable[[str], None]) -> No
     if reply.note:
         say(reply.note)
     if reply.at is not None:
-        found.at, found.progress = reply.at, ""
+        found.at, found.several, found.progress = reply.at, reply.several, ""
     if reply.progress:
         found.progress = reply.progress
     if reply.opening is not None:

@@ -93,7 +93,7 @@ def limit_processor_time(limit_s: int) -> None:
 
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
-    from checkers.engine.output import ENTERING, NOTE, PROGRESS
+    from checkers.engine.output import ENTERING, NOTE, ONE_BY_ONE, PROGRESS, SIDE_BY_SIDE
     from cli.judging import steps
     from harness.history.parquet import OPENING
     from harness.run.directory import RunDirectory
@@ -110,7 +110,8 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
 
         write_export(run, request.export)
         return
-    ENTERING.set(lambda name: tell(Reply(at=name)))
+    ENTERING.set(lambda name: tell(Reply(at=name, several=name == SIDE_BY_SIDE)))
+    ONE_BY_ONE.set(request.one_by_one)
     NOTE.set(note)
     if request.judge is not None and request.judge.explain_cost:
         from checkers.engine.costs import EXPLAIN

@@ -57,9 +57,9 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The child's task: import ``history``, judge as ``judge`` says, where they are given, then
     draw. A run that is not ``kept`` is gone with the command. ``crashed`` are kernels and checkers
-    to leave out, and why. Or, with ``export``, to write that and nothing else. The descriptor
-    ``reply`` takes the replies; from ``further`` come other requests, a line each, if there are to
-    be any.
+    to leave out, and why; with ``one_by_one`` no two kernels run at the same time. Or, with
+    ``export``, to write that and nothing else. The descriptor ``reply`` takes the replies; from
+    ``further`` come other requests, a line each, if there are to be any.
     """
 
     root: str
@@ -72,20 +72,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     report: bool
     kept: bool = True
     crashed: dict[str, str] = {}
+    one_by_one: bool = False
     export: Export | None = None
     cpu_s: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: a ``note`` for the user, a sentence on its ``progress``, the name of
-    the kernel that it is ``at`` (empty: all have judged), the file that it is ``opening`` (empty:
-    it has), a result, or the ``error`` (its family, or the exception's name) that ended it.
-    ``done``: it is the last one, and nothing but the process's end follows. ``findings`` are the
-    verdict in the lines that a terminal shows, ``following`` those that name the next commands.
+    the kernel that it is ``at`` (empty: all have judged; ``several`` run at once), the file that it
+    is ``opening`` (empty: it has), a result, or the ``error`` (its family, or the exception's name)
+    that ended it. ``done``: it is the last one, and nothing but the process's end follows.
+    ``findings`` are the verdict in the lines that a terminal shows, ``following`` those that name
+    the next commands.
     """
 
     note: str = ""
     at: str | None = None
+    several: bool = False
     progress: str = ""
     opening: str | None = None
     imported: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +20,11 @@ from checkers.cycles.backward_edges import leads_back, readers_before
 from checkers.cycles.dependencies import EDGES, TAILS
 from checkers.cycles.graph import tails_of
 from checkers.engine import output, stages
+from checkers.engine.output import SIDE_BY_SIDE, KernelOutput
 from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, begins_in_order
+from checkers.engine.work import Work
 from checkers.lists.checker import CHECKER
+from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.verdict import Anomaly
@@ -99,21 +104,53 @@ def test_a_stretch_whose_order_nothing_contradicts_is_not_searched() -> None:
     assert searched == 1
 
 
-def test_splits_and_stretches_side_by_side_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernels", [KERNELS, (*KERNELS, *STATISTICS.kernels)])
+def test_splits_and_stretches_side_by_side_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, kernels: tuple[Kernel, ...]
+) -> None:
     entered: list[str] = []
+    threads: set[int] = set()
+
+    def told(work: Work, number: int) -> KernelOutput:
+        threads.add(threading.get_ident())
+        return work(number)
+
+    monkeypatch.setattr(stages, "_told", told)
     token = output.ENTERING.set(entered.append)
     try:
         history = source(overlapping(4, size=400), splits=7)
-        alone = stages.run_by_key(KERNELS, history, setting(), stretch=20)
-        at_once = len(entered)
+        alone = stages.run_by_key(kernels, history, setting(), stretch=20)
+        assert threads == {threading.get_ident()}
+        by_name, here = Counter(entered), threads.copy()
+        entered.clear()
         monkeypatch.setattr(stages, "LONG", 0)
-        together = stages.run_by_key(KERNELS, history, setting(), stretch=20)
+        together = stages.run_by_key(kernels, history, setting(), stretch=20)
     finally:
         output.ENTERING.reset(token)
+    assert threads - here
     assert alone.tables.keys() == together.tables.keys()
     for name, table_ in alone.tables.items():
         assert together.tables[name].equals(table_), name
-    assert len(entered) == 2 * at_once
+    # Which of several it is can't be told.
+    of_key = [k.name for k in kernels if k.exchange is Exchange.KEY]
+    assert SIDE_BY_SIDE in entered if len(of_key) > 1 else Counter(entered) == by_name
+    assert len(of_key) == 1 or not set(of_key) & set(entered)
+
+
+def test_what_lacks_memory_beside_another_is_judged_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = threading.get_ident()
+
+    def run(tables: Tables, setting: Setting) -> Tables:
+        if threading.get_ident() != here:
+            raise MemoryError
+        return {"own.rows": pa.table({"n": [1]})}
+
+    monkeypatch.setattr(stages, "LONG", 0)
+    hungry = Kernel(name="own", exchange=Exchange.KEY, run=run)
+    found = stages.run_by_key((hungry,), source(overlapping(4, size=40), splits=2), setting())
+
+    assert found.broken == {}
+    assert found.tables["own.rows"].num_rows == 2
 
 
 def table(rows: list[tuple[int, int]]) -> pa.Table:

@@ -38,7 +38,10 @@ MS = 1_000_000
 PACKAGE = """
 import os, signal, time
 import attrs, numpy
+from checkers.engine import stages
 from harness.protocols.checker import Exchange, Kernel, Part
+
+{beside}
 
 @attrs.frozen
 class Checker:
@@ -77,7 +80,7 @@ def operation(number: int, asked: MicroOp, got: MicroOp) -> Sequence[Record]:
     )
 
 
-def recorded(root: Path, *, lost: bool) -> RunDirectory:
+def recorded(root: Path, *, lost: bool, splits: int = 1) -> RunDirectory:
     """Appends of one key and a read of them, or of all but one; judged by ``rash`` as well."""
     root.mkdir()
     run = RunDirectory(root)
@@ -108,18 +111,22 @@ def recorded(root: Path, *, lost: bool) -> RunDirectory:
     for name in MARKS[1:]:
         writer.append(PhaseMark(name=name, at_ns=1_000_000_000))
     writer.close()
-    seal(run, partition_of=None, splits=1)
+    seal(run, partition_of=None, splits=splits)
     return run
 
 
-def installed(directory: Path, body: str, exchange: str = "KEY") -> dict[str, str]:
-    """A package with the checker ``rash`` whose kernel does ``body``; the environment with it."""
+def installed(
+    directory: Path, body: str, exchange: str = "KEY", beside: str = ""
+) -> dict[str, str]:
+    """A package with the checker ``rash`` whose kernel does ``body``, and that does ``beside`` when
+    it is imported; the environment with it.
+    """
     package = directory / "packages"
     described = package / "rash-1.0.dist-info"
     described.mkdir(parents=True)
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: rash\nVersion: 1.0\n")
     (described / "entry_points.txt").write_text("[firedrill.checkers]\nrash = rash:CHECKER\n")
-    (package / "rash.py").write_text(PACKAGE.format(body=body, exchange=exchange))
+    (package / "rash.py").write_text(PACKAGE.format(body=body, exchange=exchange, beside=beside))
     return {**os.environ, "PYTHONPATH": str(package)}
 
 
@@ -150,6 +157,19 @@ def test_a_kernel_that_crashes_the_process_leaves_what_others_find(
     assert "G-single-item-process" in verdict["anomalies"]
     gave_up = "checker rash gave up: its process was ended by SIGSEGV"
     assert verdict["reasons"][-1] == gave_up
+    assert "rash-kernel: its process was ended by SIGSEGV; judging goes on without it" in said
+
+
+def test_of_kernels_side_by_side_the_one_that_crashes_is_found_one_by_one(tmp_path: Path) -> None:
+    body, long = "os.kill(os.getpid(), signal.SIGSEGV)", "stages.LONG = 0"
+    environment = installed(tmp_path, body, beside=long)
+
+    code, verdict, said = checked(recorded(tmp_path / "run", lost=True, splits=4), environment)
+
+    assert code == 1
+    assert "G-single-item-process" in verdict["anomalies"]
+    assert verdict["reasons"][-1] == "checker rash gave up: its process was ended by SIGSEGV"
+    assert "kernels side by side: its process was ended by SIGSEGV" in said
     assert "rash-kernel: its process was ended by SIGSEGV; judging goes on without it" in said
 
 
