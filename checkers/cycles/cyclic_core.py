@@ -25,12 +25,13 @@ def untimed_of(tables: Tables, txns: Transactions) -> tuple[Edges, Tails]:
     edges, tails = tables["lists.edges"], tables["lists.tails"]
     dependencies = dependencies_of(edges, txns.committed)
     ends = tails_of(tails, txns.committed, 0)
-    return dependencies.pick(_untimed(edges)[dependencies.row]), ends.pick(
-        _untimed(tails)[ends.row]
+    return dependencies.pick(untimed_rows(edges)[dependencies.row]), ends.pick(
+        untimed_rows(tails)[ends.row]
     )
 
 
-def _untimed(table: pa.Table) -> Bools:
+def untimed_rows(table: pa.Table) -> Bools:
+    """Tell which rows may say what time alone does not: those of which it is not known, too."""
     column = pc.fill_null(table.column("untimed"), True)
     return np.asarray(column.to_numpy(), dtype=np.bool_)
 

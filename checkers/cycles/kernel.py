@@ -20,7 +20,7 @@ import pyarrow as pa
 from checkers.cycles.backward_edges import leads_back
 from checkers.cycles.classification import NUMBERS, cycles_among, find_cycles
 from checkers.cycles.components import components
-from checkers.cycles.cyclic_core import untimed_of
+from checkers.cycles.cyclic_core import untimed_of, untimed_rows
 from checkers.cycles.graph import Edges, Kind, gates_of, processes_of, tails_of
 from checkers.cycles.window_paths import Timeline, contracted
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, distinct, group_starts, ints
@@ -52,7 +52,7 @@ class ByWindows:
         by gates.
         """
         edges, tails = (
-            tables[name].filter(tables[name].column("untimed"))
+            tables[name].filter(pa.array(untimed_rows(tables[name])))
             for name in ("lists.edges", "lists.tails")
         )
         source, target = ints(edges, "source"), ints(edges, "target")

@@ -149,6 +149,16 @@ def last_words(directory: Path) -> str:
         return ""
 
 
+def log_end() -> int:
+    """Return the place behind all that the JVM of this process has written so far."""
+    if not _running:
+        return 0
+    try:
+        return (_running[0].directory / _ERRORS).stat().st_size
+    except OSError:
+        return 0
+
+
 def lines_since(place: int) -> tuple[list[str], int]:
     """Return the whole lines that the JVM of this process wrote to its standard error from the byte
     ``place`` on, and the place behind them.

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ _OF_THE_ADDRESS = ("FileNotFound", "UnsupportedFileSystem", "URISyntax")
 CONNECT_RETRIES = "1"
 _CONNECT_RETRIES = "ipc.client.connect.max.retries.on.timeouts"
 _OF_HADOOP = "core-default.xml"
+# Until what a killed command has begun to put is removed: none puts one file for so long.
+PARTIAL_KEPT_S = 86_400.0
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -69,13 +72,15 @@ class RemoteStore:
         """Copy the file or directory at ``address`` to ``target``, which must not exist."""
         with _told(address):
             copy = self._java.org.apache.hadoop.fs.FileUtil.copy
-            copy(
+            whole = copy(
                 self._files,
                 self._path(address),
                 self._java.java.io.File(str(target)),
                 False,
                 self._files.getConf(),
             )
+            if not whole:
+                raise HarnessError(f"{address}: it was not fetched as a whole")
         # Hadoop's local file system leaves a sum beside each file that it writes.
         beside = [target.with_name(f".{target.name}.crc")]
         for extra in target.rglob(".*.crc") if target.is_dir() else beside:
@@ -110,10 +115,32 @@ class RemoteStore:
         rename copies one object after the other (S3) an end in between may leave parts of it under
         either name; put again, it is whole.
         """
-        unfinished, before = f"{address}.partial", f"{address}.before"
+        # A name of its own: another may put the same at this moment.
+        unfinished, before = f"{address}.{secrets.token_hex(8)}.partial", f"{address}.before"
+        self._remove_partial(address)
+        try:
+            self._copy(source, unfinished)
+            self._replace(unfinished, address, before)
+        except BaseException:
+            with suppress(Exception):  # the store may be why it failed
+                self._files.delete(self._path(unfinished), True)
+            raise
+
+    def _remove_partial(self, address: str) -> None:
+        """Remove what killed ones have left that put the same, and have had their time."""
+        place, name = self._path(address), name_of(address)
         with _told(address):
-            self._files.delete(self._path(unfinished), True)
-        self._copy(source, unfinished)
+            parent = place.getParent()
+            found = self._files.listStatus(parent) if self._files.exists(parent) else ()
+            for each in found:
+                left = str(each.getPath().getName())
+                age_s = time.time() - each.getModificationTime() / 1000
+                if re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{16}}\.partial", left) and (
+                    age_s > PARTIAL_KEPT_S
+                ):
+                    self._files.delete(each.getPath(), True)
+
+    def _replace(self, unfinished: str, address: str, before: str) -> None:
         with _told(address):
             replaced = self._files.exists(self._path(address))
             if replaced:

@@ -144,7 +144,7 @@ class _Cluster:
     def __init__(self, spark: SparkContext) -> None:
         self._spark = spark
         self._made: RDD[Made] | None = None
-        _, self._read = gateway.lines_since(0)
+        self._read = gateway.log_end()
 
     def on_tasks(self, work: Work, count: int) -> KernelOutput:
         """Run ``work``; what it lays down stays in the cluster until a later work takes it. Tells

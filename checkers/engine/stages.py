@@ -242,10 +242,13 @@ def _groups(members: pa.Table | None, most: int) -> tuple[Ints, ...]:
     parts = np.split(txn, first[1:])
     parts.sort(key=lambda part: int(part[0]))
     groups: list[list[Ints]] = [[]]
+    size = 0
     for part in parts:
-        if groups[-1] and sum(map(len, groups[-1])) + len(part) > most:
+        if groups[-1] and size + len(part) > most:
             groups.append([])
+            size = 0
         groups[-1].append(part)
+        size += len(part)
     return tuple(np.sort(np.concatenate(group)) for group in groups)
 
 
@@ -305,7 +308,7 @@ def run_by_key(
         try:
             return on_all(kernels, source, setting, laid, _side_by_side)
         except OSError as error:
-            missing = "the analysis lacks room for the edges of its graph"
+            missing = "the edges of the graph can't be kept, or a split can't be read"
             raise durable_files.disk_failure(
                 "write into", laid.directory, error, missing
             ) from error

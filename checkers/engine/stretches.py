@@ -108,7 +108,7 @@ class Laid:
         """
         self._require()
         parts = []
-        for file in sorted(self.directory.glob(f"{name}-*.arrow")):
+        for file in self._files(name):
             with pa.memory_map(str(file)) as content, pa.ipc.open_file(content) as source:
                 starts = msgspec.json.decode(source.schema.metadata[b"stretches"], type=list[int])
                 schema = source.schema.remove_metadata()
@@ -138,6 +138,11 @@ class Laid:
                     with pa.ipc.new_file(sink, schema) as piece:
                         piece.write_batch(source.get_batch(number))
                     yield at, f"{file.stem}-{at:08}.arrow", sink.getvalue().to_pybytes()
+
+    def _files(self, name: str) -> list[Path]:
+        """The files of ``name``, and not of one that begins so, in the order of splits."""
+        every = self.directory.glob(f"{name}-*.arrow")
+        return sorted(file for file in every if file.stem.rpartition("-")[0] == name)
 
     def _file(self, name: str, split: int) -> Path:
         return self.directory / f"{name}-{split:04}.arrow"

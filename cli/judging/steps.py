@@ -24,8 +24,8 @@ from harness.scratch import lasting_scratch
 
 DEFAULT_EXECUTOR = "auto"
 BY_INDEX = "ordered by index alone, and nothing is said of durations"
-# A history of at most this many is judged in process before Spark has begun to start.
-SMALL_TRANSACTIONS = 50_000
+# A history of at most this many is judged in process before Spark has started and judged it.
+SMALL_TRANSACTIONS = 2_000_000
 
 
 def judge_here(

@@ -186,6 +186,35 @@ def test_rows_come_back_by_stretch_from_all_splits(tmp_path: Path) -> None:
     assert laid.take("nothing", 0, 95, ("txn",)) is None
 
 
+def test_a_table_whose_name_begins_as_another_does_is_another(tmp_path: Path) -> None:
+    laid = Laid(directory=tmp_path, stretch=10)
+    columns = {"source": ("source",)}
+    for name, numbers in (("own.edges", [1, 2]), ("own.edges-weak", [3])):
+        maker = Kernel(
+            name=name, exchange=Exchange.STRETCH, run=dict, takes={name: columns["source"]}
+        )
+        laid.lay([maker], 0, {name: pa.table({"source": pa.array(numbers, pa.int64())})})
+
+    found = laid.take("own.edges", 0, 10, columns["source"])
+
+    assert found is not None
+    assert found["source"].to_pylist() == [1, 2]
+
+
+def test_an_edge_of_which_time_is_not_known_may_span_windows() -> None:
+    told = table([(5, 95), (6, 96)])
+    at = told.column_names.index("untimed")
+    told = told.set_column(at, EDGES.field("untimed"), pa.array([None, False], pa.bool_()))
+    windows = kernel().windows
+    assert windows is not None
+
+    found = windows.spanning({"lists.edges": told, "lists.tails": TAILS.empty_table()}, 10, 0)
+
+    assert list(zip(*(found[name].to_pylist() for name in ("source", "target")), strict=True)) == [
+        (5, 95)
+    ]
+
+
 def test_a_directory_of_another_machine_is_refused_and_not_read_as_empty(tmp_path: Path) -> None:
     laid = Laid(directory=tmp_path / "elsewhere", stretch=10)
     with pytest.raises(HarnessError, match="keeps the edges of its graph, is not there"):

@@ -178,6 +178,40 @@ def test_what_is_wrong_is_refused_in_the_same_words(
     assert len(refused) > 10
 
 
+def test_an_element_appended_again_and_again_is_told_by_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first invocation completes last: in no part is its completion where its line is."""
+    again = [["append", 1007, 5]]
+    ops = [{k: v for k, v in op.items() if k not in ("index", "time")} for op in generated(60)]
+    for process, place in ((91, 70), (92, 40)):
+        ops[place:place] = [txn("invoke", process, again), txn("ok", process, again)]
+    ops = [txn("invoke", 90, again), *ops, txn("ok", 90, again)]
+    at = [n for n, op in enumerate(ops, 1) if op["value"] == again and op["type"] == "invoke"]
+
+    found = same(write(tmp_path, json_lines(ops)), monkeypatch)
+
+    assert f"line {at[1]}: element 5 is appended to key 1007 again (first on line {at[0]})" in found
+
+
+def test_a_machine_without_another_process_reads_the_file_alone(
+    taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, json_lines(generated(60)))
+    whole, forks = told(path, 1, monkeypatch), iter((True, False, False, False))
+    fork = os.fork
+
+    def refused() -> int:
+        if next(forks):
+            return fork()
+        raise BlockingIOError(11, os.strerror(11))
+
+    monkeypatch.setattr(os, "fork", refused)
+
+    assert told(path, 4, monkeypatch) == whole
+    assert taken.count == 1
+
+
 def test_an_operation_of_several_lines_is_never_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

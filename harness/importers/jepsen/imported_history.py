@@ -127,10 +127,12 @@ def read_jepsen(
         opened(path, names, clock) as reading,
         later_parts(reading, file) as later,
     ):
-        for part in later:
+        for number, part in enumerate(later):
             for operations, lines in reading.batches(until=part.begin):
                 pairing.add(operations, lines)
             if not part.taken_by(reading, pairing):
+                for left in later[number:]:
+                    left.stop()
                 break
         for operations, lines in reading.batches():
             pairing.add(operations, lines)

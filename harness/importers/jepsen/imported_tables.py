@@ -148,15 +148,16 @@ def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, names: Names, fi
     key = steps["key"].to_numpy()[appends]
     # With nulls they would become floats, in which large elements next to each other are one.
     value = np.asarray(pc.fill_null(steps["value"], 0))[appends]
-    # The last of them is the first to sort by.
-    order = np.lexsort((appends, value, key))
+    # The last of them is the first to sort by: the order of the file, in whichever parts it was
+    # read.
+    line = numbers(pairing.transactions.line)[steps["txn"].to_numpy()[appends]]
+    order = np.lexsort((line, value, key))
     same = (np.diff(key[order]) == 0) & (np.diff(value[order]) == 0)
     again = np.flatnonzero(same)
     if not len(again):
         return
-    line = numbers(pairing.transactions.line)[steps["txn"].to_numpy()[appends]]
     rows = np.stack([order[again], order[again + 1]])
-    lines = np.sort(line[rows], axis=0)
+    lines = line[rows]
     # The one that a reader of the file comes to first.
     worst = int(np.argmin(lines[1]))
     row = int(rows[0, worst])

@@ -75,11 +75,15 @@ class LaterPart:
         reading.go_on_at(self.end, lines=head.lines, filler=head.filler)
         return True
 
-    def drop(self) -> None:
-        """End the worker, if it did not end by itself."""
+    def stop(self) -> None:
+        """End the worker, if it did not end by itself: nobody will take the part."""
         if self._status is None:
             os.kill(self._worker, signal.SIGKILL)
             self._ended()
+
+    def drop(self) -> None:
+        """``stop``, and give everything back."""
+        self.stop()
         os.close(self._handle)
         self._memory.close()
 
@@ -105,17 +109,28 @@ def later_parts(reading: HistoryFile, file: str) -> Iterator[Sequence[LaterPart]
     parts: list[LaterPart] = []
     try:
         for begin, end in itertools.pairwise(cuts):
-            parts.append(_begun(reading, begin, end, file))
+            part = _begun(reading, begin, end, file)
+            if part is None:
+                break
+            parts.append(part)
         yield parts
     finally:
         for part in parts:
             part.drop()
 
 
-def _begun(reading: HistoryFile, begin: int, end: int, file: str) -> LaterPart:
-    memory = os.fdopen(os.memfd_create("firedrill-part"), "w+b")
+def _begun(reading: HistoryFile, begin: int, end: int, file: str) -> LaterPart | None:
+    """``None`` where this machine has no process left, or no memory for one."""
+    try:
+        memory = os.fdopen(os.memfd_create("firedrill-part"), "w+b")
+    except OSError:
+        return None
     caller = os.getpid()
-    worker = os.fork()
+    try:
+        worker = os.fork()
+    except OSError:
+        memory.close()
+        return None
     if worker:
         handle = os.pidfd_open(worker)
         return LaterPart(begin=begin, end=end, worker=worker, handle=handle, memory=memory)
