@@ -10,6 +10,7 @@ where, is a few hundred bytes a split and stretch.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -141,8 +142,9 @@ class Laid:
 
     def _files(self, name: str) -> list[Path]:
         """The files of ``name``, and not of one that begins so, in the order of splits."""
-        every = self.directory.glob(f"{name}-*.arrow")
-        return sorted(file for file in every if file.stem.rpartition("-")[0] == name)
+        # Of a split, or a piece of that of one stretch.
+        ours = re.compile(rf"{re.escape(name)}-\d{{4,}}(-\d{{8,}})?\.arrow")
+        return sorted(file for file in self.directory.iterdir() if ours.fullmatch(file.name))
 
     def _file(self, name: str, split: int) -> Path:
         return self.directory / f"{name}-{split:04}.arrow"
