@@ -111,8 +111,14 @@ def _fetched(address: str) -> Iterator[Path]:
             yield copy
         finally:
             for path, made in whole.items():
-                if stamp(path) not in (None, before[path]):
+                if stamp(path) in (None, before[path]):
+                    continue
+                # What was found holds, wherever it can be kept.
+                try:
                     remote.put(made, f"{address.rstrip('/')}/{made.name}")
+                except (HarnessError, UsageError) as error:
+                    kept = "(--output DIR stores it on this machine)"
+                    say(f"{made.name} could not be put beside the run {kept}: {error}")
 
 
 def _forget(run: RunDirectory, store: RunStore) -> None:

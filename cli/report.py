@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from checkers.engine.hadoop import one_jvm, remote_store
+from checkers.engine.hadoop import is_remote, one_jvm, remote_store
 from cli.archived import run_of
 from cli.judging import judge
 from cli.judging.limits import LimitOptions
@@ -23,9 +23,9 @@ from results.store.store import RunStore
 @click.pass_obj
 def report(session: Session, run: str, store: RunStore | RemoteRuns, limits: LimitOptions) -> int:
     """Write the report of RUN, or of its archive, again: from its verdict and its history."""
-    if isinstance(store, RemoteRuns):
+    if isinstance(store, RemoteRuns) or is_remote(run):
         with one_jvm():
-            address = store.named(run)
+            address = store.named(run) if isinstance(store, RemoteRuns) else run.rstrip("/")
             with remote_store(address) as remote:
                 # Before all of what may be a long history is fetched.
                 if not remote.is_directory(address):

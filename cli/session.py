@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -227,6 +228,12 @@ def executor_option(command: C) -> C:
     )(command)
 
 
+_MASTER = re.compile(
+    r"local(\[([1-9]\d{0,4}|\*)(, *[1-9]\d{0,4})?\])?"
+    r"|spark://[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*|yarn|k8s://\S+"
+)
+
+
 def spark_options(command: C) -> C:
     """``--spark-master`` and what belongs to it, given to a command as ``spark``: ``None`` where
     none of them is given.
@@ -261,7 +268,7 @@ def spark_options(command: C) -> C:
         spark_ui: bool,
         **kwargs: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        given = spark_master or spark_environment or spark_conf or spark_ui
+        given = spark_master is not None or spark_environment or spark_conf or spark_ui
         options = _of_spark(spark_master, spark_environment, spark_conf, spark_ui)
         return command(*args, spark=options if given else None, **kwargs)
 
@@ -271,6 +278,9 @@ def spark_options(command: C) -> C:
 def _of_spark(
     master: str | None, environment: str | None, conf: tuple[str, ...], ui: bool
 ) -> SparkOptions:
+    if master is not None and not _MASTER.fullmatch(master):
+        expected = "local, local[N], local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+        raise UsageError(f"--spark-master: expected {expected} (got {master!r})")
     settings = []
     for text in conf:
         name, equals, value = text.partition("=")

@@ -125,6 +125,16 @@ def gateway(java: Callable[[], Path], *, alone: bool) -> Gateway:
     return _running[0]
 
 
+def ended(within_s: float) -> bool:
+    """Whether the JVM of this process has ended, or does so within ``within_s``."""
+    until_s = time.monotonic() + within_s
+    while _running and _running[0].jvm.poll() is None:
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def close() -> None:
     """End the JVM of this process, if there is one, and clear pyspark's reference to it."""
     while _starting:

@@ -30,8 +30,9 @@ _OF_THE_ADDRESS = ("FileNotFound", "UnsupportedFileSystem", "URISyntax")
 CONNECT_RETRIES = "1"
 _CONNECT_RETRIES = "ipc.client.connect.max.retries.on.timeouts"
 _OF_HADOOP = "core-default.xml"
-# Until what a killed command has begun to put is removed: none puts one file for so long.
-PARTIAL_KEPT_S = 86_400.0
+# Until what a killed command has left of a put is removed: none takes so long.
+LEFT_KEPT_S = 86_400.0
+PUT_TRIES = 20
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -110,75 +111,83 @@ class RemoteStore:
     def put(self, source: Path, address: str) -> None:
         """Copy the file or directory ``source`` to ``address``, in the place of what is there:
         under another name first, so that no reader finds a part of it. What was there is moved
-        aside to ``ADDRESS.before``, and removed last: in a store that renames at once (HDFS) one of
-        the two is there, whole, however early this ends, under ``address`` or beside it. Where a
-        rename copies one object after the other (S3) an end in between may leave parts of it under
-        either name; put again, it is whole.
+        aside to ``ADDRESS.TOKEN.before``, and removed last: in a store that renames at once (HDFS)
+        one of the two is there, whole, however early this ends, under ``address`` or beside it. Of
+        several at the same time one stays, whole. Where a rename copies one object after the other
+        (S3) an end in between may leave parts of it under either name; put again, it is whole.
         """
-        # A name of its own: another may put the same at this moment.
-        unfinished, before = f"{address}.{secrets.token_hex(8)}.partial", f"{address}.before"
-        self._remove_partial(address)
+        # Names of its own: another may put the same at this moment.
+        token = secrets.token_hex(8)
+        unfinished, before = (f"{address}.{token}.{end}" for end in ("partial", "before"))
+        self._remove_left(address)
         try:
             self._copy(source, unfinished)
-            self._replace(unfinished, address, before)
+            for _ in range(PUT_TRIES):
+                if self._placed(unfinished, address, before):
+                    return
+            raise HarnessError(f"{address}: others put there again and again")
         except BaseException:
             with suppress(Exception):  # the store may be why it failed
                 self._files.delete(self._path(unfinished), True)
             raise
 
-    def _remove_partial(self, address: str) -> None:
+    def _placed(self, unfinished: str, address: str, before: str) -> bool:
+        """Rename ``unfinished`` to ``address``, what is there to ``before``, and remove that;
+        whether no other came between the two.
+        """
+        aside = self._exists(address)
+        try:
+            if aside:
+                self._rename_new(address, before)
+        except UsageError:
+            return False  # it is gone: another has moved it aside
+        try:
+            self._rename_new(unfinished, address)
+        except BaseException as error:
+            with suppress(Exception):  # the store may be why it failed
+                if self._exists(address):
+                    self._files.delete(self._path(before), True)
+                    if isinstance(error, HarnessError):
+                        return False  # another has put its own
+                elif aside:
+                    self._rename_new(before, address)
+            raise
+        with _told(address):
+            self._files.delete(self._path(before), True)
+        return True
+
+    def _remove_left(self, address: str) -> None:
         """Remove what killed ones have left that put the same, and have had their time."""
-        place, name = self._path(address), name_of(address)
+        place = self._path(address)
+        ours = re.compile(rf"{re.escape(name_of(address))}(\.[0-9a-f]{{16}})?\.(partial|before)")
         with _told(address):
             parent = place.getParent()
             found = self._files.listStatus(parent) if self._files.exists(parent) else ()
             for each in found:
-                left = str(each.getPath().getName())
                 age_s = time.time() - each.getModificationTime() / 1000
-                if re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{16}}\.partial", left) and (
-                    age_s > PARTIAL_KEPT_S
-                ):
+                if age_s > LEFT_KEPT_S and ours.fullmatch(str(each.getPath().getName())):
                     self._files.delete(each.getPath(), True)
 
-    def _replace(self, unfinished: str, address: str, before: str) -> None:
+    def _exists(self, address: str) -> bool:
         with _told(address):
-            replaced = self._files.exists(self._path(address))
-            if replaced:
-                # What an earlier one has left, whose successor is in place.
-                self._files.delete(self._path(before), True)
-                self._rename(address, before)
-            try:
-                self._rename(unfinished, address)
-            except BaseException:
-                with suppress(Exception):  # the store may be why it failed
-                    # Into a directory that is there it would be moved.
-                    if replaced and not self._files.exists(self._path(address)):
-                        self._files.rename(self._path(before), self._path(address))
-                raise
-            self._files.delete(self._path(before), True)
-
-    def _rename(self, old: str, new: str) -> None:
-        if not self._files.rename(self._path(old), self._path(new)):
-            raise HarnessError(f"{new}: {old} can't be renamed to it")
+            return bool(self._files.exists(self._path(address)))
 
     def _copy(self, source: Path, address: str) -> None:
         with _told(address):
             here = self._path(source.absolute().as_uri())
             self._files.copyFromLocalFile(False, True, here, self._path(address))
 
-    def _rename_new(self, unfinished: str, address: str) -> None:
-        """Rename where nothing is at ``address``: ``FileSystem.rename`` would move into a directory
+    def _rename_new(self, old: str, new: str) -> None:
+        """Rename where nothing is at ``new``: ``FileSystem.rename`` would move into a directory
         that has come there meanwhile.
         """
         fs = self._java.org.apache.hadoop.fs
-        with _told(address):
-            context = fs.FileContext.getFileContext(
-                self._java.java.net.URI(address), self._files.getConf()
-            )
+        with _told(new):
+            context = fs.FileContext.getFileContext(self._path(new).toUri(), self._files.getConf())
             kind = fs.Options.Rename
             options = _JVM.client.new_array(kind, 1)
             options[0] = kind.NONE
-            context.rename(self._path(unfinished), self._path(address), options)
+            context.rename(self._path(old), self._path(new), options)
 
     def _path(self, address: str) -> Any:  # noqa: ANN401 (an object of the JVM's)
         return self._java.org.apache.hadoop.fs.Path(address)
@@ -195,9 +204,11 @@ class _Jvm:
     def opened(self) -> Any:  # noqa: ANN401 (py4j has no types)
         from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
+        if (java := find_java()).home is None:
+            raise HarnessError(f"addresses are read by way of Java: {java.reason}")
         # The configuration of a cluster (names of its nodes, keys of a store) is the caller's.
         with gateway.environment({}, foreign=True):
-            met = gateway.gateway(lambda: java_binary(find_java()), alone=True)
+            met = gateway.gateway(lambda: java_binary(java), alone=True)
         if self.client is None or self.port != met.port:  # the one before has died
             self.port = met.port
             self.client = ClientServer(
@@ -241,9 +252,9 @@ def remote_store(address: str) -> Iterator[RemoteStore]:
     with one_jvm():
         java = _JVM.opened()
         with _told(address):
-            files = java.org.apache.hadoop.fs.FileSystem.get(
-                java.java.net.URI(address), _configuration(java)
-            )
+            # Not ``java.net.URI``, which takes no blank.
+            path = java.org.apache.hadoop.fs.Path(address)
+            files = java.org.apache.hadoop.fs.FileSystem.get(path.toUri(), _configuration(java))
         yield RemoteStore(java, files)
 
 

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 # Settings that decide who may read what, or what is run: none of them is a caller's.
 _OURS = ("spark.python.daemon.module", "spark.ui.enabled", "spark.master")
 _FRAME = re.compile(r"\s*at [\w.$]+")
+# How Spark tells that a session ended by itself, and what that mostly comes from.
+_STOPPED = "stopped SparkContext"
+_NO_CLUSTER = (
+    "the cluster gave the application up: its master does not answer, or its executors end as they "
+    "start (the workers' logs tell)"
+)
+JVM_ENDS_S = 2.0  # from its last answer until it is seen to have ended
 _FRILL = re.compile(r"\s*(SQLSTATE: |Driver stacktrace:)")
 
 
@@ -82,6 +89,11 @@ def _opened(options: SparkOptions, scratch: Path) -> Iterator[SparkContext]:
             yield spark
         except (PySparkException, Py4JError) as error:
             raise AnalysisLost(f"Spark lost the analysis: {_gist(error)}") from error
+        # What pyspark says by itself to a JVM, py4j does not wrap.
+        except (OSError, EOFError) as error:
+            if not gateway.ended(within_s=JVM_ENDS_S):
+                raise
+            raise AnalysisLost("Spark lost the analysis: its JVM ended") from error
         finally:
             # A signal to the whole process group ends the JVM as well: what is to be told then is
             # the interruption, not that a session that is gone can't be stopped.
@@ -162,6 +174,8 @@ def _gist(error: Exception) -> str:
     """Return the line of Spark's message that says what happened: the end of a worker's traceback,
     or what stands before the frames of the JVM.
     """
+    if _STOPPED in str(error):
+        return _NO_CLUSTER
     said = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
     lines = [line.strip() for line in said if line.strip() and not _FRILL.match(line)]
     return lines[-1] if lines else type(error).__name__

@@ -264,6 +264,7 @@ def _stage(
         transactions = sum(map(work.weight, range(count)))
     progress = StageProgress(name=name, tasks=count, transactions=transactions, weight=work.weight)
     STAGE.set(progress)
+    progress.tell(0, 0.0)
     given = tasks(work, count)
     costs = given.tables.get(COST_TABLE, COSTS.empty_table())
     # There are as many splits however long a history is; a stretch is as long as any other.

@@ -5,9 +5,11 @@ it is open to others.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from pyspark import SparkContext
 from checkers.engine import gateway
 from checkers.engine.spark import session
 from checkers.engine.spark_options import SparkOptions
+from cli.main import execute
+from cli.session import _of_spark
+from harness.errors import AnalysisLost
 from harness.scratch import scratch_directory, sweep
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -131,6 +136,9 @@ import sys
 from pathlib import Path
 from pyspark import SparkContext
 from checkers.engine.spark_options import SparkOptions
+from cli.main import execute
+from cli.session import _of_spark
+from harness.errors import AnalysisLost
 from checkers.engine.spark_session import kept_open, session, session_directory
 
 options = SparkOptions(master="local[1]")
@@ -185,3 +193,54 @@ def test_a_later_session_of_a_process_keeps_its_files_from_the_sweep_of_another_
         ):
             sweep()
             assert spark.parallelize(range(4), 1).sum() == 6
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, fields = entry.read_text().rpartition(") ")
+            if int(fields.split()[1]) == pid:
+                found.append(int(name.split()[0]))
+    return found
+
+
+def killed_under_a_job() -> None:
+    with (
+        scratch_directory("spark") as scratch,
+        session(SparkOptions(master="local[1]"), scratch.path) as spark,
+    ):
+        (jvm,) = children_of(gateway._running[0].jvm._process.pid)
+        os.kill(jvm, signal.SIGKILL)
+        spark.parallelize(range(2), 2).count()
+
+
+@pytest.mark.spark
+def test_a_jvm_that_is_killed_is_an_analysis_that_is_lost() -> None:
+    gateway.close()
+    with pytest.raises(AnalysisLost, match="Spark lost the analysis"):
+        killed_under_a_job()
+    gateway.close()
+
+
+@pytest.mark.parametrize(
+    "master", ["local[0]", "local[x]", "bogus://x", "spark://", "spark://host", "yarn-client", ""]
+)
+def test_a_master_that_is_mistyped_is_refused_before_anything_is_read(
+    master: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = execute(["check", str(tmp_path / "history.edn"), "--spark-master", master])
+
+    assert code == 254
+    assert "--spark-master: expected local" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        *("local", "local[2]", "local[*]", "local[2,3]", "yarn", "spark://host:7077"),
+        *("spark://one:7077,two:7077", "k8s://https://10.0.0.1:6443"),
+    ],
+)
+def test_every_kind_of_master_is_taken(master: str) -> None:
+    assert _of_spark(master, None, (), False).master == master

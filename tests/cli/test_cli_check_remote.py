@@ -14,8 +14,10 @@ import msgspec
 import pytest
 from mini_hdfs import hdfs
 
+from checkers.engine import hadoop
 from checkers.engine.hadoop import RemoteStore, remote_store
 from cli.importing import opened
+from cli.main import execute
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome
 from harness.protocols.verdict import read_outcome, read_verdict, write_verdict
@@ -118,38 +120,68 @@ class Killed(BaseException):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("last", "there"), [("analysis.before", ""), ("analysis", "new")])
+@pytest.mark.parametrize(("last", "there"), [(".before", False), ("/analysis", True)])
 def test_results_that_are_replaced_are_never_gone(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, there: str
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, there: bool
 ) -> None:
     for name in ("old", "new", "newer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "verdict.json").write_text(name)
-    parent = f"{store}/replaced-until-{last}"
+    parent = f"{store}/replaced-{there}"
     address = f"{parent}/analysis"
-    rename = RemoteStore._rename
+    rename = RemoteStore._rename_new
 
     def killed(remote: RemoteStore, old: str, new: str) -> None:
         rename(remote, old, new)
-        if new == f"{parent}/{last}":
+        if new.endswith(last):
             raise Killed
 
     with remote_store(store) as remote:
         remote.put(tmp_path / "old", address)
         with monkeypatch.context() as patch:
-            patch.setattr(RemoteStore, "_rename", killed)
+            patch.setattr(RemoteStore, "_rename_new", killed)
             with pytest.raises(Killed):
                 remote.put(tmp_path / "new", address)
-        remote.fetch(f"{address}.before", tmp_path / "back")
-        assert (tmp_path / "back/verdict.json").read_text() == "old"
-        if there:
-            remote.fetch(address, tmp_path / "there")
-            assert (tmp_path / "there/verdict.json").read_text() == there
+        kept = {name: f"{parent}/{name}" for name in remote.entries(parent)}
+        # What a signal ends is rolled back or complete; a kill between the two leaves it beside.
+        whole = address if there else next(a for n, a in kept.items() if n.endswith(".before"))
+        remote.fetch(whole, tmp_path / "back")
+        assert (tmp_path / "back/verdict.json").read_text() == ("new" if there else "old")
 
+        monkeypatch.setattr(hadoop, "LEFT_KEPT_S", -60.0)
         remote.put(tmp_path / "newer", address)
         remote.fetch(address, tmp_path / "last")
         assert list(remote.entries(parent)) == ["analysis"]
     assert (tmp_path / "last/verdict.json").read_text() == "newer"
+
+
+@pytest.mark.spark
+def test_of_results_that_are_put_at_the_same_time_one_stays_whole(
+    store: str, tmp_path: Path
+) -> None:
+    address = f"{store}/at-once/analysis"
+    puts = (
+        "import sys; from pathlib import Path; from checkers.engine.hadoop import remote_store\n"
+        "with remote_store(sys.argv[1]) as remote:\n"
+        "    for _ in range(12): remote.put(Path(sys.argv[2]), sys.argv[1])"
+    )
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            (tmp_path / name / f"table-{number}").write_text(name)
+    both = [
+        subprocess.Popen([sys.executable, "-c", puts, address, tmp_path / name])
+        for name in ("one", "two")
+    ]
+
+    assert [each.wait(LIMIT_S) for each in both] == [0, 0]
+
+    with remote_store(store) as remote:
+        assert list(remote.entries(f"{store}/at-once")) == ["analysis"]
+        remote.fetch(address, tmp_path / "back")
+    found = {file.name: file.read_text() for file in (tmp_path / "back").iterdir()}
+    assert sorted(found) == [f"table-{number}" for number in range(4)]
+    assert len(set(found.values())) == 1
 
 
 @pytest.mark.spark
@@ -159,20 +191,41 @@ def test_results_that_can_not_be_put_leave_the_old_ones_in_place(
     for name in ("old", "new"):
         (tmp_path / name).write_text(name)
     address = f"{store}/refused/report.html"
-    rename = RemoteStore._rename
+    rename = RemoteStore._rename_new
 
     def refused(remote: RemoteStore, old: str, new: str) -> None:
-        if new == address:
+        if new == address and old.endswith(".partial"):
             raise HarnessError(f"{new}: refused")
         rename(remote, old, new)
 
     with remote_store(store) as remote:
         remote.put(tmp_path / "old", address)
-        monkeypatch.setattr(RemoteStore, "_rename", refused)
+        monkeypatch.setattr(RemoteStore, "_rename_new", refused)
         with pytest.raises(HarnessError, match="refused"):
             remote.put(tmp_path / "new", address)
         remote.fetch(address, tmp_path / "back")
+        assert list(remote.entries(f"{store}/refused")) == ["report.html"]
     assert (tmp_path / "back").read_text() == "old"
+
+
+@pytest.mark.spark
+def test_what_was_found_holds_where_the_store_takes_no_results(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"{store}/full/a run"
+    with remote_store(store) as remote:
+        remote.put(RUNS / "sim-forgotten-vote", address)
+
+    def refused(remote: RemoteStore, source: Path, address: str) -> None:
+        raise HarnessError(f"{address}: no space is left")
+
+    monkeypatch.setattr(RemoteStore, "put", refused)
+    code = execute(["check", address, "--executor", "local"])
+
+    assert code == Outcome.VIOLATION.exit_code
+    said = " ".join(capsys.readouterr().err.split())
+    assert "analysis could not be put beside the run" in said
+    assert "no space is left" in said
 
 
 @pytest.mark.spark

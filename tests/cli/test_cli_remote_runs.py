@@ -105,8 +105,11 @@ def test_runs_are_named_as_in_a_store_here(two_runs: str, tmp_path: Path) -> Non
     assert "2 judged: 2 valid" in checked.stdout
     drawn = firedrill("report", NEW, *there, cwd=tmp_path)
     assert drawn.stdout == f"{two_runs}/{NEW}/report.html\n", drawn.stderr
+    again = firedrill("report", f"{two_runs}/{OLD}/", cwd=tmp_path)
+    assert again.stdout == f"{two_runs}/{OLD}/report.html\n", again.stderr
     with remote_store(two_runs) as remote:
-        assert "report.html" in remote.entries(f"{two_runs}/{NEW}")
+        for name in (OLD, NEW):
+            assert "report.html" in remote.entries(f"{two_runs}/{name}")
     assert list(tmp_path.iterdir()) == []
 
 
