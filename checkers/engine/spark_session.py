@@ -100,6 +100,8 @@ def _opened(options: SparkOptions, scratch: Path) -> Iterator[SparkContext]:
             if not inside:
                 with suppress(Py4JError, OSError):
                     spark.stop()
+                # Where its JVM is gone it has not: the next session would be this one.
+                SparkContext._active_spark_context = None
 
 
 @contextmanager

@@ -63,4 +63,4 @@ def test_each_task_in_process_is_told(
     copy_context().run(judged)
 
     found = [match[1] for text in told if (match := FAR.match(text))]
-    assert found[:4] == ["1", "2", "3", "4"]
+    assert found[:5] == ["0", "1", "2", "3", "4"]
