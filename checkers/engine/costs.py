@@ -6,18 +6,21 @@ import resource
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
 COST_TABLE = "engine.costs"
-# A row a task: rows and bytes that it read, its seconds, and the most memory that its process had.
+# A row a task: rows and bytes that it read, its seconds, and the memory that its process had before
+# it read any history, and at most.
 COSTS = pa.schema(
     [
         ("rows", pa.int64()),
         ("read_bytes", pa.int64()),
         ("seconds", pa.float64()),
+        ("begun_bytes", pa.int64()),
         ("peak_bytes", pa.int64()),
     ]
 )
@@ -27,7 +30,8 @@ TENFOLD = 10
 @attrs.frozen(kw_only=True)
 class StageCost:
     """``seconds`` of the stage as a whole, of its tasks together, and what each of them read and
-    held. ``grows``: a task of a longer history holds more, since there are as many as before.
+    held at most, and of that before any history. ``grows``: a task of a longer history holds more,
+    since there are as many as before.
     """
 
     name: str
@@ -36,12 +40,15 @@ class StageCost:
     read_bytes: int
     seconds: float
     task_seconds: float
+    begun_bytes: int
     peak_bytes: int
     grows: bool
 
     def sentence(self) -> str:
         """Say it in a line, with what ten times the history would take."""
-        held = self.peak_bytes * (TENFOLD if self.grows else 1)
+        # What a process has before any history does not grow with it.
+        own = max(self.peak_bytes - self.begun_bytes, 0)
+        held = self.begun_bytes + own * (TENFOLD if self.grows else 1)
         return (
             f"cost of {self.name}: {self.tasks} tasks, {self.rows:,} rows, "
             f"{self.read_bytes / 1e6:,.1f} MB read, {self.seconds:.2f} s "
@@ -55,6 +62,14 @@ class StageCost:
 EXPLAIN: ContextVar[Callable[[StageCost], None]] = ContextVar("EXPLAIN", default=lambda _cost: None)
 
 
+def _resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+BEGUN_BYTES = _resident_bytes()
+
+
 @attrs.define
 class Meter:
     """The cost of a task under way."""
@@ -66,7 +81,8 @@ class Meter:
     def table(self) -> pa.Table:
         """Return the row of the task, which is over."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        row = (self.rows, self.read_bytes, time.perf_counter() - self._begun_s, peak)
+        took_s = time.perf_counter() - self._begun_s
+        row = (self.rows, self.read_bytes, took_s, BEGUN_BYTES, peak)
         columns = [pa.array([value], field.type) for value, field in zip(row, COSTS, strict=True)]
         return pa.Table.from_arrays(columns, schema=COSTS)
 
@@ -80,6 +96,7 @@ def stage_cost(name: str, costs: pa.Table, seconds: float, *, grows: bool) -> St
         read_bytes=pc.sum(costs["read_bytes"]).as_py() or 0,
         seconds=seconds,
         task_seconds=pc.sum(costs["seconds"]).as_py() or 0.0,
+        begun_bytes=pc.min(costs["begun_bytes"]).as_py() or 0,
         peak_bytes=pc.max(costs["peak_bytes"]).as_py() or 0,
         grows=grows,
     )
