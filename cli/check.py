@@ -208,13 +208,11 @@ class _Check:
         if self.remote is not None:
             path = self.remote.named(path)
         store, only_judged = self.store, is_history(path) and (self.as_json or self.no_report)
-        if self.remote is not None and is_history(path) and not only_judged:
-            say(
-                f"{path}: what is imported becomes a run of {store.root}: 'firedrill runs move' "
-                f"moves it to {self.remote.address}"
-            )
         with opened(path, store, self.workload, bank=self.bank, keep=not only_judged) as found:
             directory, history = found
+            if self.remote is not None and history is not None and not only_judged:
+                moves = f"'firedrill runs move' moves it to {self.remote.address}"
+                say(f"what is imported becomes a run of {store.root}: {moves}")
             if self.output is not None:
                 directory = attrs.evolve(directory, output=_made(self.output))
             self.session.run = directory

@@ -228,9 +228,10 @@ def executor_option(command: C) -> C:
     )(command)
 
 
+_HOST = r"([^\s:/,\[\]]+|\[[0-9a-fA-F:.]+\])"
 _MASTER = re.compile(
     r"local(\[([1-9]\d{0,4}|\*)(, *[1-9]\d{0,4})?\])?"
-    r"|spark://[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*|yarn|k8s://\S+"
+    rf"|spark://{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*|yarn|k8s://\S+"
 )
 
 

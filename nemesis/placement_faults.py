@@ -20,7 +20,8 @@ from harness.protocols.statement_language import AlteredByStatements
 # A node without an answer leaves time for two others within the nemesis's limit of an injection.
 STATEMENT_LIMIT_S = 4.0
 MAX_STATEMENTS = 16
-# Of ``StatementAnswer.retry``: a node that refuses for itself says neither.
+# Of ``StatementAnswer.retry``. A node that is overloaded, or whose clock is off, says "later" for
+# itself, too.
 NEVER_AGAIN, LATER = "never", "later"
 MAX_CHARS = 4_096
 

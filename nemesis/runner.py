@@ -330,7 +330,8 @@ class Nemesis:
             active.struck = True
             with self._tasks.uncut():
                 told = await active.fault.inject(self._among(scene, active), active.victims)
-                active.victims = told or active.victims
+                if isinstance(told, Victims):
+                    active.victims = told
 
     def _among(self, scene: Scene, active: Active) -> Scene:
         """``scene`` as ``active`` is to see it, beside the other faults."""

@@ -33,6 +33,8 @@ _OF_HADOOP = "core-default.xml"
 # Until what a killed command has left of a put is removed: none takes so long.
 LEFT_KEPT_S = 86_400.0
 PUT_TRIES = 20
+# What a rename comes to where another one was faster.
+_OF_OTHERS = ("FileNotFound", "FileAlreadyExists")
 _REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -116,20 +118,22 @@ class RemoteStore:
         several at the same time one stays, whole. Where a rename copies one object after the other
         (S3) an end in between may leave parts of it under either name; put again, it is whole.
         """
-        # Names of its own: another may put the same at this moment.
-        token = secrets.token_hex(8)
+        # Names of its own: another may put the same at this moment. They tell when that was.
+        token = f"{int(time.time()):08x}{secrets.token_hex(4)}"
         unfinished, before = (f"{address}.{token}.{end}" for end in ("partial", "before"))
-        self._remove_left(address)
         try:
             self._copy(source, unfinished)
             for _ in range(PUT_TRIES):
                 if self._placed(unfinished, address, before):
-                    return
-            raise HarnessError(f"{address}: others put there again and again")
+                    break
+            else:
+                raise HarnessError(f"{address}: others put there again and again")
         except BaseException:
             with suppress(Exception):  # the store may be why it failed
                 self._files.delete(self._path(unfinished), True)
             raise
+        # Only now: until it is replaced, it may be the only one there is.
+        self._remove_left(address)
 
     def _placed(self, unfinished: str, address: str, before: str) -> bool:
         """Rename ``unfinished`` to ``address``, what is there to ``before``, and remove that;
@@ -139,18 +143,17 @@ class RemoteStore:
         try:
             if aside:
                 self._rename_new(address, before)
-        except UsageError:
-            return False  # it is gone: another has moved it aside
-        try:
             self._rename_new(unfinished, address)
         except BaseException as error:
             with suppress(Exception):  # the store may be why it failed
                 if self._exists(address):
                     self._files.delete(self._path(before), True)
-                    if isinstance(error, HarnessError):
-                        return False  # another has put its own
                 elif aside:
                     self._rename_new(before, address)
+            # Another has moved aside what was there, or has put its own.
+            others = isinstance(error, HarnessError | UsageError)
+            if others and any(kind in str(error) for kind in _OF_OTHERS):
+                return False
             raise
         with _told(address):
             self._files.delete(self._path(before), True)
@@ -159,13 +162,11 @@ class RemoteStore:
     def _remove_left(self, address: str) -> None:
         """Remove what killed ones have left that put the same, and have had their time."""
         place = self._path(address)
-        ours = re.compile(rf"{re.escape(name_of(address))}(\.[0-9a-f]{{16}})?\.(partial|before)")
+        ours = re.compile(rf"{re.escape(name_of(address))}\.([0-9a-f]{{8}})[0-9a-f]{{8}}\.\w+")
         with _told(address):
-            parent = place.getParent()
-            found = self._files.listStatus(parent) if self._files.exists(parent) else ()
-            for each in found:
-                age_s = time.time() - each.getModificationTime() / 1000
-                if age_s > LEFT_KEPT_S and ours.fullmatch(str(each.getPath().getName())):
+            for each in self._files.listStatus(place.getParent()):
+                left = ours.fullmatch(str(each.getPath().getName()))
+                if left and time.time() - int(left[1], 16) > LEFT_KEPT_S:
                     self._files.delete(each.getPath(), True)
 
     def _exists(self, address: str) -> bool:

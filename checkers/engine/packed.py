@@ -10,6 +10,7 @@ import importlib.metadata
 import io
 import os
 import sys
+import sysconfig
 import tarfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -66,12 +67,13 @@ def pack(path: Path) -> None:
 
 
 def digest() -> str:
-    """The SHA-256 of what tasks run: the code of this package and of plug-ins, and the versions of
-    what they import.
+    """The SHA-256 of what tasks run: the code of this package and of plug-ins, the interpreter that
+    it is for, and the versions of what they import.
     """
     total = hashlib.sha256()
     for name, file in sorted(_code()):
         total.update(f"{name} {regular_files.sha256(file)}\n".encode())
+    total.update(f"{INTERPRETER} {sysconfig.get_platform()}\n".encode())
     for name in DISTRIBUTIONS:
         total.update(f"{name} {importlib.metadata.version(name)}\n".encode())
     return total.hexdigest()
@@ -103,7 +105,7 @@ def _code() -> Iterator[tuple[str, Path]]:
         spec = find_spec(room)
         if spec is None or spec.origin is None:
             if room not in ROOMS:
-                continue  # its kernels are run in process
+                continue  # a task that needs it fails, and all is judged in process
             raise UsageError(f"the package {room} is not installed as files, so it can't be packed")
         origin = spec.origin
         if spec.submodule_search_locations is None:

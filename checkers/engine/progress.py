@@ -36,6 +36,11 @@ class StageProgress:
             done, share = self._done, self._done_weight / max(self._whole, 1)
         self.tell(done, share)
 
+    def begin_again(self) -> None:
+        """Tell that no task is done any more."""
+        self._done = self._done_weight = 0
+        self.tell(0, 0.0)
+
     @functools.cached_property
     def _whole(self) -> int:
         return sum(map(self.weight, range(self.tasks)))

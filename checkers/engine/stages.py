@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 
 import attrs
@@ -316,13 +317,17 @@ def run_by_key(
 
 
 def _side_by_side(work: Work, count: int) -> KernelOutput:
-    """Do the work on threads, where memory has room for two tasks: most of it is numpy's and
-    Arrow's, which hold no lock.
+    """Do the work on threads, where memory has room for two splits: most of it is numpy's and
+    Arrow's, which hold no lock. What lacks memory so is done again, one task at a time.
     """
     if count > 1 and work.source.count >= LONG and _has_room(work, count) and not ONE_BY_ONE.get():
-        given = _on_threads(work, count)
-        if not given.starved:
-            return given
+        with suppress(MemoryError):
+            given = _on_threads(work, count)
+            if not given.starved:
+                return given
+            del given
+        if (stage := STAGE.get()) is not None:
+            stage.begin_again()
     return merge(_told(work, number) for number in range(count))
 
 

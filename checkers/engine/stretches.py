@@ -57,6 +57,7 @@ class Laid:
         """
         self._require()
         broken: dict[str, str] = {}
+        starved = False
         for kernel in kernels:
             try:
                 for name in kernel.takes.keys() & tables.keys():
@@ -82,8 +83,10 @@ class Laid:
                     given[SPANNING] = kernel.windows.spanning(tables, self.stretch, split)
             except (Exception, SystemExit) as error:
                 broken[kernel.name] = describe(error)
+                starved |= isinstance(error, MemoryError)
         high, low = (np.concatenate(column) for column in zip(*ends, strict=True))
-        return KernelOutput(tables={**given, BACK_TABLE: self._back(high, low)}, broken=broken)
+        tables = {**given, BACK_TABLE: self._back(high, low)}
+        return KernelOutput(tables=tables, broken=broken, starved=starved)
 
     def _require(self) -> None:
         """Raise ``HarnessError`` where the directory is gone, or of another machine: no verdict

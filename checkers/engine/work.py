@@ -85,7 +85,12 @@ class OfSplits:
         given = on_split(self.kernels, self.source, split, self.setting, self.early)
         if self.taking:
             laid = self.laid.lay(self.taking, split, given.tables)
-            given = attrs.evolve(given, tables=laid.tables, broken={**given.broken, **laid.broken})
+            given = attrs.evolve(
+                given,
+                tables=laid.tables,
+                broken={**given.broken, **laid.broken},
+                starved=given.starved or laid.starved,
+            )
         meter.rows, meter.read_bytes = self.source.size_of(split)
         return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
 

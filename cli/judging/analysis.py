@@ -10,6 +10,7 @@ it judges one after another, in one session of Spark's, as long as it comes to t
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import select
@@ -100,7 +101,8 @@ def analyzed(
     ends_s = time.monotonic() + limits.time_s
     crashed: dict[str, str] = {}
     whole_again = one_by_one = False
-    for attempt in range(1, ATTEMPTS_MAX + 1):
+    attempts = ATTEMPTS_MAX
+    for attempt in itertools.count(1):
         request = Request(
             root=str(run.root),
             output=None if run.output is None else str(run.output),
@@ -134,10 +136,11 @@ def analyzed(
         if not found.death or found.at is None or found.verdict is not None or judge is None:
             break
         # Dead of what was left out already: one more attempt would change nothing.
-        if found.at in crashed or attempt == ATTEMPTS_MAX or time.monotonic() >= ends_s:
+        if found.at in crashed or attempt >= attempts or time.monotonic() >= ends_s:
             break
         if found.several and not one_by_one:
             one_by_one = True
+            attempts += 1  # it left nothing out
             say(f"{found.at}: {found.death}; judging again, one kernel at a time")
         elif found.at:
             crashed[found.at] = found.death

@@ -133,8 +133,6 @@ import sys
 from pathlib import Path
 from pyspark import SparkContext
 from checkers.engine.spark_options import SparkOptions
-from cli.main import execute
-from cli.session import _of_spark
 from checkers.engine.spark_session import kept_open, session, session_directory
 
 options = SparkOptions(master="local[1]")
@@ -245,7 +243,7 @@ def test_a_master_that_is_mistyped_is_refused_before_anything_is_read(
     "master",
     [
         *("local", "local[2]", "local[*]", "local[2,3]", "yarn", "spark://host:7077"),
-        *("spark://one:7077,two:7077", "k8s://https://10.0.0.1:6443"),
+        *("spark://one:7077,two:7077", "spark://[::1]:7077", "k8s://https://10.0.0.1:6443"),
     ],
 )
 def test_every_kind_of_master_is_taken(master: str) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,6 @@ import msgspec
 import pytest
 from mini_hdfs import hdfs
 
-from checkers.engine import hadoop
 from checkers.engine.hadoop import RemoteStore, remote_store
 from cli.importing import opened
 from cli.main import execute
@@ -120,9 +120,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("last", "there"), [(".before", False), ("/analysis", True)])
+@pytest.mark.parametrize(("last", "there"), [(".before", "old"), ("/analysis", "new")])
 def test_results_that_are_replaced_are_never_gone(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, there: bool
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, there: str
 ) -> None:
     for name in ("old", "new", "newer"):
         (tmp_path / name).mkdir()
@@ -133,7 +133,7 @@ def test_results_that_are_replaced_are_never_gone(
 
     def killed(remote: RemoteStore, old: str, new: str) -> None:
         rename(remote, old, new)
-        if new.endswith(last):
+        if new.endswith(last) and not old.endswith(".before"):
             raise Killed
 
     with remote_store(store) as remote:
@@ -142,17 +142,24 @@ def test_results_that_are_replaced_are_never_gone(
             patch.setattr(RemoteStore, "_rename_new", killed)
             with pytest.raises(Killed):
                 remote.put(tmp_path / "new", address)
-        kept = {name: f"{parent}/{name}" for name in remote.entries(parent)}
-        # What a signal ends is rolled back or complete; a kill between the two leaves it beside.
-        whole = address if there else next(a for n, a in kept.items() if n.endswith(".before"))
-        remote.fetch(whole, tmp_path / "back")
-        assert (tmp_path / "back/verdict.json").read_text() == ("new" if there else "old")
-
-        monkeypatch.setattr(hadoop, "LEFT_KEPT_S", -60.0)
-        remote.put(tmp_path / "newer", address)
-        remote.fetch(address, tmp_path / "last")
         assert list(remote.entries(parent)) == ["analysis"]
-    assert (tmp_path / "last/verdict.json").read_text() == "newer"
+        remote.fetch(address, tmp_path / "back")
+        assert (tmp_path / "back/verdict.json").read_text() == there
+
+
+@pytest.mark.spark
+def test_what_a_killed_one_moved_aside_stays_for_a_day(store: str, tmp_path: Path) -> None:
+    parent, now_s = f"{store}/killed", int(time.time())
+    (tmp_path / "verdict.json").write_text("old")
+    names = [f"verdict.json.{now_s - age_s:08x}00000000.before" for age_s in (60, 2 * 86_400)]
+    with remote_store(store) as remote:
+        for name in (*names, "verdict.json.other.before"):
+            remote.put(tmp_path / "verdict.json", f"{parent}/{name}")
+
+        remote.put(tmp_path / "verdict.json", f"{parent}/verdict.json")
+
+        left = ["verdict.json", names[0], "verdict.json.other.before"]
+        assert list(remote.entries(parent)) == sorted(left)
 
 
 @pytest.mark.spark

@@ -132,7 +132,13 @@ def _begun(reading: HistoryFile, begin: int, end: int, file: str) -> LaterPart |
         memory.close()
         return None
     if worker:
-        handle = os.pidfd_open(worker)
+        try:
+            handle = os.pidfd_open(worker)
+        except OSError:
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
+            memory.close()
+            return None
         return LaterPart(begin=begin, end=end, worker=worker, handle=handle, memory=memory)
     code = 1
     try:
