@@ -94,7 +94,7 @@ class DdlFault:
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse another target than the whole cluster."""
         targets.checked(target, self.kind.strength, nodes, partitions, path)
-        if " ".join(target.split()) not in self.kind.aims:
+        if _words(target) not in self.kind.aims:
             accepted = ", ".join(self.kind.aims)
             raise PlanError(path, f"target of {self.kind.name} must be {accepted} (got {target!r})")
 

@@ -273,8 +273,8 @@ def _calm_since(got: ClientOutcomes, among: FaultTimes, start_ns: int) -> int:
 def _beyond(
     restart: Restart, got: ClientOutcomes, moments: Mapping[str, Ints], stalls: Stalls
 ) -> dict[str, Any]:
-    """Return its figures without what ``stalls`` explain: none where the controller was starved,
-    whatever it was that it measured.
+    """Return the figures of ``restart`` without what ``stalls`` explain; none of a run whose
+    controller was overloaded.
     """
     if stalls.overload:
         return {}

@@ -76,7 +76,7 @@ class LaterPart:
         return True
 
     def stop(self) -> None:
-        """End the worker, if it did not end by itself: nobody will take the part."""
+        """End the worker, if it did not end by itself: the part is not to be taken."""
         if self._status is None:
             os.kill(self._worker, signal.SIGKILL)
             self._ended()

@@ -57,8 +57,8 @@ class _Presence:
 
 
 class Topologies:
-    """Judges who joins the topology and who leaves it: each verb returns why that is wrong, or an
-    empty text.
+    """Judges which nodes join the topology and which leave it: each verb returns why that is wrong,
+    or an empty text.
     """
 
     def __init__(self, leases: Leases, drift: float, talking: Talking) -> None:
