@@ -14,7 +14,7 @@ from jepsen_files import edn_lines, generated, json_lines, small
 
 from harness.importers.jepsen import quick_parser
 from harness.importers.jepsen.edn import Notation
-from harness.importers.jepsen.exact_parser import EdnForms, Forms, JsonForms
+from harness.importers.jepsen.exact_parser import EdnForms, Forms, Found, JsonForms
 from harness.importers.jepsen.operation_forms import Names, Refused, normalize
 
 INTS = st.integers(-3, 12) | st.sampled_from([2**63 - 1, -(2**63), 2**63, 10**30])
@@ -78,8 +78,9 @@ def plain(operations: Any) -> Any:
 
 def exactly(text: str, forms: Forms) -> Any:
     """What the exact reader makes of the whole text, or the reason why it refuses."""
+    found: Found = []
     try:
-        found, _ = forms.take(text, final=True)
+        forms.take(text, found, final=True)
         return plain([normalize(form, Names()) for form, _ in found])
     except (Notation, Refused) as error:
         return error

@@ -145,10 +145,12 @@ def test_any_number_of_parts_is_the_whole(
     assert taken.count == len(layouts) * (1 + 2 + 3 + 4)
 
 
-def damaged(lines: list[str], draw: random.Random) -> list[str]:
-    """``lines`` with one that is gone, comes twice, or says something else."""
-    at = draw.randrange(len(lines))
-    what = draw.choice(("gone", "twice", "process", "type", "index", "text", "register"))
+NO_UTF8 = "\udcff"
+
+
+def damaged(lines: list[str], at: int, draw: random.Random) -> list[str]:
+    """``lines`` of which number ``at`` is gone, comes twice, or says something else."""
+    what = draw.choice(("gone", "twice", "process", "type", "index", "text", "register", "byte"))
     line = lines[at]
     other = {
         "gone": [],
@@ -158,24 +160,37 @@ def damaged(lines: list[str], draw: random.Random) -> list[str]:
         "index": [line.replace('"index": ', '"index": 9').replace(":index ", ":index 9")],
         "text": [line[: len(line) // 2]],
         "register": [line.replace('"append"', '"w"').replace(":append", ":w")],
+        "byte": [line[: len(line) // 2] + NO_UTF8 + line[len(line) // 2 :]],
     }[what]
     return [*lines[:at], *other, *lines[at + 1 :]]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_wrong_is_refused_in_the_same_words(
-    layout: Callable[[list[Op]], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: Callable[[list[Op]], str],
+    taken: Taken,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("harness.importers.jepsen.reader.BLOCK_BYTES", 128)
+    # Some of what was added is turned into columns before the end, as of a long file.
+    monkeypatch.setattr("harness.importers.jepsen.pairing.STAGED_OPERATIONS", 8)
     draw, refused = random.Random(5), set()
-    for _ in range(40):
-        lines = damaged(layout(generated(25)).splitlines(keepends=True), draw)
-        path = write(tmp_path, "".join(lines))
+    for number in range(120):
+        lines = layout(generated(25)).splitlines(keepends=True)
+        last = draw.randrange(len(lines))
+        lines = damaged(lines, last, draw)
+        # Every other file has a second mistake before it.
+        if number % 2:
+            lines = damaged(lines, max(0, last - draw.randint(1, 12)), draw)
+        path = tmp_path / "history"
+        path.write_bytes("".join(lines).encode(errors="surrogateescape"))
         whole = told(path, 1, monkeypatch)
-        assert told(path, draw.randint(2, 4), monkeypatch) == whole
+        for cores in (2, 3, 4):
+            assert told(path, cores, monkeypatch) == whole
         if isinstance(whole, str):
             refused.add(whole)
-    assert len(refused) > 10
+    assert len(refused) > 30
+    assert taken.count > 100
 
 
 def test_an_element_appended_again_and_again_is_told_by_its_lines(

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.importers.jepsen import edn, reader
-from harness.importers.jepsen.exact_parser import EdnForms
+from harness.importers.jepsen.exact_parser import EdnForms, Found
 
 BLANKS = " \t\r\n\f,"
 CLOSERS = {"[": "]", "(": ")", "{": "}", "#{": "}"}
@@ -170,15 +170,14 @@ def test_a_text_in_pieces_is_read_as_the_whole(text: str, data: st.DataObject) -
 
 
 def in_pieces(text: str, cuts: list[int]) -> Any:
-    forms, rest, found = EdnForms(), "", []
+    forms, rest = EdnForms(), ""
+    found: Found = []
     try:
         for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
             rest += text[begin:end]
-            more, done = forms.take(rest, final=False)
-            found += [form for form, _ in more]
-            rest = rest[done:]
-        more, _ = forms.take(rest, final=True)
-        return found + [form for form, _ in more]
+            rest = rest[forms.take(rest, found, final=False) :]
+        forms.take(rest, found, final=True)
+        return [form for form, _ in found]
     except edn.Notation:
         return "refused"
 

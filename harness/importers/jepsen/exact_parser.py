@@ -20,8 +20,8 @@ from harness.importers.jepsen.import_limits import (
     MAX_TOKENS,
 )
 
-# Forms, each with the character where it begins; and how many characters are done with.
-Found = tuple[list[tuple[Any, int]], int]
+# Forms, each with the character where it begins.
+Found = list[tuple[Any, int]]
 
 
 @attrs.define
@@ -67,11 +67,12 @@ class Forms(Protocol):
     @property
     def enclosed(self) -> bool: ...
 
-    def take(self, text: str, *, final: bool) -> Found:
-        """The whole forms at the beginning of ``text``; the next call repeats the rest, followed by
-        more text.
+    def take(self, text: str, found: Found, *, final: bool) -> int:
+        """Put the whole forms at the beginning of ``text`` into ``found``; returns how many
+        characters are done with. The next call repeats the rest, followed by more text.
 
-        ``final``: no more text will come, so nothing may remain. Raises ``Notation``.
+        ``final``: no more text will come, so nothing may remain. Raises ``Notation`` for what
+        stands behind the forms that were found.
         """
 
 
@@ -100,9 +101,8 @@ class EdnForms:
         """See ``Forms``."""
         return bool(self._closer) or self._ended
 
-    def take(self, text: str, *, final: bool) -> Found:
+    def take(self, text: str, found: Found, *, final: bool) -> int:
         """See ``Forms``."""
-        found: list[tuple[Any, int]] = []
         at = 0
         while True:
             at = self._skip(text, at, final)
@@ -125,7 +125,7 @@ class EdnForms:
                 if final:
                     raise Notation(at, "the file ends within an operation") from None
                 self._partial = partial.moved(at)
-                return found, at
+                return at
             if form is SKIPPED:
                 self.filler.pass_over(at, end)
             else:
@@ -137,7 +137,7 @@ class EdnForms:
             raise Notation(at, "something follows the end of the vector")
         if final and self._closer:
             raise Notation(at, "the file ends within the vector of operations")
-        return found, at
+        return at
 
     def _skip(self, text: str, at: int, final: bool) -> int:
         """Where the next form begins, or a comment that the text cuts off and the next one
@@ -192,9 +192,8 @@ class JsonForms:
         """See ``Forms``."""
         return self._within or self._ended
 
-    def take(self, text: str, *, final: bool) -> Found:
+    def take(self, text: str, found: Found, *, final: bool) -> int:
         """See ``Forms``."""
-        found: list[tuple[Any, int]] = []
         at = 0
         decoder = self._decoders[self._LONG_INTEGER.search(text) is not None]
         while True:
@@ -210,7 +209,7 @@ class JsonForms:
                 if final or not self._may_go_on(text, error):
                     raise Notation(error.pos, f"it is no JSON: {error.msg}") from None
                 self._inexact_numbers = 0  # of the operation that is read again with more text
-                return found, at
+                return at
             except RecursionError:
                 raise Notation(at, "brackets are nested too deep") from None
             except _Refused as error:
@@ -224,7 +223,7 @@ class JsonForms:
             raise Notation(at, "something follows the end of the array")
         if final and self._within:
             raise Notation(at, "the file ends within the array of operations")
-        return found, at
+        return at
 
     def _bracket(self, text: str, at: int) -> bool:
         """Whether the character at ``at`` belongs to the array that holds the operations."""

@@ -127,15 +127,16 @@ def read_jepsen(
         opened(path, names, clock) as reading,
         later_parts(reading, file) as later,
     ):
-        for number, part in enumerate(later):
-            for operations, lines in reading.batches(until=part.begin):
+        with pairing.refusing_in_order():
+            for number, part in enumerate(later):
+                for operations, lines in reading.batches(until=part.begin):
+                    pairing.add(operations, lines)
+                if not part.taken_by(reading, pairing):
+                    for left in later[number:]:
+                        left.stop()
+                    break
+            for operations, lines in reading.batches():
                 pairing.add(operations, lines)
-            if not part.taken_by(reading, pairing):
-                for left in later[number:]:
-                    left.stop()
-                break
-        for operations, lines in reading.batches():
-            pairing.add(operations, lines)
         pairing.finish()
     if not pairing.transactions.process:
         raise MalformedHistory(file, "", "expected operations of clients, found none")

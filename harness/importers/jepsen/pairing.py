@@ -7,7 +7,8 @@ completed); afterwards only columns of numbers remain.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from types import NoneType
 from typing import Any
@@ -211,6 +212,17 @@ class Pairing:
             self.operations += 1
         if len(self._staged) >= STAGED_OPERATIONS:
             self._flush()
+
+    @contextmanager
+    def refusing_in_order(self) -> Iterator[None]:
+        """Of what is raised within the block for a place of the file, raise the first of all that
+        was completed before: what was added may be refused only as it is turned into columns.
+        """
+        try:
+            yield
+        except MalformedHistory:
+            self._flush()
+            raise
 
     def part(self) -> Part:
         """What this one came to, for one that pairs the file from its beginning to ``take``."""

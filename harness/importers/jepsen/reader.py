@@ -22,7 +22,7 @@ import attrs
 from harness.errors import MalformedHistory
 from harness.importers.jepsen import quick_parser
 from harness.importers.jepsen.edn import Notation
-from harness.importers.jepsen.exact_parser import EdnForms, Filler, Forms, JsonForms
+from harness.importers.jepsen.exact_parser import EdnForms, Filler, Forms, Found, JsonForms
 from harness.importers.jepsen.file_signatures import GZIP, format_of
 from harness.importers.jepsen.import_limits import (
     BLOCK_BYTES,
@@ -69,7 +69,7 @@ class HistoryFile:
         self._text.end_at(until)
         yield from self._reader.batches(self._text)
         if until is None:
-            yield self._reader.last()
+            yield from self._reader.last()
 
     @property
     def lines(self) -> int:
@@ -137,7 +137,7 @@ def forms(path: Path, clock: Clock = lambda: 0.0) -> Iterator[tuple[Sequence[Any
     with _opened(path) as text:
         reader = attrs.evolve(_reader(text, path, lambda form: form, clock), quick=None)
         yield from reader.batches(text)
-        yield reader.last()
+        yield from reader.last()
 
 
 def beginning(path: Path) -> bytes:
@@ -327,9 +327,9 @@ class _Reader:
         longest = min(MAX_OPERATION_BYTES, MAX_OPERATION_TEXT_BYTES * waiting // text_bytes)
         return max(BLOCK_BYTES, min(waiting, (longest - waiting) // 2 + 1))
 
-    def last(self) -> Batch:
+    def last(self) -> Iterator[Batch]:
         """What waits, behind which no text comes."""
-        return self._exactly(b"", final=True)
+        yield from self._exactly(b"", final=True)
 
     def _block(self, block: bytes) -> Iterator[Batch]:
         pieces = [block]
@@ -347,16 +347,19 @@ class _Reader:
                 if len(piece) > _LEAF_BYTES and middle < len(piece):
                     pieces += (piece[middle:], piece[:middle])  # the first half is popped next
                     continue
-            yield self._exactly(piece, final=False)
+            yield from self._exactly(piece, final=False)
 
-    def _exactly(self, piece: bytes, *, final: bool) -> Batch:
-        data = self.rest + piece
-        text, cut = self._decoded(data, final)
+    def _exactly(self, piece: bytes, *, final: bool) -> Iterator[Batch]:
+        """Yields what stands before whatever it raises for: an operation there may be refused, so
+        that the same mistake of a file is told however the file was cut.
+        """
+        text, cut, wrong = self._decoded(self.rest + piece, final)
+        forms: Found = []
+        done = len(text)
         try:
-            forms, done = self.forms.take(text, final=final)
+            done = self.forms.take(text, forms, final=final and wrong is None)
         except Notation as error:
-            line = self.line + text.count("\n", 0, error.at)
-            raise self._malformed(line, error.reason) from None
+            wrong = self._malformed(self.line + text.count("\n", 0, error.at), error.reason)
         found: list[Any] = []
         lines: list[int] = []
         line, at = self.line, 0
@@ -365,12 +368,15 @@ class _Reader:
             try:
                 found.append(self.made(form))
             except Refused as error:
-                raise self._malformed(line, str(error)) from None
+                wrong = self._malformed(line, str(error))
+                break
             lines.append(line)
+        yield found, lines
+        if wrong is not None:
+            raise wrong
         self.line += text.count("\n", 0, done)
         self.rest = text[done:].encode() + cut
         self._require_short_rest()
-        return found, lines
 
     def _require_short_rest(self) -> None:
         if len(self.rest) <= MAX_OPERATION_TEXT_BYTES:
@@ -383,15 +389,18 @@ class _Reader:
             most = f"an operation of more than {MAX_OPERATION_TEXT_BYTES} bytes"
             raise self._malformed(self.line, f"{most} that are not its integers; {remedy}")
 
-    def _decoded(self, data: bytes, final: bool) -> tuple[str, bytes]:
-        """``data`` as text, and the bytes of a character that its end cuts off."""
+    def _decoded(self, data: bytes, final: bool) -> tuple[str, bytes, MalformedHistory | None]:
+        """``data`` as text, up to what is none; and the bytes of a character that its end cuts off,
+        or what is wrong there.
+        """
         try:
-            return data.decode(), b""
+            return data.decode(), b"", None
         except UnicodeDecodeError as error:
+            text = data[: error.start].decode()
             if error.end == len(data) and not final and "unexpected end" in error.reason:
-                return data[: error.start].decode(), data[error.start :]
-            line = self.line + data.count(b"\n", 0, error.start)
-            raise self._malformed(line, f"it is no UTF-8: {error.reason}") from None
+                return text, data[error.start :], None
+            line = self.line + text.count("\n")
+            return text, b"", self._malformed(line, f"it is no UTF-8: {error.reason}")
 
     def _malformed(self, line: int, reason: str) -> MalformedHistory:
         return MalformedHistory(str(self.path), f"line {line}", reason)
