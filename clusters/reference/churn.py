@@ -7,7 +7,6 @@ is drawn stands in the plan of the seed, as in ``swarm``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from random import Random
@@ -15,6 +14,7 @@ from random import Random
 from clusters.reference import late_metastorage
 from clusters.reference.node.catalog.options import HIGHLY_AVAILABLE, MODE, RESET_TIMEOUT
 from clusters.reference.node.config import DEFAULT_DETECTION_S
+from clusters.reference.zones import partitions_of
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
 from harness.protocols.fault_kinds import with_strength
@@ -110,9 +110,9 @@ def settings(draw: Random, drawn: Mapping[str, object]) -> dict[str, object]:
 
 
 def partitions(plan: Plan) -> int:
-    """How many partitions the table of ``plan`` begins with, as its statements say."""
-    said_so = re.search(r"PARTITIONS = (\d+)", str(plan.system.options.get("ddl", "")))
-    return 1 if said_so is None else int(said_so[1])
+    """How many partitions the tables of ``plan`` begin with, as its statements say."""
+    statements = plan.system.options.get("ddl")
+    return partitions_of(map(str, statements)) if isinstance(statements, list | tuple) else 1
 
 
 def changes(draw: Random, plan: Plan) -> tuple[PlannedFault, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import attrs
@@ -249,6 +249,11 @@ def zones_of(
         phase2=options.phase2,
         mode="HA" if any(z.highly_available for z in catalog.zones.values()) else "SC",
     )
+
+
+def partitions_of(ddl: Iterable[str]) -> int:
+    """How many partitions the tables that ``ddl`` leaves have together. Raises ``PlanError``."""
+    return sum(table.count for table in _tables(_catalog(tuple(ddl))))
 
 
 def alteration(zones: Zones, text: str) -> Alteration:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from cli.campaign_plans import swarm_plans
 from cli.plan_schedule import schedule_of
 from clusters.reference import churn
@@ -76,3 +78,19 @@ def test_a_seed_whose_shape_is_given_does_not_churn() -> None:
     for plan in swarm_plans(None, {"system.partitions": 4}, (), SEEDS):
         assert plan.cluster.spares == 0
         assert not {fault.kind for fault in plan.nemesis.schedule} & set(CHANGES)
+
+
+def test_partitions_are_counted_as_the_statements_say_them() -> None:
+    (plan, *_) = churning("base")
+
+    def of(*statements: str) -> int:
+        options = {**plan.system.options, "ddl": list(statements)}
+        system = msgspec.structs.replace(plan.system, options=options)
+        return churn.partitions(msgspec.structs.replace(plan, system=system))
+
+    zone = "create zone A with replicas = 1, partitions = 3"
+    table = "CREATE TABLE {} WITH PRIMARY_ZONE = A"
+
+    assert of(zone, table.format("X")) == 3
+    assert of(zone, table.format("X"), table.format("Y")) == 6
+    assert of(zone, table.format("X"), table.format("Y"), "DROP TABLE X") == 3
