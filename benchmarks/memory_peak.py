@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 
 EACH_S = 0.2
+# To look at a process of gigabytes takes long, and holds up what it allocates meanwhile.
+LOOKING_SHARE, SELDOM_S = 0.02, 2.0
 
 
 class MemoryPeak:
     """``all_bytes``: the largest sum of proportional shares (PSS, so that a page which several map
-    counts once) seen while it was entered, each fifth of a second.
+    counts once) seen while it was entered, each fifth of a second, or each other second
+    where looking would take more than ``LOOKING_SHARE`` of the time.
     """
 
     def __init__(self) -> None:
@@ -37,9 +41,13 @@ class MemoryPeak:
 
     def _watch(self) -> None:
         while True:
+            over = self._over.is_set()  # and one look more
+            begun_s = time.thread_time()
             self.all_bytes = max(self.all_bytes, sum(map(_pss_bytes, _family(os.getpid()))))
-            if self._over.wait(EACH_S):
+            if over:
                 return
+            looked_s = time.thread_time() - begun_s
+            self._over.wait(min(max(EACH_S, looked_s / LOOKING_SHARE), SELDOM_S))
 
 
 def _family(root: int) -> list[int]:
