@@ -42,9 +42,10 @@ from planted_anomalies import EXPECTED, planted
 
 from checkers.cycles.kernel import CYCLES
 from checkers.engine.analyze import judge
+from checkers.engine.arrays import keep_freed_memory
 from checkers.engine.source import Source
-from checkers.engine.spark_options import SparkOptions
-from checkers.engine.stages import run_by_key
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.stages import run_in_process
 from checkers.lists.checker import CHECKER, INFERENCE
 from checkers.lists.list_ops import list_ops
 from checkers.lists.versions import versions_of
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
     print(calibrate(), flush=True)
+    keep_freed_memory()  # as a process does that judges, and ends
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         source = history(Path(scratch), options)
         baseline = None
@@ -147,7 +149,7 @@ def started(executor: str, scratch: Path) -> Iterator[None]:
     if executor == "local":
         yield
         return
-    from checkers.engine.spark import session
+    from checkers.engine.spark.session import session
 
     (scratch / "session").mkdir()
     with timed("start the session"):
@@ -183,10 +185,10 @@ def stages(source: Source) -> None:
         tables = [source.micro_ops(split) for split in range(source.splits)]
     del tables
     with timed("inference (with reading)"):
-        given = run_by_key([INFERENCE], source, setting())
+        given = run_in_process([INFERENCE], source, setting())
     del given
     with timed("the same, with the graph by stretches"):
-        run_by_key([INFERENCE, CYCLES], source, setting())
+        run_in_process([INFERENCE, CYCLES], source, setting())
 
 
 @contextmanager

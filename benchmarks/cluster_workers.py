@@ -30,8 +30,8 @@ from checkers_list_append import CLIENTS, analysis_of, history, timed
 
 from checkers.engine.output import NOTE
 from checkers.engine.source import Source
-from checkers.engine.spark_options import SparkOptions
-from checkers.engine.spark_session import session
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.session import session
 from harness.protocols.verdict import encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "checkers"))

@@ -10,8 +10,8 @@ import attrs
 import click
 import msgspec
 
-from checkers.engine.hadoop import is_remote, one_jvm
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark.hadoop import is_remote, one_jvm
+from checkers.engine.spark.options import SparkOptions
 from cli.importing import is_history, opened
 from cli.judging import judge
 from cli.judging.children import Children

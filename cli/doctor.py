@@ -87,7 +87,7 @@ def _processes() -> Requirement:
 
 
 def _java() -> Requirement:
-    from checkers.engine.java import JAVA_MIN, find_java
+    from checkers.engine.spark.java import JAVA_MIN, find_java
 
     choice = find_java()
     remedy = f"apt-get install openjdk-{JAVA_MIN}-jre-headless, or check with --executor local"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from checkers.engine.hadoop import is_remote
+from checkers.engine.spark.hadoop import is_remote
 from cli.archived import is_archive, run_of
 from cli.judging.messages import HistoryFile
 from cli.remote_runs import fetched, told_as

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from checkers.engine.hadoop import RemoteStore, is_remote, name_of, remote_store
+from checkers.engine.spark.hadoop import RemoteStore, is_remote, name_of, remote_store
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.run.directory import RunDirectory
 from harness.scratch import scratch_directory

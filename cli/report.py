@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from checkers.engine.hadoop import is_remote, one_jvm, remote_store
+from checkers.engine.spark.hadoop import is_remote, one_jvm, remote_store
 from cli.archived import run_of
 from cli.judging import judge
 from cli.judging.limits import LimitOptions

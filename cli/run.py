@@ -267,7 +267,7 @@ def refuse_without_java(plan: Plan) -> None:
     """Refuse a drill that could not be judged afterwards. Raises ``MissingCapability``."""
     if plan.check.executor != "spark":
         return
-    from checkers.engine import java
+    from checkers.engine.spark import java
 
     choice = java.find_java()
     if choice.home is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from checkers.engine.hadoop import is_remote, one_jvm
+from checkers.engine.spark.hadoop import is_remote, one_jvm
 from cli.quantities import seconds, size_bytes
 from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index

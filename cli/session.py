@@ -15,8 +15,8 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
-from checkers.engine.hadoop import is_remote
-from checkers.engine.spark_options import LOCAL, SparkOptions
+from checkers.engine.spark.hadoop import is_remote
+from checkers.engine.spark.options import LOCAL, SparkOptions
 from cli.judging.limits import LimitOptions
 from cli.quantities import seconds
 from cli.remote_runs import RemoteRuns

@@ -19,7 +19,7 @@ from checkers.engine.chains import Chain, chains
 from checkers.engine.output import ENTERING, Joined, KernelOutput, apply, describe, of
 from checkers.engine.plugin_contract import complete
 from checkers.engine.source import Source
-from checkers.engine.spark_options import ON_THIS_MACHINE, SparkOptions
+from checkers.engine.spark.options import ON_THIS_MACHINE, SparkOptions
 from checkers.explain.attribution_table import by_examples, table
 from checkers.explain.words import KEY_NAMES
 from checkers.promises import always_on
@@ -94,7 +94,7 @@ LOGS_UNPROVEN = (
 # Those of firedrill's checkers that have no entry point.
 OWN = (*always_on.CHECKERS, REPLICAS, CLAIMS, ASSIGNMENTS, DATA_NODES, RESETS)
 T = TypeVar("T")
-ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
+Executor = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 
 
 @attrs.frozen(kw_only=True)
@@ -188,7 +188,7 @@ def judge(
     checkers = (*checkers, *((RESETS,) if setting.resets else ()))
     asked = chains(checkers, OWN)
     kernels = [k for chain in asked for k in chain.kernels if k.name not in crashed]
-    given = _by_key(executor, spark)(kernels, source, setting)
+    given = _executor(executor, spark)(kernels, source, setting)
     small = {"faults": faults, "events": events, **beside, **given.tables}
     # Read where a checker asks: the memory of most does not grow with the history.
     loading = {"transactions": lambda: source.transactions}
@@ -235,15 +235,15 @@ def _asked(model: str | None, declaration: Declaration) -> str:
     return canonical(declared_model(declaration) if model is None else model)
 
 
-def _by_key(executor: str, options: SparkOptions) -> ByKey:
-    if executor == "local":
-        return stages.run_by_key
-    if executor == "spark":
+def _executor(name: str, options: SparkOptions) -> Executor:
+    if name == "local":
+        return stages.run_in_process
+    if name == "spark":
         # Importing the package takes a second, which an analysis in process does not need.
-        from checkers.engine import spark
+        from checkers.engine.spark.executor import run_on_spark
 
-        return lambda kernels, source, setting: spark.run_by_key(kernels, source, setting, options)
-    raise UsageError(f"unknown executor {executor!r} (known: {', '.join(EXECUTORS)})")
+        return lambda kernels, source, setting: run_on_spark(kernels, source, setting, options)
+    raise UsageError(f"unknown executor {name!r} (known: {', '.join(EXECUTORS)})")
 
 
 def _setting(history: History, model: str, search_limit: int | None) -> Setting:

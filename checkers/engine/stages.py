@@ -28,10 +28,11 @@ from checkers.engine.output import (
     of,
 )
 from checkers.engine.progress import STAGE, StageProgress
+from checkers.engine.shuffle_files import ShuffleFiles
 from checkers.engine.source import Source
-from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Laid, begins_in_order
+from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Grid, begins_in_order
 from checkers.engine.transactions import OBSERVED_TABLE, proven
-from checkers.engine.work import OfGroups, OfSplits, OfStretches, OfWindows, OnTasks, Step, Work
+from checkers.engine.work import GroupWork, OnTasks, SplitWork, Step, StretchWork, WindowWork, Work
 from harness.history import durable_files
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 from harness.protocols.windows import (
@@ -58,7 +59,7 @@ def on_all(
     kernels: Iterable[Kernel],
     source: Source,
     setting: Setting,
-    laid: Laid,
+    files: ShuffleFiles,
     tasks: OnTasks,
     there: Source | None = None,
 ) -> KernelOutput:
@@ -69,28 +70,28 @@ def on_all(
     first, unsaid = _needed(of(kernels, Exchange.EARLY), source)
     given = KernelOutput(tables={})
     if first:
-        by_split = OfSplits(kernels=first, source=there, setting=setting, laid=laid)
+        by_split = SplitWork(kernels=first, source=there, setting=setting, files=files)
         given = _stage(tasks, by_split, source.splits, "EARLY", source.count)
     early = dict(given.tables)
     if OBSERVED_TABLE in early:
         early[OBSERVED_TABLE] = proven(early[OBSERVED_TABLE])
     by_key, taking = of(kernels, Exchange.KEY), of(kernels, Exchange.STRETCH)
-    by_split = OfSplits(
-        kernels=by_key, source=there, setting=setting, laid=laid, early=early, taking=taking
+    by_split = SplitWork(
+        kernels=by_key, source=there, setting=setting, files=files, early=early, taking=taking
     )
     found = _stage(tasks, by_split, source.splits, "KEY", source.count)
     tables, broken = {**early, **found.tables}, unsaid | given.broken | found.broken
     back, spanning = tables.pop(BACK_TABLE, None), tables.pop(SPANNING, None)
     taking = tuple(kernel for kernel in taking if kernel.name not in broken)
     if taking and back is not None:
-        begins = begins_in_order(source.pieces(IN_ORDER), laid.stretch)
+        begins = begins_in_order(source.pieces(IN_ORDER), files.grid.length)
         names = [name for kernel in taking for name in kernel.takes if name in tables]
-        stretches = laid.stretches(back, source.count, begins is None)
-        work = OfStretches(
+        stretches = files.grid.stretches(back, source.count, begins is None)
+        work = StretchWork(
             kernels=taking,
             source=there,
             setting=setting,
-            laid=laid,
+            files=files,
             early=early,
             empty={name: tables.pop(name) for name in names},
             stretches=tuple(stretches),
@@ -101,7 +102,7 @@ def on_all(
 
 
 def _judged(
-    work: OfStretches,
+    work: StretchWork,
     source: Source,
     begins: Ints | None,
     spanning: pa.Table | None,
@@ -110,7 +111,7 @@ def _judged(
     """Do ``work``: of stretches that are too long for a task, by windows."""
     able = begins is not None and spanning is not None
     able = able and all(kernel.windows is not None for kernel in work.kernels)
-    long = [s for s in work.stretches if able and s[1] - s[0] > work.laid.most]
+    long = [s for s in work.stretches if able and s[1] - s[0] > work.files.grid.most]
     short = attrs.evolve(work, stretches=tuple(s for s in work.stretches if s not in set(long)))
     # Of no stretch there are empty tables, which need no task.
     nothing = attrs.evolve(work, source=source, stretches=((0, 0),))
@@ -118,7 +119,7 @@ def _judged(
     if short.stretches:
         parts.append(_stage(tasks, short, len(short.stretches), "STRETCH"))
     if long and begins is not None and spanning is not None:
-        windows = work.laid.windows(long, begins)
+        windows = work.files.grid.windows(long, begins)
         parts += [
             _ByWindows(kernel, work, windows, tasks).judged(spanning) for kernel in work.kernels
         ]
@@ -130,7 +131,7 @@ class _ByWindows:
     """The judgement of ``kernel`` by windows of long stretches, step after step."""
 
     kernel: Kernel
-    work: OfStretches
+    work: StretchWork
     windows: tuple[Window, ...]
     tasks: OnTasks
 
@@ -153,7 +154,7 @@ class _ByWindows:
         beside = {**borders, **given.tables}
         given = self._on_windows("WINDOW", _judge, beside=beside, windows=there)
         tables = dict(given.tables)
-        groups = _groups(tables.pop(MEMBERS, None), self.work.laid.stretch)
+        groups = _groups(tables.pop(MEMBERS, None), self.work.files.grid.length)
         parts = [attrs.evolve(given, tables=tables)]
         if groups:
             parts.append(self._on_groups(groups))
@@ -168,12 +169,12 @@ class _ByWindows:
         windows: tuple[Window, ...] = (),
         taking: bool = True,
     ) -> KernelOutput:
-        work = OfWindows(
+        work = WindowWork(
             kernel=self.kernel,
             run=run,
             source=self.work.source,
             setting=self.work.setting,
-            laid=self.work.laid,
+            files=self.work.files,
             early=self.work.early,
             empty=self.work.empty,
             windows=windows or self.windows,
@@ -198,11 +199,11 @@ class _ByWindows:
         return apply([here], tables, self.work.setting)
 
     def _on_groups(self, groups: tuple[Ints, ...]) -> KernelOutput:
-        work = OfGroups(
+        work = GroupWork(
             kernel=self.kernel,
             source=self.work.source,
             setting=self.work.setting,
-            laid=self.work.laid,
+            files=self.work.files,
             early=self.work.early,
             empty=self.work.empty,
             groups=groups,
@@ -260,7 +261,7 @@ def _stage(
     of them, where not the weights tell: on a cluster the files of splits are not here.
     """
     begun_s = time.perf_counter()
-    of_splits = isinstance(work, OfSplits)
+    of_splits = isinstance(work, SplitWork)
     if transactions is None:
         transactions = sum(map(work.weight, range(count)))
     progress = StageProgress(name=name, tasks=count, transactions=transactions, weight=work.weight)
@@ -299,20 +300,20 @@ def _needed(
     return tuple(kernel for kernel in kernels if kernel.name in needed), broken
 
 
-def run_by_key(
+def run_in_process(
     kernels: Iterable[Kernel], source: Source, setting: Setting, *, stretch: int = STRETCH
 ) -> KernelOutput:
     """Run the EARLY, KEY and STRETCH kernels over ``source``, a split or stretch in memory at a
     time.
     """
     with scratch_directory("analysis") as scratch:
-        laid = Laid(directory=scratch.path, stretch=stretch)
+        files = ShuffleFiles(directory=scratch.path, grid=Grid(length=stretch))
         try:
-            return on_all(kernels, source, setting, laid, _side_by_side)
+            return on_all(kernels, source, setting, files, _side_by_side)
         except OSError as error:
             missing = "the edges of the graph can't be kept, or a split can't be read"
             raise durable_files.disk_failure(
-                "write into", laid.directory, error, missing
+                "write into", files.directory, error, missing
             ) from error
 
 
@@ -333,7 +334,7 @@ def _side_by_side(work: Work, count: int) -> KernelOutput:
 
 def _has_room(work: Work, count: int) -> bool:
     limit_bytes = memory_limit_bytes()
-    if limit_bytes is None or not isinstance(work, OfSplits):
+    if limit_bytes is None or not isinstance(work, SplitWork):
         return True
     rows = sorted(work.source.size_of(split)[0] for split in range(count))
     return sum(rows[-THREADS:]) * ROW_BYTES <= limit_bytes * SPLITS_SHARE

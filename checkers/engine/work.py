@@ -13,8 +13,8 @@ import pyarrow as pa
 from checkers.engine.arrays import Ints, cells
 from checkers.engine.costs import COST_TABLE, Meter
 from checkers.engine.output import KernelOutput, apply, merge, renumbered
+from checkers.engine.shuffle_files import ShuffleFiles, observed_within
 from checkers.engine.source import Source
-from checkers.engine.stretches import Laid, observed_within
 from checkers.engine.transactions import OBSERVED_TABLE, PREPARED, prepared
 from harness.errors import InvariantError
 from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
@@ -66,13 +66,13 @@ def _on_cells(
 
 
 @attrs.frozen(kw_only=True)
-class OfSplits:
-    """The work on split after split. What the kernels ``taking`` take is laid down."""
+class SplitWork:
+    """The work on split after split. What the kernels ``taking`` take is written into ``files``."""
 
     kernels: tuple[Kernel, ...]
     source: Source
     setting: Setting
-    laid: Laid
+    files: ShuffleFiles
     early: Tables = attrs.field(factory=dict)
     taking: tuple[Kernel, ...] = ()
 
@@ -84,19 +84,19 @@ class OfSplits:
         meter = Meter()
         given = on_split(self.kernels, self.source, split, self.setting, self.early)
         if self.taking:
-            laid = self.laid.lay(self.taking, split, given.tables)
+            left = self.files.write(self.taking, split, given.tables)
             given = attrs.evolve(
                 given,
-                tables=laid.tables,
-                broken={**given.broken, **laid.broken},
-                starved=given.starved or laid.starved,
+                tables=left.tables,
+                broken={**given.broken, **left.broken},
+                starved=given.starved or left.starved,
             )
         meter.rows, meter.read_bytes = self.source.size_of(split)
         return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
 
 
 @attrs.frozen(kw_only=True)
-class OfStretches:
+class StretchWork:
     """The work of STRETCH kernels on one of ``stretches`` after the other. ``empty`` are the tables
     that they take, without rows.
     """
@@ -104,7 +104,7 @@ class OfStretches:
     kernels: tuple[Kernel, ...]
     source: Source
     setting: Setting
-    laid: Laid
+    files: ShuffleFiles
     early: Tables
     empty: Tables
     stretches: tuple[tuple[int, int], ...]
@@ -121,7 +121,7 @@ class OfStretches:
             "transactions": self.source.between(low, high),
             **observed_within(self.early, low, high),
             **self.empty,
-            **_taken(self.kernels, self.laid, low, high, meter),
+            **_taken(self.kernels, self.files, low, high, meter),
         }
         given = apply(self.kernels, tables, self.setting)
         given = renumbered(given, self.kernels, np.arange(low, high))
@@ -132,7 +132,7 @@ Step = Callable[[Windows, Tables, Setting, Window], Tables]
 
 
 @attrs.frozen(kw_only=True)
-class OfWindows:
+class WindowWork:
     """A step of the judgement of a kernel by windows (``Windows``): ``run``, on the tables of one
     window after another and the tables ``beside`` them. Without ``taking`` it needs transactions
     alone.
@@ -142,7 +142,7 @@ class OfWindows:
     run: Step
     source: Source
     setting: Setting
-    laid: Laid
+    files: ShuffleFiles
     early: Tables
     empty: Tables
     windows: tuple[Window, ...]
@@ -168,7 +168,7 @@ class OfWindows:
         tables = {"transactions": self.source.between(window.low, window.high), **self.beside}
         if self.taking:
             tables |= {**observed_within(self.early, window.low, window.high), **self.empty}
-            tables |= _taken(self.kernels, self.laid, window.low, window.high, meter)
+            tables |= _taken(self.kernels, self.files, window.low, window.high, meter)
         own = self.kernel.windows
         if own is None:
             raise InvariantError(
@@ -183,13 +183,13 @@ class OfWindows:
 
 
 @attrs.frozen(kw_only=True)
-class OfGroups:
+class GroupWork:
     """The work of a STRETCH kernel on ``groups`` of transactions, without those between them."""
 
     kernel: Kernel
     source: Source
     setting: Setting
-    laid: Laid
+    files: ShuffleFiles
     early: Tables
     empty: Tables
     groups: tuple[Ints, ...]
@@ -214,7 +214,7 @@ class OfGroups:
             "transactions": self.source.between(low, high, group),
             **observed_within(self.early, low, high, group),
             **self.empty,
-            **_taken(self.kernels, self.laid, low, high, meter, group),
+            **_taken(self.kernels, self.files, low, high, meter, group),
         }
         given = renumbered(apply(self.kernels, tables, self.setting), self.kernels, group)
         return attrs.evolve(given, tables={**given.tables, COST_TABLE: meter.table()})
@@ -222,7 +222,7 @@ class OfGroups:
 
 def _taken(
     kernels: Sequence[Kernel],
-    laid: Laid,
+    files: ShuffleFiles,
     low: int,
     high: int,
     meter: Meter,
@@ -231,7 +231,7 @@ def _taken(
     tables = {}
     for kernel in kernels:
         for name, ends in kernel.takes.items():
-            table = laid.take(name, low, high, ends, among)
+            table = files.read(name, low, high, ends, among)
             # Where neither it nor an empty one is there, its kernel broke: this one does as well.
             if table is not None:
                 tables[name] = table
@@ -240,7 +240,7 @@ def _taken(
     return tables
 
 
-Work = OfSplits | OfStretches | OfWindows | OfGroups
+Work = SplitWork | StretchWork | WindowWork | GroupWork
 OnTasks = Callable[[Work, int], KernelOutput]
 """An executor: it runs work for the numbers from 0 to before another, side by side or one after the
 other, and merges the results in their order.

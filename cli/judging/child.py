@@ -45,7 +45,7 @@ def main(argument: str) -> int:
     if request.further is None:
         _carry_out(request)
         return 0
-    from checkers.engine.spark_session import kept_open
+    from checkers.engine.spark.session import kept_open
 
     with kept_open(), os.fdopen(request.further, "rb") as further:
         _carry_out(request)
@@ -93,12 +93,14 @@ def limit_processor_time(limit_s: int) -> None:
 
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
+    from checkers.engine.arrays import keep_freed_memory
     from checkers.engine.output import ENTERING, NOTE, ONE_BY_ONE, PROGRESS, SIDE_BY_SIDE
     from cli.judging import steps
     from harness.history.parquet import OPENING
     from harness.run.directory import RunDirectory
 
     without_pandas()
+    keep_freed_memory()
     OPENING.set(lambda path: tell(Reply(opening=path)))
     run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
 
@@ -120,9 +122,9 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     PROGRESS.set(lambda text: tell(Reply(progress=text)))
     if request.history is not None:
         if request.judge is not None and request.judge.executor == "spark":
-            from checkers.engine import spark
+            from checkers.engine.spark.session import prepare
 
-            spark.prepare(request.judge.spark)  # beside the import
+            prepare(request.judge.spark)  # beside the import
         tell(Reply(note=_import(request.history, run), imported=True))
     if request.judge is not None:
         from cli.verdict_lines import findings_of, following_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import click
 
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark.options import SparkOptions
 from cli.judging.analysis import analyzed
 from cli.judging.children import Children
 from cli.judging.keep import keep_first_verdict

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark.options import SparkOptions
 from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
 from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules

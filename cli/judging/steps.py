@@ -47,10 +47,10 @@ def judge_here(
         why = f" on {asked.spark.master}{why}"
     say(f"judging {run.root.name} ({chosen}{why})")
     if chosen == "spark":
-        from checkers.engine import spark
+        from checkers.engine.spark.session import prepare
 
         # Its JVM starts beside the reading of the run, of which every file is summed.
-        spark.prepare(asked.spark)
+        prepare(asked.spark)
     origin = read_manifest(run).origin
     if not isinstance(origin, msgspec.UnsetType) and not origin.real_time:
         say(f"the times in {origin.file} are missing or go back: its operations are {BY_INDEX}")
@@ -129,7 +129,7 @@ def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
     """
     if asked != "auto":
         return asked, ""
-    from checkers.engine import java
+    from checkers.engine.spark import java
 
     count = transaction_count(run)
     if count <= SMALL_TRANSACTIONS:

@@ -10,7 +10,7 @@ from pathlib import Path
 from generated_runs import Judged, judged, write_runs
 from spark_cluster import require_parts, standalone
 
-from checkers.engine.hadoop import remote_store
+from checkers.engine.spark.hadoop import remote_store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 

@@ -106,7 +106,7 @@ def judged(executor: str, runs: Path, *options: str, there: str = "") -> Judged:
     )
     _require_on(done.stderr, names, "local" if "local" in options else "spark")
     if there:
-        from checkers.engine.hadoop import remote_store
+        from checkers.engine.spark.hadoop import remote_store
 
         with remote_store(there) as remote:
             for name in names:

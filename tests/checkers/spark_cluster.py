@@ -20,9 +20,9 @@ import attrs
 import pyspark
 from capabilities import lacking
 
-from checkers.engine.gateway import MODULE_OPTIONS
-from checkers.engine.java import find_java
-from checkers.engine.packed import INTERPRETER
+from checkers.engine.spark.gateway import MODULE_OPTIONS
+from checkers.engine.spark.java import find_java
+from checkers.engine.spark.packed_environment import INTERPRETER
 
 SPARK = Path(pyspark.__file__).parent
 START_LIMIT_S = 120.0
@@ -48,6 +48,8 @@ def require_parts() -> None:
     if bare_python() is None:
         what = f"no {INTERPRETER} without this package, for the workers of a cluster"
         lacking(what, promised=False)
+    if not can_hide():
+        lacking("no namespace of mounts, where workers see no directory of the driver's")
 
 
 def bare_python() -> Path | None:
@@ -86,10 +88,11 @@ def with_every_module(java: Path, directory: Path) -> Path:
 
 
 def can_hide() -> bool:
-    """Whether a process may be given a view of its own of the file system."""
+    """Whether a process may be given a view of its own of the file system, as root may."""
     if shutil.which("unshare") is None:
         return False
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
+    tried = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(tried, capture_output=True).returncode == 0
 
 
 @contextmanager
@@ -133,7 +136,7 @@ def _started(
     own.mkdir()
     command = [str(java / "bin" / "java"), "-Xmx512m", *MODULE_OPTIONS]
     command += [f"-Djava.io.tmpdir={own}", "-cp", str(SPARK / "jars" / "*"), main, *arguments]
-    if hidden is not None and can_hide():
+    if hidden is not None:
         script = f'mount -t tmpfs none {hidden} && exec "$@"'
         command = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
     environment = {

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from checker_histories import a, ok, r, setting, source
 
-from checkers.engine import gateway, spark, spark_session
 from checkers.engine.analyze import judge
-from checkers.engine.java import JavaChoice
 from checkers.engine.output import KernelOutput, merge
+from checkers.engine.spark import gateway, session
+from checkers.engine.spark.executor import run_on_spark
+from checkers.engine.spark.java import JavaChoice
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
@@ -330,13 +331,13 @@ def test_spark_without_java_is_an_error_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
-    monkeypatch.setattr(spark_session, "find_java", lambda: nothing)
+    monkeypatch.setattr(session, "find_java", lambda: nothing)
     # A JVM that another test has started here needs no Java any more.
     for kept in ("_running", "_starting"):
         monkeypatch.setattr(gateway, kept, [])
 
     with pytest.raises(HarnessError, match="Spark can't start: no Java 17 or newer"):
-        spark.run_by_key(LOST_WRITE.kernels, source(LOSS), setting())
+        run_on_spark(LOST_WRITE.kernels, source(LOSS), setting())
 
 
 @pytest.mark.spark
@@ -358,10 +359,10 @@ def test_tables_in_memory_go_to_spark_too() -> None:
 INTERRUPTED = """
 import os, signal, sys
 from pathlib import Path
-from checkers.engine import spark
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark import session
+from checkers.engine.spark.options import SparkOptions
 try:
-    with spark.session(SparkOptions(master="local[1]"), Path(sys.argv[1])) as begun:
+    with session.session(SparkOptions(master="local[1]"), Path(sys.argv[1])) as begun:
         os.kill(int(begun._jvm.ProcessHandle.current().pid()), signal.SIGKILL)
         raise KeyboardInterrupt
 except BaseException as error:

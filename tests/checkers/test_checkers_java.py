@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.engine import java
+from checkers.engine.spark import java
 from harness.errors import HarnessError
 
 

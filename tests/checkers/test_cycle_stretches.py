@@ -20,8 +20,10 @@ from checkers.cycles.backward_edges import leads_back, readers_before
 from checkers.cycles.dependencies import EDGES, TAILS
 from checkers.cycles.graph import tails_of
 from checkers.engine import output, stages
+from checkers.engine.arrays import Ints
 from checkers.engine.output import SIDE_BY_SIDE, KernelOutput
-from checkers.engine.stretches import BACK_TABLE, WINDOW, Laid, begins_in_order
+from checkers.engine.shuffle_files import ShuffleFiles
+from checkers.engine.stretches import BACK_TABLE, WINDOW, Grid, begins_in_order
 from checkers.engine.work import Work
 from checkers.lists.checker import CHECKER
 from checkers.promises.statistics import CHECKER as STATISTICS
@@ -69,7 +71,7 @@ def judged(txns: list[Txn], stretch: int, splits: int = 3) -> tuple[dict[str, An
     *others, cycles = KERNELS
     chain = (*others, attrs.evolve(cycles, run=counting))
     history = source(txns, splits=splits)
-    given = stages.run_by_key(chain, history, setting(), stretch=stretch)
+    given = stages.run_in_process(chain, history, setting(), stretch=stretch)
     assert not given.broken
     tables = {"transactions": history.transactions, **given.tables}
     tables |= {"faults": pa.table({}), "events": pa.table({})}
@@ -119,12 +121,12 @@ def test_splits_and_stretches_side_by_side_give_the_same(
     token = output.ENTERING.set(entered.append)
     try:
         history = source(overlapping(4, size=400), splits=7)
-        alone = stages.run_by_key(kernels, history, setting(), stretch=20)
+        alone = stages.run_in_process(kernels, history, setting(), stretch=20)
         assert threads == {threading.get_ident()}
         by_name, here = Counter(entered), threads.copy()
         entered.clear()
         monkeypatch.setattr(stages, "LONG", 0)
-        together = stages.run_by_key(kernels, history, setting(), stretch=20)
+        together = stages.run_in_process(kernels, history, setting(), stretch=20)
     finally:
         output.ENTERING.reset(token)
     assert threads - here
@@ -147,10 +149,40 @@ def test_what_lacks_memory_beside_another_is_judged_alone(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(stages, "LONG", 0)
     hungry = Kernel(name="own", exchange=Exchange.KEY, run=run)
-    found = stages.run_by_key((hungry,), source(overlapping(4, size=40), splits=2), setting())
+    found = stages.run_in_process((hungry,), source(overlapping(4, size=40), splits=2), setting())
 
     assert found.broken == {}
     assert found.tables["own.rows"].num_rows == 2
+
+
+def test_what_lacks_memory_as_it_looks_where_to_cut_is_judged_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = threading.get_ident()
+
+    def made(tables: Tables, setting: Setting) -> Tables:
+        return {"own.edges": pa.table({"source": pa.array([3, 7]), "target": pa.array([1, 8])})}
+
+    def leads_back(tables: Tables) -> tuple[Ints, Ints]:
+        if threading.get_ident() != here:
+            raise MemoryError
+        return np.array([3]), np.array([1])
+
+    def judged(tables: Tables, setting: Setting) -> Tables:
+        return {"own.rows": tables["own.edges"]}
+
+    monkeypatch.setattr(stages, "LONG", 0)
+    takes = {"own.edges": ("source", "target")}
+    kernels = (
+        Kernel(name="own", exchange=Exchange.KEY, run=made),
+        Kernel(
+            name="hungry", exchange=Exchange.STRETCH, run=judged, takes=takes, leads_back=leads_back
+        ),
+    )
+    found = stages.run_in_process(kernels, source(overlapping(4, size=40), splits=2), setting())
+
+    assert found.broken == {}
+    assert found.tables["own.rows"].num_rows == 4
 
 
 def table(rows: list[tuple[int, int]]) -> pa.Table:
@@ -165,14 +197,14 @@ def kernel() -> Kernel:
 
 def test_rows_come_back_by_stretch_from_all_splits(tmp_path: Path) -> None:
     draw = random.Random(3)
-    laid = Laid(directory=tmp_path, stretch=10)
+    files = ShuffleFiles(directory=tmp_path, grid=Grid(length=10))
     rows = [[(draw.randrange(95), draw.randrange(95)) for _ in range(80)] for _ in range(3)]
     for split, some in enumerate(rows):
-        laid.lay(
+        files.write(
             [kernel()], split, {"lists.edges": table(some), "lists.tails": TAILS.empty_table()}
         )
     for low, high in ((0, 95), (0, 10), (17, 42), (90, 95), (5, 6), (0, 0)):
-        found = laid.take("lists.edges", low, high, ("source", "target"))
+        found = files.read("lists.edges", low, high, ("source", "target"))
         assert found is not None
         pairs = zip(found["source"].to_pylist(), found["target"].to_pylist(), strict=True)
         inside = [
@@ -183,19 +215,19 @@ def test_rows_come_back_by_stretch_from_all_splits(tmp_path: Path) -> None:
         ]
         assert sorted(pairs) == sorted(inside)
         assert found.schema == EDGES
-    assert laid.take("nothing", 0, 95, ("txn",)) is None
+    assert files.read("nothing", 0, 95, ("txn",)) is None
 
 
 def test_a_table_whose_name_begins_as_another_does_is_another(tmp_path: Path) -> None:
-    laid = Laid(directory=tmp_path, stretch=10)
+    files = ShuffleFiles(directory=tmp_path, grid=Grid(length=10))
     columns = {"source": ("source",)}
     for name, numbers in (("own.edges", [1, 2]), ("own.edges-weak", [3])):
         maker = Kernel(
             name=name, exchange=Exchange.STRETCH, run=dict, takes={name: columns["source"]}
         )
-        laid.lay([maker], 0, {name: pa.table({"source": pa.array(numbers, pa.int64())})})
+        files.write([maker], 0, {name: pa.table({"source": pa.array(numbers, pa.int64())})})
 
-    found = laid.take("own.edges", 0, 10, columns["source"])
+    found = files.read("own.edges", 0, 10, columns["source"])
 
     assert found is not None
     assert found["source"].to_pylist() == [1, 2]
@@ -216,11 +248,11 @@ def test_an_edge_of_which_time_is_not_known_may_span_windows() -> None:
 
 
 def test_a_directory_of_another_machine_is_refused_and_not_read_as_empty(tmp_path: Path) -> None:
-    laid = Laid(directory=tmp_path / "elsewhere", stretch=10)
+    files = ShuffleFiles(directory=tmp_path / "elsewhere", grid=Grid(length=10))
     with pytest.raises(HarnessError, match="keeps the edges of its graph, is not there"):
-        laid.lay([kernel()], 0, {"lists.edges": table([]), "lists.tails": TAILS.empty_table()})
+        files.write([kernel()], 0, {"lists.edges": table([]), "lists.tails": TAILS.empty_table()})
     with pytest.raises(HarnessError, match=str(tmp_path)):
-        laid.take("lists.edges", 0, 10, ("source", "target"))
+        files.read("lists.edges", 0, 10, ("source", "target"))
 
 
 def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> None:
@@ -228,7 +260,7 @@ def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> 
     for seed in range(80):
         draw = random.Random(seed)
         count, stretch = draw.randint(1, 90), draw.randint(1, 20)
-        laid = Laid(directory=tmp_path, stretch=stretch)
+        files = ShuffleFiles(directory=tmp_path, grid=Grid(length=stretch))
         splits = []
         for _ in range(3):
             rows = []
@@ -237,17 +269,19 @@ def test_cuts_lie_where_nothing_leads_back_over_in_any_split(tmp_path: Path) -> 
                 rows.append((min(count - 1, low + draw.randint(0, 5)), low))
             splits.append(rows)
         told = [
-            laid.lay([kernel()], n, {"lists.edges": table(s), "lists.tails": TAILS.empty_table()})
+            files.write(
+                [kernel()], n, {"lists.edges": table(s), "lists.tails": TAILS.empty_table()}
+            )
             for n, s in enumerate(splits)
         ]
         back = pa.concat_tables([given.tables[BACK_TABLE] for given in told])
-        stretches = laid.stretches(back, count, whole=False)
+        stretches = files.grid.stretches(back, count, whole=False)
         every = [(s, t) for rows in splits for s, t in rows if s > t]
         for source_, target in every:
             assert any(low <= target and source_ < high for low, high in stretches), seed
         for (_, high), (low, _) in itertools.pairwise(stretches):
             assert high <= low
-        assert not every or laid.stretches(back, count, whole=True) == [(0, count)]
+        assert not every or files.grid.stretches(back, count, whole=True) == [(0, count)]
         searched += len(stretches)
         uncut += stretches == [(0, count)]
     assert searched > 200

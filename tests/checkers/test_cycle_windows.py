@@ -16,12 +16,14 @@ from checker_histories import Txn, a, ok, r, setting, source
 from test_cycle_stretches import KERNELS, overlapping
 
 from checkers.cycles.kernel import ByWindows
-from checkers.engine import spark, stages
+from checkers.engine import stages
 from checkers.engine.analyze import judge
+from checkers.engine.shuffle_files import ShuffleFiles
 from checkers.engine.source import Source
-from checkers.engine.spark_options import SparkOptions
-from checkers.engine.spark_session import session
-from checkers.engine.stretches import Laid
+from checkers.engine.spark import executor
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.session import session
+from checkers.engine.stretches import Grid
 from checkers.lists.checker import CHECKER
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
@@ -90,11 +92,11 @@ def verdict_of(
 def by_windows(monkeypatch: pytest.MonkeyPatch, stretch: int) -> None:
     """Have both executors judge all that is longer than ``stretch`` by windows."""
 
-    def laid(directory: Path, stretch: int = stretch) -> Laid:
-        return Laid(directory=directory, stretch=stretch, most=stretch)
+    def made(directory: Path, **_: object) -> ShuffleFiles:
+        return ShuffleFiles(directory=directory, grid=Grid(length=stretch, most=stretch))
 
-    monkeypatch.setattr(stages, "Laid", lambda directory, stretch: laid(directory))
-    monkeypatch.setattr(spark, "Laid", laid)
+    for made_by in (stages, executor):
+        monkeypatch.setattr(made_by, "ShuffleFiles", made)
 
 
 def stages_of(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -151,9 +153,9 @@ def test_no_step_is_given_more_than_a_window_where_nothing_is_accused(
     *others, cycles = KERNELS
     chain = (*others, attrs.evolve(cycles, windows=Watched()))
     # As if nothing could be cut: a healthy history that is short has places enough.
-    monkeypatch.setattr(Laid, "_cuts", lambda *_: [])
+    monkeypatch.setattr(Grid, "_cuts", lambda *_: [])
     seen = stages_of(monkeypatch)
-    found = stages.run_by_key(chain, source(txns), setting(), stretch=25)
+    found = stages.run_in_process(chain, source(txns), setting(), stretch=25)
 
     assert not found.broken
     assert len(given) == -(-len(txns) // 25)
@@ -179,7 +181,7 @@ def test_a_cycle_over_distant_windows_is_found_and_judged_without_what_lies_betw
         return cycles.run(tables, asked)
 
     chain = (*others, attrs.evolve(cycles, run=counting))
-    found = stages.run_by_key(chain, source(txns), setting(), stretch=5)
+    found = stages.run_in_process(chain, source(txns), setting(), stretch=5)
 
     # Reads that show the append are before the stale one in time, and so is the append.
     assert dict(zip(*found.tables["cycles.counts"].to_pydict().values(), strict=True)) == {

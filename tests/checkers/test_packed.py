@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from checkers.engine import packed
+from checkers.engine.spark import packed_environment
 from harness.errors import UsageError
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the distributions, which take seconds to pack."""
-    monkeypatch.setattr(packed, "DISTRIBUTIONS", ("attrs",))
+    monkeypatch.setattr(packed_environment, "DISTRIBUTIONS", ("attrs",))
 
 
 def names(path: Path) -> list[str]:
@@ -29,17 +29,17 @@ def test_what_was_packed_of_other_code_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "env.tar.gz"
-    assert packed.as_archive(path) == packed.as_archive(path) == path
+    assert packed_environment.as_archive(path) == packed_environment.as_archive(path) == path
 
-    code = packed._code
+    code = packed_environment._code
 
     def changed() -> Iterator[tuple[str, Path]]:
         yield from code()
         yield "checkers/more.py", Path(__file__)
 
-    monkeypatch.setattr(packed, "_code", changed)
+    monkeypatch.setattr(packed_environment, "_code", changed)
     with pytest.raises(UsageError, match="found another: remove it, to pack it anew"):
-        packed.as_archive(path)
+        packed_environment.as_archive(path)
 
 
 @pytest.mark.usefixtures("small")
@@ -53,7 +53,7 @@ def test_what_does_not_tell_its_version_is_refused(tmp_path: Path, content: byte
         path.write_bytes(content)
 
     with pytest.raises(UsageError, match="found another"):
-        packed.as_archive(path)
+        packed_environment.as_archive(path)
 
 
 @pytest.mark.usefixtures("small")
@@ -73,10 +73,10 @@ def test_checkers_of_other_packages_travel(tmp_path: Path, monkeypatch: pytest.M
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: brought)
     path = tmp_path / "env.tar.gz"
-    packed.pack(path)
+    packed_environment.pack(path)
 
     found = names(path)
-    assert found[0] == packed.DIGEST
+    assert found[0] == packed_environment.DIGEST
     assert {"tallying/__init__.py", "tallying/kernels.py", "counted.py"} <= set(found)
     assert "checkers/engine/work.py" in found
     assert not any(name.startswith("gone") for name in found)

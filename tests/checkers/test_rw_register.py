@@ -15,7 +15,7 @@ from test_splits_alone import assert_told_alone, by_key
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
-from checkers.engine.stages import run_by_key
+from checkers.engine.stages import run_in_process
 from checkers.rw_register.checker import CHECKER
 from harness.history import schema
 from harness.protocols.models import STRICT_SERIALIZABLE
@@ -206,7 +206,9 @@ def test_spark_says_the_same_byte_for_byte() -> None:
 def test_dependencies_are_few_however_long_a_register_lives() -> None:
     """What one version precedes is all later ones: only those that follow next have a row."""
     few, many = (
-        run_by_key(by_key(CHECKER), source(sound(size)), setting()).tables["lists.edges"].num_rows
+        run_in_process(by_key(CHECKER), source(sound(size)), setting())
+        .tables["lists.edges"]
+        .num_rows
         for size in (200, 1600)
     )
     assert 200 < many <= 10 * few  # 64 times the pairs

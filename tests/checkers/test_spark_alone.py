@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from checkers.engine import gateway
-from checkers.engine.spark import session
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark import gateway
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.session import session
 from cli.main import execute
 from cli.session import _of_spark
 from harness.scratch import scratch_directory, sweep
@@ -132,8 +132,8 @@ def test_a_session_that_is_kept_open_serves_the_next_and_ends_with_the_block(
 import sys
 from pathlib import Path
 from pyspark import SparkContext
-from checkers.engine.spark_options import SparkOptions
-from checkers.engine.spark_session import kept_open, session, session_directory
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.session import kept_open, session, session_directory
 
 options = SparkOptions(master="local[1]")
 with kept_open():
@@ -192,9 +192,9 @@ def test_a_later_session_of_a_process_keeps_its_files_from_the_sweep_of_another_
 KILLED = """
 import os, signal
 from pathlib import Path
-from checkers.engine import gateway
-from checkers.engine.spark import session
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark import gateway
+from checkers.engine.spark.session import session
+from checkers.engine.spark.options import SparkOptions
 from harness.scratch import scratch_directory
 
 def parent_of(stat):

@@ -17,13 +17,13 @@ from spark_cluster import Cluster, executors_of, require_parts, standalone
 from test_cycle_stretches import overlapping
 from test_cycle_windows import by_windows, stages_of
 
-from checkers.engine import spark
 from checkers.engine.analyze import judge
 from checkers.engine.output import NOTE, KernelOutput
 from checkers.engine.source import Source
-from checkers.engine.spark_options import SparkOptions
-from checkers.engine.spark_session import session
-from checkers.engine.work import OfStretches, Work
+from checkers.engine.spark import executor as spark_executor
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.session import session
+from checkers.engine.work import StretchWork, Work
 from checkers.lists.checker import CHECKER
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
@@ -106,17 +106,17 @@ def test_an_executor_that_is_killed_in_the_middle_changes_no_byte_and_is_told(
     in_process = verdict_of(history, "local")
     assert b"violation" in in_process
     killed: list[int] = []
-    judged = spark._Cluster._on_tasks
+    judged = spark_executor._Cluster._on_tasks
 
-    def killing(self: spark._Cluster, work: Work, count: int) -> KernelOutput:
+    def killing(self: spark_executor._Cluster, work: Work, count: int) -> KernelOutput:
         # Once the edges are made: some of them are lost with it.
-        if isinstance(work, OfStretches) and not killed:
+        if isinstance(work, StretchWork) and not killed:
             killed.extend(executors_of(cluster.workers[0]))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
         return judged(self, work, count)
 
-    monkeypatch.setattr(spark._Cluster, "_on_tasks", killing)
+    monkeypatch.setattr(spark_executor._Cluster, "_on_tasks", killing)
     notes: list[str] = []
     token = NOTE.set(notes.append)
     try:

@@ -21,7 +21,7 @@ from checkers.bank.checker import CHECKER as BANK
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
 from checkers.engine.split import named, split_of_steps
-from checkers.engine.stages import run_by_key
+from checkers.engine.stages import run_in_process
 from checkers.engine.transactions import NOBODY, OBSERVED, proven
 from checkers.engine.work import on_split
 from checkers.lists.checker import CHECKER as LISTS
@@ -48,7 +48,7 @@ def by_key(*checkers: Checker) -> tuple[Kernel, ...]:
 def assert_told_alone(kernels: tuple[Kernel, ...], history: Source, asked: Setting) -> int:
     """Each kernel gives what it gives among all transactions; returns how many rows it gave."""
     among_all = [attrs.evolve(kernel, numbers=None) for kernel in kernels]
-    alone, whole = (run_by_key(chain, history, asked) for chain in (kernels, among_all))
+    alone, whole = (run_in_process(chain, history, asked) for chain in (kernels, among_all))
     assert alone.broken == whole.broken
     assert alone.tables.keys() == whole.tables.keys()
     for name, table in whole.tables.items():
@@ -103,14 +103,14 @@ def test_registers_are_told_alone_as_among_all() -> None:
 
 def test_the_words_of_a_broken_kernel_name_transactions_of_the_history() -> None:
     history = source([ok(a(key, 1)) for key in range(20)] + [ok(a(11, 1))], splits=4)
-    (why,) = run_by_key([INFERENCE], history, setting()).broken.values()
+    (why,) = run_in_process([INFERENCE], history, setting()).broken.values()
     assert "by transactions 11 and 20" in why
 
 
 def test_what_one_split_proves_is_proven_in_all() -> None:
     history = [info(a(1, 1), a(2, 1)), info(r(1, 1), a(3, 1)), info(r(3, 1), a(4, 1)), ok(r(4, 1))]
     for splits in (1, 2, 3, 4, 5):
-        given = run_by_key(by_key(LISTS), source(history, splits=splits), setting())
+        given = run_in_process(by_key(LISTS), source(history, splits=splits), setting())
         assert given.tables["lists.observed"]["writer"].to_pylist() == [0, 1, 2], splits
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 from capabilities import lacking, maven_jar
 
-from checkers.engine.java import find_java
+from checkers.engine.spark.java import find_java
 
 JARS = Path(pyspark.__file__).parent / "jars"
 SERVER = Path(__file__).with_name("MiniHdfs.java")

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from mini_hdfs import hdfs
 
-from checkers.engine.hadoop import RemoteStore, remote_store
+from checkers.engine.spark.hadoop import RemoteStore, remote_store
 from cli.importing import opened
 from cli.main import execute
 from harness.errors import HarnessError
@@ -168,7 +168,7 @@ def test_of_results_that_are_put_at_the_same_time_one_stays_whole(
 ) -> None:
     address = f"{store}/at-once/analysis"
     puts = (
-        "import sys; from pathlib import Path; from checkers.engine.hadoop import remote_store\n"
+        "import sys; from pathlib import Path; from checkers.engine.spark.hadoop import remote_store\n"
         "with remote_store(sys.argv[1]) as remote:\n"
         "    for _ in range(12): remote.put(Path(sys.argv[2]), sys.argv[1])"
     )

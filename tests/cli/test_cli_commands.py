@@ -103,7 +103,7 @@ def test_an_interrupt_during_an_analysis_is_130(
 def test_a_plan_for_spark_is_refused_before_it_starts_where_there_is_no_java(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from checkers.engine import java
+    from checkers.engine.spark import java
 
     nothing = java.JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
     monkeypatch.setattr(java, "find_java", lambda: nothing)

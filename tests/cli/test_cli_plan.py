@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.engine import java
+from checkers.engine.spark import java
 from cli.listing import KINDS
 from cli.main import execute
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from mini_hdfs import hdfs
 
-from checkers.engine import gateway, java
-from checkers.engine.hadoop import CONNECT_RETRIES, RemoteStore, remote_store
+from checkers.engine.spark import gateway, java
+from checkers.engine.spark.hadoop import CONNECT_RETRIES, RemoteStore, remote_store
 from cli.doctor import examine
 from cli.main import execute
 from cli.remote_runs import RemoteRuns

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.engine import gateway
+from checkers.engine.spark import gateway
 from cli.judging.analysis import analyzed
 from cli.judging.messages import JudgeOptions
 from harness.errors import HarnessError

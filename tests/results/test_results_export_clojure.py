@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from capabilities import lacking, maven_jar
 
-from checkers.engine.java import find_java
+from checkers.engine.spark.java import find_java
 from cli.export import operations_of
 from cli.main import execute
 from harness.history.load import History, load

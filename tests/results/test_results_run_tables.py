@@ -21,7 +21,7 @@ import pytest
 from capabilities import lacking
 from synthetic_run import valid, violation
 
-from checkers.engine.java import find_java
+from checkers.engine.spark.java import find_java
 from cli.main import execute
 from harness.errors import UsageError
 from harness.exit_codes import Outcome

@@ -19,8 +19,8 @@ from typing import Any
 
 import attrs
 
-from checkers.engine import gateway
-from checkers.engine.java import find_java, java_binary
+from checkers.engine.spark import gateway
+from checkers.engine.spark.java import find_java, java_binary
 from harness.errors import HarnessError, UsageError
 
 # Classes of errors that another address would mend.
@@ -281,7 +281,8 @@ def _told(address: str) -> Iterator[None]:
         said = str(error.java_exception.toString()).splitlines()[0]
         misuse = any(kind in said for kind in _OF_THE_ADDRESS)
         raise (UsageError if misuse else HarnessError)(f"{address}: {said}") from error
-    except Py4JError as error:
+    # What its sockets say by themselves, py4j does not wrap.
+    except (Py4JError, OSError) as error:
         raise HarnessError(f"{address}: the JVM that reads it ended: {error}") from error
     finally:
         logging.getLogger().removeHandler(silent)

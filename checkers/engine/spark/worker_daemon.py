@@ -16,11 +16,13 @@ import pyspark.worker  # noqa: F401
 import scipy.sparse.csgraph  # noqa: F401
 from pyspark.daemon import manager
 
-import checkers.engine.spark
+import checkers.engine.spark.executor
 import checkers.lists.checker
 import checkers.promises.lost_write  # noqa: F401
+from checkers.engine.arrays import keep_freed_memory
 from harness.arrow import without_pandas
 
 if __name__ == "__main__":
     without_pandas()
+    keep_freed_memory()
     manager()

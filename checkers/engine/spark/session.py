@@ -6,16 +6,18 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkers.engine import gateway
-from checkers.engine.java import find_java, java_binary
+import attrs
+
 from checkers.engine.output import NOTE
-from checkers.engine.packed import INTERPRETER, NAME, as_archive
-from checkers.engine.spark_options import SparkOptions
+from checkers.engine.spark import gateway
+from checkers.engine.spark.java import find_java, java_binary
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.packed_environment import INTERPRETER, NAME, as_archive
 from harness.errors import AnalysisLost, HarnessError, UsageError
 from harness.scratch import scratch_directory
 
@@ -31,6 +33,10 @@ _NO_CLUSTER = (
     "the cluster gave the application up: its master does not answer, or its executors end as they "
     "start (the workers' logs tell)"
 )
+# Until a cluster takes an application: its clients of YARN and Kubernetes would try for hours.
+CLUSTER_TOLD_S = 20.0
+CLUSTER_LIMIT_S = 600.0
+_WHERE_TO_LOOK = "it may be busy, or is not where HADOOP_CONF_DIR or the master's name says"
 JVM_ENDS_S = 2.0  # from its last answer until it is seen to have ended
 _FRILL = re.compile(r"\s*(SQLSTATE: |Driver stacktrace:)")
 
@@ -134,16 +140,58 @@ def _started(options: SparkOptions) -> SparkContext:
         jvm = gateway.gateway(_java, alone=options.local)
     except (HarnessError, OSError) as error:
         raise HarnessError(f"Spark did not start on {options.master}: {error}") from error
+    configuration = _configuration(options, jvm.directory)
+    waiting = _Waiting(jvm, options)
     try:
-        return _connected(jvm, options)
+        with nullcontext() if options.local else waiting.bounded():
+            return _connected(jvm, options, configuration)
     except (PySparkException, Py4JError, OSError) as error:
         # Closing removes the JVM's directory and its log; what py4j tells of an error, it asks for.
-        said = f"Spark did not start on {options.master}: {error}\n{jvm.last_words}"
+        said = f"{waiting.given_up or error}\n{jvm.last_words}"
         gateway.close()
-        raise HarnessError(said) from error
+        raise HarnessError(f"Spark did not start on {options.master}: {said}") from error
 
 
-def _connected(jvm: gateway.Gateway, options: SparkOptions) -> SparkContext:
+@attrs.define
+class _Waiting:
+    """A wait for a cluster to take the application: told after a while, then given up."""
+
+    _jvm: gateway.Gateway
+    _options: SparkOptions
+    given_up: str = ""  # why
+    _over: bool = False
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Within the block tell of the wait, and end the JVM at the limit."""
+        waits = f"Spark waits for {self._options.master} to take the application: {_WHERE_TO_LOOK}"
+        timers = (
+            threading.Timer(CLUSTER_TOLD_S, NOTE.get(), (waits,)),
+            threading.Timer(CLUSTER_LIMIT_S, self._give_up),
+        )
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._over = True
+            for timer in timers:
+                timer.cancel()
+
+    def _give_up(self) -> None:
+        with self._lock:
+            if not self._over:
+                limit = f"it did not take the application within {CLUSTER_LIMIT_S:.0f} s"
+                self.given_up = f"{limit}: {_WHERE_TO_LOOK}"
+                self._jvm.jvm.end()
+
+
+def _connected(
+    jvm: gateway.Gateway, options: SparkOptions, configuration: dict[str, str]
+) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
     where = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
@@ -151,9 +199,7 @@ def _connected(jvm: gateway.Gateway, options: SparkOptions) -> SparkContext:
         # The first takes the connection that the variables tell of.
         SparkContext._ensure_initialized()
         settings = SparkConf().setMaster(options.master).setAppName("firedrill")
-        spark = SparkContext.getOrCreate(
-            settings.setAll(list(_configuration(options, jvm.directory).items()))
-        )
+        spark = SparkContext.getOrCreate(settings.setAll(list(configuration.items())))
     if options.ui:
         NOTE.get()(f"Spark's own pages: {spark.uiWebUrl}")
     if options.local:
@@ -190,7 +236,7 @@ def _configuration(options: SparkOptions, directory: Path) -> dict[str, str]:
     configuration = {
         "spark.ui.enabled": str(options.ui).lower(),
         "spark.ui.showConsoleProgress": "false",
-        "spark.python.daemon.module": "checkers.engine.worker_daemon",
+        "spark.python.daemon.module": "checkers.engine.spark.worker_daemon",
         "spark.driver.maxResultSize": "0",  # findings of long histories outgrow the default of 1 GB
     }
     if options.local:

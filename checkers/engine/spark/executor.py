@@ -4,10 +4,10 @@ The history was sealed split by key hash, so a KEY kernel's exchange has happene
 reads its split's Parquet file with pyarrow and runs the same kernels that run in process. Results
 travel as Arrow IPC streams in envelopes.
 
-On one machine, what STRETCH kernels take lies in files beside the history (``Laid``). On a cluster
-no directory is taken to be shared: files of the history travel with the job, what a split's task
-laid down is kept by Spark where it was made and shuffled once, by stretch. A lost executor
-costs the tasks whose results it held.
+On one machine, what STRETCH kernels take lies in files beside the history (``ShuffleFiles``). On a
+cluster no directory is taken to be shared: files of the history travel with the job, what a split's
+task left is kept by Spark where it was made and shuffled once, by stretch. A lost executor costs
+the tasks whose results it held.
 
 Of Spark only the core takes part, jobs over numbers and bytes: with its SQL a session and its first
 job cost two and a half times the CPU (14 s instead of 6), and no row of ours is Spark's to read.
@@ -23,36 +23,36 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 import pyarrow as pa
 
-from checkers.engine import gateway
 from checkers.engine.output import (
     NOTE,
     KernelOutput,
     merge,
 )
 from checkers.engine.progress import STAGE
+from checkers.engine.shuffle_files import ShuffleFiles
 from checkers.engine.source import Source
-from checkers.engine.spark_options import SparkOptions
-from checkers.engine.spark_session import prepare as prepare
-from checkers.engine.spark_session import session, session_directory
+from checkers.engine.spark import gateway
+from checkers.engine.spark.options import SparkOptions
+from checkers.engine.spark.session import session, session_directory
 from checkers.engine.stages import on_all
-from checkers.engine.stretches import Laid
-from checkers.engine.work import OfSplits, Work
+from checkers.engine.work import SplitWork, Work
 from harness.errors import HarnessError, InvariantError
 from harness.protocols.checker import Kernel, Setting
 from harness.scratch import scratch_directory
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
+    from pyspark import RDD, Accumulator, AccumulatorParam, SparkContext
 
 # Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
@@ -68,11 +68,12 @@ _LOST = re.compile(r"Lost (executor \S+ on [^\s:]+)")
 Envelope = tuple[str, str, str, bytes]
 # The stretch on the grid that rows begin in, the name of their file, and its content.
 Piece = tuple[int, str, bytes]
-# Of a task on a cluster: what the driver is told, or what a later task needs.
-Made = tuple[Envelope | None, Piece | None]
+# What the driver is told, by task.
+Told = dict[int, list[Envelope]]
+T = TypeVar("T")
 
 
-def run_by_key(
+def run_on_spark(
     kernels: Iterable[Kernel],
     source: Source,
     setting: Setting,
@@ -88,14 +89,14 @@ def run_by_key(
         source.on_disk(scratch.path) as on_disk,
         session(options, scratch.path) as spark,
     ):
-        laid = Laid(directory=scratch.path)
+        files = ShuffleFiles(directory=scratch.path)
         if options.local:
             tasks = partial(_on_machine, spark)
-            return on_all(kernels, source, setting, laid, tasks, on_disk.unread())
+            return on_all(kernels, source, setting, files, tasks, on_disk.unread())
         there = _travelling(spark, on_disk)
         cluster = _Cluster(spark)
         try:
-            return on_all(kernels, source, setting, laid, cluster.on_tasks, there)
+            return on_all(kernels, source, setting, files, cluster.on_tasks, there)
         finally:
             cluster.forget()
 
@@ -103,14 +104,8 @@ def run_by_key(
 def _on_machine(spark: SparkContext, work: Work, count: int) -> KernelOutput:
     # As many partitions as numbers, so that each has a task of its own.
     numbers = spark.parallelize(range(count), count)
-    return _collected(spark, numbers.flatMap(partial(_packed, work)))
-
-
-def _collected(
-    spark: SparkContext, envelopes: RDD[Envelope], executors: _Executors | None = None
-) -> KernelOutput:
-    with _told(spark, executors):
-        return merge(_unpacked(envelopes.collect()))
+    with _watched(spark, None):
+        return merge(_unpacked(numbers.flatMap(partial(_packed, work)).collect()))
 
 
 class _Executors:
@@ -130,7 +125,8 @@ class _Executors:
         if registered > 0:
             self._seen_s, self._told = now_s, False
         elif now_s - self._seen_s >= NO_EXECUTOR_LIMIT_S:
-            text = f"no executor of {self._spark.master} was there for {NO_EXECUTOR_LIMIT_S:.0f} s"
+            limit = f"{NO_EXECUTOR_LIMIT_S:.0f} s"
+            text = f"no executor of {self._spark.master} was there for {limit}"
             self.given_up = f"{text}: {_WHERE_TO_LOOK}"
             self._spark.cancelAllJobs()
         elif now_s - self._seen_s >= NO_EXECUTOR_TOLD_S and not self._told:
@@ -143,11 +139,11 @@ class _Cluster:
 
     def __init__(self, spark: SparkContext) -> None:
         self._spark = spark
-        self._made: RDD[Made] | None = None
+        self._made: RDD[Piece] | None = None
         self._read = gateway.log_end()
 
     def on_tasks(self, work: Work, count: int) -> KernelOutput:
-        """Run ``work``; what it lays down stays in the cluster until a later work takes it. Tells
+        """Run ``work``; what it leaves stays in the cluster until a later work takes it. Tells
         of each executor that was lost meanwhile.
         """
         try:
@@ -161,65 +157,76 @@ class _Cluster:
     def _on_tasks(self, work: Work, count: int) -> KernelOutput:
         from pyspark import StorageLevel
 
-        if not isinstance(work, OfSplits) and work.stretches:
+        if not isinstance(work, SplitWork) and work.stretches:
             if self._made is None:
                 raise InvariantError("stretches before the splits that they are made of")
-            routed = self._made.flatMap(partial(_routed, work.stretches, work.laid.stretch))
+            routed = self._made.flatMap(partial(_routed, work.stretches, work.files.grid.length))
             by_stretch = routed.partitionBy(count, _itself)
             return self._collected(by_stretch.mapPartitionsWithIndex(partial(_judged, work)))
         numbers = self._spark.parallelize(range(count), count)
-        if not isinstance(work, OfSplits) or not work.taking:
+        if not isinstance(work, SplitWork) or not work.taking:
             return self._collected(numbers.flatMap(partial(_packed_there, work)))
-        self._made = numbers.flatMap(partial(_apart, work)).persist(StorageLevel.DISK_ONLY)
-        return self._collected(self._made.flatMap(_told_to_driver))
+        by_task = cast("AccumulatorParam[Told]", _ByTask())
+        told: Accumulator[Told] = self._spark.accumulator({}, by_task)
+        made = numbers.flatMap(partial(_apart, work, told)).persist(StorageLevel.DISK_ONLY)
+        self._made = made
+        # By the JVM: a job of Python's would read all pieces to tell of none.
+        self._run(made._jrdd.count)
+        return merge(_unpacked(chain.from_iterable(told.value[n] for n in range(count))))
 
     def _collected(self, envelopes: RDD[Envelope]) -> KernelOutput:
+        return merge(_unpacked(self._run(envelopes.collect)))
+
+    def _run(self, job: Callable[[], T]) -> T:
         executors = _Executors(self._spark)
         try:
-            return _collected(self._spark, envelopes, executors)
+            with _watched(self._spark, executors):
+                return job()
         except Exception as error:
             if executors.given_up:
                 raise HarnessError(executors.given_up) from error
             raise
 
     def forget(self) -> None:
-        """Let go of what was laid down."""
+        """Let go of what was left."""
         if self._made is not None:
             # The session may be gone: then there is nothing left to let go of.
             with suppress(Exception):
                 self._made.unpersist()
 
 
+class _ByTask:
+    """Spark's ``AccumulatorParam`` of ``Told``: a task that runs again tells the same again."""
+
+    def zero(self, _value: Told) -> Told:
+        return {}
+
+    def addInPlace(self, told: Told, more: Told) -> Told:
+        return told | more
+
+
 def _itself(stretch: int) -> int:
     return stretch
-
-
-def _told_to_driver(made: Made) -> tuple[Envelope, ...]:
-    return () if made[0] is None else (made[0],)
 
 
 def _packed_there(work: Work, number: int) -> Iterator[Envelope]:
     return _packed(attrs.evolve(work, source=_fetched(work.source)), number)
 
 
-def _apart(work: OfSplits, number: int) -> Iterator[Made]:
-    """Do the work of a split's task, and tell apart what is laid down."""
+def _apart(work: SplitWork, told: Accumulator[Told], number: int) -> Iterator[Piece]:
+    """Do the work of a split's task, tell the driver of it, and yield what later tasks need."""
     with scratch_directory("split") as scratch:
-        laid = attrs.evolve(work.laid, directory=scratch.path)
-        own = attrs.evolve(work, source=_fetched(work.source), laid=laid)
-        for envelope in _packed(own, number):
-            yield envelope, None
-        for piece in laid.pieces():
-            yield None, piece
+        files = attrs.evolve(work.files, directory=scratch.path)
+        own = attrs.evolve(work, source=_fetched(work.source), files=files)
+        told.add({number: list(_packed(own, number))})
+        yield from files.pieces()
 
 
 def _routed(
-    stretches: tuple[tuple[int, int], ...], length: int, made: Made
+    stretches: tuple[tuple[int, int], ...], length: int, piece: Piece
 ) -> Iterator[tuple[int, tuple[str, bytes]]]:
-    """Yield a piece for each of the ``stretches`` that may hold rows of it."""
-    if made[1] is None:
-        return
-    at, name, content = made[1]
+    """Yield the piece for each of the ``stretches`` that may hold rows of it."""
+    at, name, content = piece
     for number, (low, high) in enumerate(stretches):
         if low // length <= at <= (high - 1) // length:
             yield number, (name, content)
@@ -232,8 +239,8 @@ def _judged(
     with scratch_directory("stretch") as scratch:
         for _, (name, content) in pieces:
             (scratch.path / name).write_bytes(content)
-        laid = attrs.evolve(work.laid, directory=scratch.path)
-        own = attrs.evolve(work, source=_fetched(work.source), laid=laid)
+        files = attrs.evolve(work.files, directory=scratch.path)
+        own = attrs.evolve(work, source=_fetched(work.source), files=files)
         yield from _packed(own, number)
 
 
@@ -267,7 +274,7 @@ def _fetched(source: Source) -> Source:
 
 
 @contextmanager
-def _told(spark: SparkContext, executors: _Executors | None) -> Iterator[None]:
+def _watched(spark: SparkContext, executors: _Executors | None) -> Iterator[None]:
     """Within the block report how many of the tasks under way are done, and watch ``executors``."""
     told, over, context = STAGE.get(), threading.Event(), copy_context()
     tracker = spark.statusTracker()

@@ -9,8 +9,8 @@ LOCAL = "local[*]"
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``master`` is one of Spark's (``local[2]``, ``spark://host:7077``, ``yarn``,
-    ``k8s://https://host``). ``environment`` is a packed environment (``checkers.engine.packed``)
-    for workers that have Python and nothing of this package; without it they run this process's
+    ``k8s://https://host``). ``environment`` is a packed environment (``packed_environment``) for
+    workers that have Python and nothing of this package; without it they run this process's
     interpreter, by the same path. ``conf`` are settings of Spark's, which win over those made here.
     ``ui``: Spark's own pages are served, on the loopback.
     """

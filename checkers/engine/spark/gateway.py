@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from checkers.engine.java import without_foreign
+from checkers.engine.spark.java import without_foreign
 from harness.errors import HarnessError
 from harness.scratch import no_scratch, supervised_scratch
 from harness.supervisor import NoScratch, Supervised
