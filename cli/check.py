@@ -15,6 +15,7 @@ from checkers.engine.spark.options import SparkOptions
 from cli.importing import is_history, opened
 from cli.judging import judge
 from cli.judging.children import Children
+from cli.judging.judge import Judgement
 from cli.judging.limits import LimitOptions
 from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index
@@ -209,7 +210,7 @@ class _Check:
             path = self.remote.named(path)
         store, only_judged = self.store, is_history(path) and (self.as_json or self.no_report)
         with opened(path, store, self.workload, bank=self.bank, keep=not only_judged) as found:
-            directory, history = found
+            directory, history = found.run, found.history
             if self.remote is not None and history is not None and not only_judged:
                 moves = f"'firedrill runs move' moves it to {self.remote.address}"
                 say(f"what is imported becomes a run of {store.root}: {moves}")
@@ -239,12 +240,22 @@ class _Check:
             if self.as_json:
                 click.echo(self._json(path, judged.verdict), nl=False)
             else:
-                # A history that is only judged leaves no directory behind.
-                shown: Path | str | None = Path(path) if only_judged else None
-                if fetched:
-                    shown = f"{path.rstrip('/')}/report.html" if judged.drawn else path
-                judge.announce(directory, judged, shown, one_of_many=self.several)
+                judge.announce_findings(judged, one_of_many=self.several)
+        if not self.as_json:
+            # A history that is only judged leaves no directory behind.
+            shown: Path | str | None = Path(path) if only_judged else None
+            if fetched:
+                shown = self._report_of(path, directory, judged, found.put_back)
+            judge.announce_outcome(directory, judged, shown)
         return judged.outcome
+
+    def _report_of(
+        self, address: str, copy: RunDirectory, judged: Judgement, put_back: Sequence[str]
+    ) -> Path | str:
+        """Return where the report of a fetched run is by now; else the address of the run."""
+        if copy.report.name in put_back:
+            return f"{address.rstrip('/')}/{copy.report.name}"
+        return copy.report if judged.drawn and self.output is not None else address
 
     def _json(self, path: str, verdict: Verdict) -> bytes:
         from harness.protocols.verdict import encode

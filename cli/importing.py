@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
+
 from checkers.engine.spark.hadoop import is_remote
 from cli.archived import is_archive, run_of
 from cli.judging.messages import HistoryFile
@@ -33,6 +35,17 @@ def is_history(name: str) -> bool:
     return name == STDIN or (os.path.isfile(name) and not is_archive(name))
 
 
+@attrs.frozen(kw_only=True)
+class Opened:
+    """What a name means. ``put_back``: the parts of a fetched run that were put where it came from,
+    which is known after the block that opened it.
+    """
+
+    run: RunDirectory
+    history: HistoryFile | None
+    put_back: list[str] = attrs.field(factory=list)
+
+
 @contextlib.contextmanager
 def opened(
     name: str,
@@ -41,7 +54,7 @@ def opened(
     *,
     bank: BankRules | None = None,
     keep: bool,
-) -> Iterator[tuple[RunDirectory, HistoryFile | None]]:
+) -> Iterator[Opened]:
     """Open the run directory that ``name`` means: a run of ``store``, or an empty one for a history
     that is to be imported from a file or, for ``-``, from stdin.
 
@@ -52,10 +65,10 @@ def opened(
     """
     if is_remote(name):
         with (
-            _fetched(name) as copy,
+            _fetched(name) as (copy, put_back),
             opened(str(copy), store, workload, bank=bank, keep=keep) as found,
         ):
-            yield found
+            yield attrs.evolve(found, put_back=put_back)
         return
     if name == STDIN:
         with scratch_directory("import") as scratch:
@@ -75,7 +88,7 @@ def opened(
         if bank is not None:
             expected = "expected a history file for what is said of a bank, found a run"
             raise UsageError(f"{name}: {expected}")
-        yield run, None
+        yield Opened(run=run, history=None)
         return
     if workload is not None:
         # A mistyped name is refused before a long history is read.
@@ -83,11 +96,11 @@ def opened(
     history = HistoryFile(path=str(path), workload=workload, bank=bank)
     if not keep:
         with scratch_directory("import") as scratch:
-            yield RunDirectory(scratch.path / path.name), history
+            yield Opened(run=RunDirectory(scratch.path / path.name), history=history)
         return
     with store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2)) as run:
         try:
-            yield run, history
+            yield Opened(run=run, history=history)
         except BaseException:
             # An import writes the manifest last: with it the run is whole, and stays, judged or
             # not.
@@ -97,9 +110,10 @@ def opened(
 
 
 @contextlib.contextmanager
-def _fetched(address: str) -> Iterator[Path]:
+def _fetched(address: str) -> Iterator[tuple[Path, list[str]]]:
     """Fetch the run or the history at ``address``, and yield the copy; the results of a run are put
-    back after the block, as far as it has made any: a verdict with all of its tables, a report.
+    back after the block, as far as it has made any: a verdict with all of its tables, a report. The
+    list that is yielded beside names what was put.
     """
     say(f"fetching {address}")
     with fetched(address) as (copy, remote):
@@ -107,8 +121,9 @@ def _fetched(address: str) -> Iterator[Path]:
         # Each is written last of all that belongs to it, and at once.
         whole = {run.verdict: run.analysis, run.report: run.report}
         before = {path: stamp(path) for path in whole}
+        put_back: list[str] = []
         try:
-            yield copy
+            yield copy, put_back
         finally:
             for path, made in whole.items():
                 if stamp(path) in (None, before[path]):
@@ -116,6 +131,7 @@ def _fetched(address: str) -> Iterator[Path]:
                 # What was found holds, wherever it can be kept.
                 try:
                     remote.put(made, f"{address.rstrip('/')}/{made.name}")
+                    put_back.append(made.name)
                 except (HarnessError, UsageError) as error:
                     kept = "(--output DIR stores it on this machine)"
                     say(f"{made.name} could not be put beside the run {kept}: {error}")

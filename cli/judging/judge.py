@@ -145,12 +145,23 @@ def announce(
     one_of_many: bool = False,
 ) -> None:
     """Print the findings and the next commands on stdout, of ``one_of_many`` those alone of a run
-    that failed; the last line is outcome, meaning and path: ``path`` where it is given, for a
-    directory that is removed afterwards or a copy; else the report, where it is of this verdict.
+    that failed; the last line is outcome, meaning and path: see ``announce_outcome``.
     """
+    announce_findings(judged, one_of_many=one_of_many)
+    announce_outcome(run, judged, path)
+
+
+def announce_findings(judged: Judgement, *, one_of_many: bool = False) -> None:
+    """Print all but the last line of ``announce``."""
     following = () if one_of_many and judged.outcome not in FAILED else judged.following
     for line in (*judged.findings, *following):
         click.echo(line)
+
+
+def announce_outcome(run: RunDirectory, judged: Judgement, path: Path | str | None = None) -> None:
+    """Print outcome, meaning and path: ``path`` where it is given, for a directory that is removed
+    by then or a copy; else the report, where it is of this verdict.
+    """
     line = last_line(run, judged.outcome, judged.drawn, path)
     outcome, rest = line.split(":", 1)
     click.echo(f"{click.style(outcome, fg=COLORS[judged.outcome], bold=True)}:{rest}")

@@ -97,7 +97,8 @@ def test_what_is_stored_of_a_run_stays_until_another_verdict_is_whole(
     stored = here.verdict.read_bytes()
     left = pytest.raises(Killed) if how == "cut off" else nullcontext()
 
-    with left, opened(address, RunStore(tmp_path / "runs"), None, keep=False) as (run, _):
+    with left, opened(address, RunStore(tmp_path / "runs"), None, keep=False) as found:
+        run = found.run
         # What judges it finds what is stored: by less than that no violation is replaced.
         assert read_outcome(run) is Outcome.VIOLATION
         (run.analysis / "new-table.parquet").write_bytes(b"")
@@ -168,7 +169,8 @@ def test_of_results_that_are_put_at_the_same_time_one_stays_whole(
 ) -> None:
     address = f"{store}/at-once/analysis"
     puts = (
-        "import sys; from pathlib import Path; from checkers.engine.spark.hadoop import remote_store\n"
+        "import sys; from pathlib import Path\n"
+        "from checkers.engine.spark.hadoop import remote_store\n"
         "with remote_store(sys.argv[1]) as remote:\n"
         "    for _ in range(12): remote.put(Path(sys.argv[2]), sys.argv[1])"
     )
@@ -230,8 +232,10 @@ def test_what_was_found_holds_where_the_store_takes_no_results(
     code = execute(["check", address, "--executor", "local"])
 
     assert code == Outcome.VIOLATION.exit_code
-    said = " ".join(capsys.readouterr().err.split())
+    told = capsys.readouterr()
+    said = " ".join(told.err.split())
     assert "analysis could not be put beside the run" in said
+    assert told.out.splitlines()[-1].endswith(f": {address}")  # no report that is not there
     assert "no space is left" in said
 
 
