@@ -26,6 +26,9 @@ from harness.errors import BrokenPlugin, HarnessError
 from harness.protocols.checker import Kernel, Tables
 from harness.protocols.windows import SPANNING
 
+# Of what travels: half the bytes.
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
+
 
 @attrs.frozen(kw_only=True)
 class ShuffleFiles:
@@ -124,7 +127,7 @@ class ShuffleFiles:
                 for number, at in enumerate(starts):
                     schema = source.schema.with_metadata({"stretches": f"[{at}]"})
                     sink = pa.BufferOutputStream()
-                    with pa.ipc.new_file(sink, schema) as piece:
+                    with pa.ipc.new_file(sink, schema, options=_PACKED) as piece:
                         piece.write_batch(source.get_batch(number))
                     yield at, f"{file.stem}-{at:08}.arrow", sink.getvalue().to_pybytes()
 
