@@ -26,7 +26,7 @@ from harness.errors import BrokenPlugin, HarnessError
 from harness.protocols.checker import Kernel, Tables
 from harness.protocols.windows import SPANNING
 
-# Of what travels: half the bytes.
+# Of what travels: a third of the bytes.
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
