@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -29,15 +30,23 @@ with stopping(stop, lambda text: print(text, flush=True), "clean up with: it"):
 """
 
 
-def started(then: str, preexec_fn: Callable[[], object] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def started(
+    then: str, preexec_fn: Callable[[], object] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start it, and leave nothing of it behind where the block fails."""
+    with subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(then=then)],
         preexec_fn=preexec_fn,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
