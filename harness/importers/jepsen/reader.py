@@ -350,7 +350,7 @@ class _Reader:
             yield from self._exactly(piece, final=False)
 
     def _exactly(self, piece: bytes, *, final: bool) -> Iterator[Batch]:
-        """Yields what stands before whatever it raises for: an operation there may be refused, so
+        """Yield the operations before a mistake, then raise it: one of them may be refused first, so
         that the same mistake of a file is told however the file was cut.
         """
         text, cut, wrong = self._decoded(self.rest + piece, final)
