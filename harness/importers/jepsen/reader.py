@@ -350,8 +350,8 @@ class _Reader:
             yield from self._exactly(piece, final=False)
 
     def _exactly(self, piece: bytes, *, final: bool) -> Iterator[Batch]:
-        """Yield the operations before a mistake, then raise it: one of them may be refused first, so
-        that the same mistake of a file is told however the file was cut.
+        """Yield the operations before a mistake, then raise it: one of them may be refused, so that
+        the same mistake of a file is told however it was cut.
         """
         text, cut, wrong = self._decoded(self.rest + piece, final)
         forms: Found = []
