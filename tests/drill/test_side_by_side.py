@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.history.manifest import read_manifest
+from harness.protocols.verdict import read_verdict
 from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -17,6 +18,8 @@ DRILL = (
     *("run", "--nodes", "3", "--duration", "10", "--concurrency", "4", "--executor", "local"),
     *("--seed", "11", "--schedule", "1:partition:n1:1", "--set", "check.min_ok=10", "--no-report"),
 )
+# Of a host that is too busy for two controllers runs say so, and nothing else.
+STARVED, TRIES = "the controller was starved", 3
 
 
 @pytest.mark.slow
@@ -26,17 +29,29 @@ def test_two_runs_of_one_plan_in_one_store_are_two_whole_runs(
 ) -> None:
     if provider == "docker":
         request.getfixturevalue("docker_daemon")
-    command = (FIREDRILL, *DRILL, "--provider", provider, "--runs-dir", tmp_path)
-    both = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=LIMIT_S) for process in both]
 
-    assert [process.returncode for process in both] == [0, 0], said
-    runs = [RunDirectory(path) for path in sorted(tmp_path.glob("2*"))]
+    for attempt in range(TRIES):
+        store = tmp_path / str(attempt)
+        codes = codes_of_two("--provider", provider, "--runs-dir", str(store))
+        runs = [RunDirectory(path) for path in sorted(store.glob("2*"))]
+        reasons = [reason for run in runs for reason in reasons_of(run)]
+        if not any(reason.startswith(STARVED) for reason in reasons):
+            break
+
+    assert codes == [0, 0], reasons
     assert len(runs) == 2
     for run in runs:
         assert read_manifest(run).trouble == ()
         assert ("image-id" in read_manifest(run).versions) == (provider == "docker")
         assert list(run.undo.iterdir()) == []
+
+
+def codes_of_two(*words: str) -> list[int]:
+    """The exit codes of two drills at once; what they say stands in the test's output."""
+    both = [subprocess.Popen((str(FIREDRILL), *DRILL, *words)) for _ in range(2)]
+    return [process.wait(timeout=LIMIT_S) for process in both]
+
+
+def reasons_of(run: RunDirectory) -> tuple[str, ...]:
+    verdict = read_verdict(run)
+    return ("never judged",) if verdict is None else verdict.reasons
