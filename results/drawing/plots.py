@@ -6,7 +6,7 @@ matplotlib is imported when a plot is drawn: the command line starts without it.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -112,7 +112,7 @@ class Scene:
     ``allowed_gap_s`` is the shortest time without an acknowledgement that a limit allows.
     """
 
-    operations: dict[OpType, Outcomes]
+    operations: Mapping[OpType, Outcomes]
     faults: tuple[FaultWindow, ...]
     phases: tuple[tuple[str, float], ...]
     scale: Scale = SECONDS

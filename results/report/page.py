@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from harness.clock import NS_PER_S
 from harness.history.records import FaultState, OpType
-from harness.protocols.conflicts import conflicts, ends
+from harness.protocols.conflicts import ends
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.procedures import NodeStep, StepEvents
@@ -360,10 +360,9 @@ def _picture(
     if not run_data.scale.timed:
         return None, ("The history tells no times: there is nothing to plot over them.",), None
     try:
-        gave_way = conflicts(run_data.manifest.declaration, run_data.transactions)
         scene = plots.Scene(
-            operations=series.by_type(run_data.transactions, without=gave_way),
-            conflicts=series.chosen(run_data.transactions, gave_way),
+            operations=run_data.outcomes,
+            conflicts=run_data.conflicts,
             faults=tuple(_windows(run_data)),
             phases=tuple((name, at_ns / NS_PER_S) for name, at_ns in run_data.manifest.phases),
             scale=run_data.scale,
@@ -479,10 +478,8 @@ def _latency(run_data: RunData) -> Grid | None:
     rows = []
     scale = plots.latency_scale(run_data.scale)
     per_s = NS_PER_S / scale.per_unit
-    gave_way = conflicts(run_data.manifest.declaration, run_data.transactions)
-    by_type = series.by_type(run_data.transactions, without=gave_way)
-    every = {kind.value: outcomes for kind, outcomes in by_type.items()}
-    every["conflict"] = series.chosen(run_data.transactions, gave_way)
+    every = {kind.value: outcomes for kind, outcomes in run_data.outcomes.items()}
+    every["conflict"] = run_data.conflicts
     for kind, outcomes in every.items():
         found = series.overall(outcomes)
         if found:

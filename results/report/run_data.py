@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -24,9 +25,11 @@ from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import Verdict, read_verdict
 from harness.run.directory import Manifest, Origin, RunDirectory
 from harness.run.node_usage import read_usage
+from results.drawing import series
 from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
 from results.drawing.lanes import Window
 from results.drawing.partitions import Touches
+from results.drawing.series import Outcomes
 from results.report.missed import MissedWrite, first_missed
 from results.report.operation_texts import key_names
 
@@ -95,6 +98,21 @@ class RunData:
             for span in fault_spans(self.faults)
         ]
 
+    @cached_property
+    def gave_way(self) -> pa.ChunkedArray:
+        """Which transactions were refused since they met another, a mask of them all."""
+        return conflicts(self.manifest.declaration, self.transactions)
+
+    @cached_property
+    def outcomes(self) -> Mapping[OpType, Outcomes]:
+        """The transactions by type, without those that gave way."""
+        return series.by_type(self.transactions, without=self.gave_way)
+
+    @cached_property
+    def conflicts(self) -> Outcomes:
+        """The transactions that gave way."""
+        return series.chosen(self.transactions, self.gave_way)
+
     @property
     def last_ns(self) -> int:
         """The end of the run: its last phase, or its last operation."""
@@ -143,8 +161,7 @@ class RunData:
             found.append((table["txn"].to_numpy(), table["partition"].to_numpy()))
         txn, partition = (np.concatenate(columns) for columns in zip(*found, strict=True))
         pairs = np.unique(np.stack([txn.astype(np.int64), partition.astype(np.int64)]), axis=1)
-        gave_way = conflicts(self.manifest.declaration, self.transactions).to_numpy()
-        pairs = pairs[:, ~gave_way[pairs[0]]]
+        pairs = pairs[:, ~self.gave_way.to_numpy()[pairs[0]]]
         rows = self.transactions.take(pa.array(pairs[0]))
         return Touches(
             partition=pairs[1],
