@@ -12,6 +12,8 @@ from harness.protocols.roles import COVERED
 
 # More seeds than this share that show nothing, and the campaign as a whole shows nothing.
 MAX_UNKNOWN_SHARE = 0.02
+# With less than these a run shows nothing of data that moves under load.
+MOVING_CHANGES, MOVING_OK = 3, 200
 
 
 def outcome_counts(results: Iterable[CellResult]) -> dict[Outcome, int]:
@@ -83,6 +85,22 @@ def _rebalances(runs: Sequence[RunStats], unit: str) -> Iterator[str]:
     if any(counts.values()):
         named = ", ".join(f"{kind} {count}" for kind, count in counts.items())
         yield f"rebalances: {named}; {moved} {unit}s with a completed one"
+        sizes = [run.topology_changes for run in runs]
+        moving = sum(1 for run in runs if _data_moved_under_load(run))
+        yield (
+            f"changes of members or zones: {sum(sizes)}, "
+            f"median {statistics.median(sizes):.0f} a {unit}; "
+            f"{moving / len(runs):.0%} of {unit}s with {MOVING_CHANGES} of them, "
+            f"a completed rebalance and {MOVING_OK} ok"
+        )
+
+
+def _data_moved_under_load(run: RunStats) -> bool:
+    """Whether ``run`` shows anything of rebalances: a few changes, and data that moved for one,
+    while clients were served.
+    """
+    completed = run.rebalances.get("completed", 0)
+    return run.topology_changes >= MOVING_CHANGES and completed > 0 and run.ok >= MOVING_OK
 
 
 def _resets(runs: Sequence[RunStats], unit: str) -> Iterator[str]:

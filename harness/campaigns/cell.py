@@ -102,11 +102,12 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     primaries that changed during the drive, ``open_changes`` those of them under open transactions
     on their partition; ``tried`` are the kinds of its faults, ``hits`` counts those proven
     effective by kind and role of their target; ``markers`` says how often each marker of the nodes
-    was reached; ``rebalances`` counts what rebalances came to, by kind; ``resets`` the forced
-    resets that were told, and ``lost_by_resets`` the writes that they lost inside their envelopes.
-    ``full_restarts`` counts those that were proven, ``chained_restarts`` those of them that began
-    while the chain of a partition had several links; ``start_decisions`` what nodes told that they
-    did with their copies, by outcome.
+    was reached; ``rebalances`` counts what rebalances came to, by kind; ``topology_changes``
+    the revisions of the drive that changed the members of the cluster, or its zones; ``resets``
+    the forced resets that were told, and ``lost_by_resets`` the writes that they lost inside their
+    envelopes. ``full_restarts`` counts those that were proven, ``chained_restarts`` those of them
+    that began while the chain of a partition had several links; ``start_decisions`` what nodes told
+    that they did with their copies, by outcome.
     """
 
     ok: int = 0
@@ -119,6 +120,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     hits: dict[str, dict[str, int]] = {}
     markers: dict[str, int] = {}
     rebalances: dict[str, int] = {}
+    topology_changes: int = 0
     resets: int = 0
     lost_by_resets: int = 0
     full_restarts: int = 0

@@ -14,7 +14,7 @@ from harness.campaigns.marker_counts import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind, OpType
-from harness.protocols.changes import LINKS_APART, AssignmentKind
+from harness.protocols.changes import LINKS_APART, AssignmentKind, TopologyKind
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_kinds import FULL_RESTART
 from harness.protocols.fault_spans import fault_spans, in_calm
@@ -23,6 +23,7 @@ from harness.run.change_recorder import read_changes
 from harness.run.directory import RunDirectory
 
 NO_ROLE = "no role"  # of a target that held none
+CHANGES_OF_TOPOLOGY = (TopologyKind.LOGICAL, TopologyKind.ZONE, TopologyKind.ELIGIBLE)
 
 
 def run_stats(run: RunDirectory) -> RunStats:
@@ -45,6 +46,7 @@ def run_stats(run: RunDirectory) -> RunStats:
         tried=tuple(sorted({row["kind"] for row in faults})),
         hits=_hits(faults),
         markers=read_markers(run),
+        topology_changes=_topology_changes(run, history),
         full_restarts=len(restarts),
         chained_restarts=sum(restarts),
         start_decisions=_start_decisions(events),
@@ -94,6 +96,21 @@ def _full_restarts(run: RunDirectory, history: History, faults: list[dict[str, A
         last = {row["partition"]: row["text"] for row in rows if row["at_ns"] <= at_ns}
         found.append(any(LINKS_APART in text for text in last.values()))
     return found
+
+
+def _topology_changes(run: RunDirectory, history: History) -> int:
+    """Count the revisions of the drive by which nodes joined, left, or came to pass a filter or
+    not, or a zone was altered.
+    """
+    marks = dict(history.manifest.phases)
+    table = read_changes(run.root, history.manifest.checksums)["topology"]
+    inside = pc.and_(
+        pc.greater_equal(table["at_ns"], marks.get("drive", 0)),
+        pc.less(table["at_ns"], marks.get("heal", 0)),
+    )
+    kinds = pa.array([kind.value for kind in CHANGES_OF_TOPOLOGY])
+    changed = pc.and_(inside, pc.is_in(table["kind"], value_set=kinds))
+    return int(pc.count_distinct(table.filter(changed)["revision"]).as_py())
 
 
 def _start_decisions(events: pa.Table) -> dict[str, int]:

@@ -84,13 +84,14 @@ def test_what_rebalances_came_to_is_summed_by_kind_where_there_were_any() -> Non
     bare = results("..")
     one, two = ({"completed": 2, "busy": 0}, {"completed": 0, "busy": 3})
     moved = [
-        replace(result, stats=RunStats(ok=1, rebalances=counts))
+        replace(result, stats=RunStats(ok=200, rebalances=counts, topology_changes=3))
         for result, counts in zip(bare, (one, two), strict=True)
     ]
 
-    assert "rebalances: completed 2, busy 3; 1 seeds with a completed one" in list(
-        totals(moved, 1.0)
-    )
+    told = list(totals(moved, 1.0))
+    assert "rebalances: completed 2, busy 3; 1 seeds with a completed one" in told
+    share = "50% of seeds with 3 of them, a completed rebalance and 200 ok"
+    assert f"changes of members or zones: 6, median 3 a seed; {share}" in told
     assert not [line for line in totals(bare, 1.0) if "rebalances" in line]
 
 

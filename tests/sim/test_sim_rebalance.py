@@ -15,6 +15,7 @@ from cli.plan_schedule import schedule_of
 from cli.wiring import run_plan
 from clusters.reference.system import build
 from clusters.reference.zones import Table, Zones, alteration, differing, unplaced
+from harness.campaigns.run_stats import run_stats
 from harness.errors import MissingCapability, PlanError, UsageError
 from harness.exit_codes import Outcome
 from harness.history.load import load as load_run
@@ -217,3 +218,19 @@ def test_what_is_not_yet_where_it_should_be_is_named(
 )  # fmt: skip
 def test_a_change_is_in_force_once_every_option_is_told(text: str, says: list[str]) -> None:
     assert differing(zones(), alteration(zones(), text), views(STABLE)) == says
+
+
+def test_changes_of_members_and_zones_in_the_drive_are_counted_by_revision(tmp_path: Path) -> None:
+    plan = plan_with(statements=[FEWER], back=[AGAIN])
+    join = PlannedFault(at_s=4.0, kind="join", target="spare", hold_s=0.5, options={"stays": True})
+    schedule = (*plan.nemesis.schedule, join)
+    plan = replace(
+        plan,
+        cluster=replace(plan.cluster, spares=1),
+        nemesis=replace(plan.nemesis, schedule=schedule),
+    )
+
+    run, _ = drill(plan, tmp_path / "run")
+
+    # Both statements, and the spare that joins, with which it passes the filter.
+    assert run_stats(run).topology_changes == 3
