@@ -22,7 +22,7 @@ from clusters.reference.node.raft.configuration import (
     forced,
     shared_index,
 )
-from clusters.reference.node.raft.election import Election, ElectionTimer
+from clusters.reference.node.raft.election import Election, ElectionTimer, Voter
 from clusters.reference.node.raft.follower import Follower
 from clusters.reference.node.raft.leader import Leadership
 from clusters.reference.node.raft.membership import Membership, PeerChange
@@ -725,55 +725,38 @@ class Raft:
     # -- votes
 
     def _vote_requested(self, request: VoteRequest) -> None:
-        follows_another = self._now - self._leader_seen < self._config.election_ticks
-        # Handed over: the leader itself gave way and its lease is
-        # over, so patience protects nothing.
-        patient = (self._leadership or follows_another) and not request.handed_over
-        if request.term > self.term and patient:
-            reached("vote refused while a leader lives")
-            # Thesis 4.2.3: while a leader is alive no member may depose it, and its lease holds.
+        if self._voter().protects_leader(request):
             self._answer_vote(request, granted=False)
             return
         # A pre-vote changes nothing here: it only asks whether an election would be worth a new
         # term.
         if request.term > self.term and not request.pre:
             self._follow(request.term, leader=None)
-        # Raft 5.4.1: a leader must have every committed entry; the
-        # last term counts before the length.
-        up_to_date = planted("vote-ignores-log") or (request.last_term, request.last_index) >= (
-            self._log.last_term,
-            self._log.last_index,
-        )
-        if not up_to_date and request.last_index > self._log.last_index:
-            reached("vote refused to a longer log of an earlier term")
-        if request.pre:
-            granted = up_to_date and request.term > self.term and not self._goes_before(request)
-            if granted and self._election is not None and self._election.pre:
-                reached("election left to another candidate")
-                self._election = None
-                self._timer.restart(self._now)
-            self._answer_vote(request, granted=granted)
-            return
-        # The same candidate may ask again, since its answer may have been lost (Raft 5.2).
-        # A leader of this term that is known here has won the election already.
-        free = self._hard.vote in (None, request.sender) and self._leader is None
-        granted = request.term == self.term and free and up_to_date
-        if granted:
+        granted = self._voter().grants(request)
+        if granted and not request.pre:
             reached("vote granted")
             self._set_hard(self.term, request.sender)
             # A candidate with this vote gets time to win: granting
             # restarts the timeout (Raft figure 2).
             self._timer.restart(self._now)
+        elif granted and self._election is not None and self._election.pre:
+            reached("election left to another candidate")
+            self._election = None
+            self._timer.restart(self._now)
         self._answer_vote(request, granted=granted)
 
-    def _goes_before(self, request: VoteRequest) -> bool:
-        """Whether this member's own round of pre-votes has just begun, too, and is to be the one
-        that goes on: two that cross, and both go on, split the votes of a term. Not after the tick
-        in which it began: its requests may reach no other member.
-        """
-        ours = self._election is not None and self._election.pre and self._timer.began(self._now)
-        place = self._log.last_term, self._log.last_index, self._config.node
-        return ours and place > (request.last_term, request.last_index, request.sender)
+    def _voter(self) -> Voter:
+        heard = self._now - self._leader_seen < self._config.election_ticks
+        asks_itself = self._election is not None and self._election.pre
+        return Voter(
+            node=self._config.node,
+            term=self.term,
+            vote=self._hard.vote,
+            leader=self._leader,
+            led=heard or self._leadership is not None,
+            last=(self._log.last_term, self._log.last_index),
+            began=asks_itself and self._timer.began(self._now),
+        )
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         """Answer a vote request. A granted pre-vote names the term asked for, every other answer

@@ -1,6 +1,6 @@
-"""Elections (Raft 5.2, 5.4.1; thesis 9.6): the round of votes that a member asks for, as a value,
-and the time that it waits for a leader before it asks. What a member answers to another that asks,
-and that it refuses while a leader lives, is ``core``'s.
+"""Elections (Raft 5.2, 5.4.1; thesis 4.2.3, 9.6): the round of votes that a member asks for, what
+a member grants to another that asks, both as values, and the time that it waits for a leader
+before it asks.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import random
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.configuration import Configuration, Vote, tally
-from clusters.reference.node.raft.types import VoteReply
+from clusters.reference.node.raft.types import VoteReply, VoteRequest
 
 
 class Election(msgspec.Struct, frozen=True):
@@ -41,6 +43,56 @@ class Election(msgspec.Struct, frozen=True):
     def result(self, configuration: Configuration) -> Vote:
         """Whether the votes so far decide, by the majorities of ``configuration``."""
         return tally(configuration, self.votes)
+
+
+class Voter(msgspec.Struct, frozen=True):
+    """A member as it is asked for its vote.
+
+    ``vote`` is whom it gave that of ``term``, ``leader`` the one of ``term`` that it knows, ``led``
+    whether it heard from a leader so lately that no other may depose it. ``last`` is the term and
+    the index of its last entry. ``began``: its own round of pre-votes began within this tick.
+    """
+
+    node: str
+    term: int
+    vote: str | None
+    leader: str | None
+    led: bool
+    last: tuple[int, int]
+    began: bool
+
+    def protects_leader(self, request: VoteRequest) -> bool:
+        """Whether the request is refused unheard, its term, too (thesis 4.2.3): a leader lives, and
+        its lease holds. One that has handed leadership over has given its lease up.
+        """
+        protects = request.term > self.term and self.led and not request.handed_over
+        if protects:
+            reached("vote refused while a leader lives")
+        return protects
+
+    def grants(self, request: VoteRequest) -> bool:
+        """Whether the vote is given, or with ``pre`` would be."""
+        # Raft 5.4.1: a leader must have every committed entry; the last term counts before the
+        # length.
+        asked = (request.last_term, request.last_index)
+        if not planted("vote-ignores-log") and asked < self.last:
+            if request.last_index > self.last[1]:
+                reached("vote refused to a longer log of an earlier term")
+            return False
+        if request.pre:
+            return request.term > self.term and not self._goes_before(request)
+        # The same candidate may ask again, since its answer may have been lost (Raft 5.2). A leader
+        # of this term that is known here has won the election already.
+        free = self.vote in (None, request.sender) and self.leader is None
+        return request.term == self.term and free
+
+    def _goes_before(self, request: VoteRequest) -> bool:
+        """Whether this member's own round of pre-votes has just begun, too, and is to be the one
+        that goes on: two that cross, and both go on, split the votes of a term. Not after the tick
+        in which it began: its requests may reach no other member.
+        """
+        asks = (request.last_term, request.last_index, request.sender)
+        return self.began and (*self.last, self.node) > asks
 
 
 class ElectionTimer:
