@@ -28,7 +28,7 @@ import attrs
 from calibrator import calibrate, worth_of_two
 from checkers_list_append import CLIENTS, analysis_of, history, timed
 
-from checkers.engine.output import NOTE
+from checkers.engine.kernel_output import NOTE
 from checkers.engine.source import Source
 from checkers.engine.spark.options import SparkOptions
 from checkers.engine.spark.session import session

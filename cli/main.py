@@ -20,7 +20,7 @@ from typing import NamedTuple
 import click
 
 from cli import streams
-from cli.no_room import no_room
+from cli.address_limit import no_room
 from cli.session import RUNS_VARIABLE, Session, say
 from cli.signals import ignore_signals, interrupt_on_signals, leave_on_signals
 from harness import plugins

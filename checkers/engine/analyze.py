@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from checkers.engine import stages
 from checkers.engine.chains import Chain, chains
-from checkers.engine.output import ENTERING, Joined, KernelOutput, apply, describe, of
+from checkers.engine.kernel_output import ENTERING, Joined, KernelOutput, apply, describe, of
 from checkers.engine.plugin_contract import complete
 from checkers.engine.source import Source
 from checkers.engine.spark.options import ON_THIS_MACHINE, SparkOptions

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from checkers.engine.output import describe
+from checkers.engine.kernel_output import describe
 from checkers.engine.plugin_contract import kernels_of
 from harness import plugins
 from harness.errors import BrokenPlugin

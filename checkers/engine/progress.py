@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import attrs
 
-from checkers.engine.output import PROGRESS
+from checkers.engine.kernel_output import PROGRESS
 from harness.text import long_duration
 
 

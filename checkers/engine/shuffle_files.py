@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import Ints, ints
-from checkers.engine.output import KernelOutput, describe
+from checkers.engine.kernel_output import KernelOutput, describe
 from checkers.engine.plugin_contract import require_numbers
 from checkers.engine.stretches import BACK_TABLE, Grid
 from checkers.engine.transactions import OBSERVED_TABLE

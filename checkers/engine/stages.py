@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, group_starts, ints
 from checkers.engine.costs import COST_TABLE, COSTS, EXPLAIN, stage_cost
-from checkers.engine.output import (
+from checkers.engine.kernel_output import (
     ENTERING,
     ONE_BY_ONE,
     SIDE_BY_SIDE,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, cells
 from checkers.engine.costs import COST_TABLE, Meter
-from checkers.engine.output import KernelOutput, apply, merge, renumbered
+from checkers.engine.kernel_output import KernelOutput, apply, merge, renumbered
 from checkers.engine.shuffle_files import ShuffleFiles, observed_within
 from checkers.engine.source import Source
 from checkers.engine.transactions import OBSERVED_TABLE, PREPARED, prepared

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cli.address_limit import no_room
 from cli.judging.messages import FAMILIES, HistoryFile, Reply, Request
-from cli.no_room import no_room
 from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
@@ -94,7 +94,7 @@ def limit_processor_time(limit_s: int) -> None:
 
 def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from checkers.engine.arrays import keep_freed_memory
-    from checkers.engine.output import ENTERING, NOTE, ONE_BY_ONE, PROGRESS, SIDE_BY_SIDE
+    from checkers.engine.kernel_output import ENTERING, NOTE, ONE_BY_ONE, PROGRESS, SIDE_BY_SIDE
     from cli.judging import steps
     from harness.history.parquet import OPENING
     from harness.run.directory import RunDirectory

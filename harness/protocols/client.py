@@ -1,4 +1,4 @@
-"""How operations reach a store: interactive transactions. ``classification`` says what their errors
+"""How operations reach a store: interactive transactions. ``fail_or_info`` says what their errors
 mean.
 """
 

@@ -9,7 +9,7 @@ from checker_generator import generate
 from checker_histories import setting, source
 
 from checkers.engine.arrays import cells
-from checkers.engine.output import apply, merge
+from checkers.engine.kernel_output import apply, merge
 from checkers.engine.transactions import PREPARED, prepared
 from checkers.lists import contradictions, lost, versions, within_transaction
 from checkers.lists.checker import INFERENCE

@@ -13,7 +13,7 @@ import pytest
 from checker_histories import a, ok, r, setting, source
 
 from checkers.engine.analyze import judge
-from checkers.engine.output import KernelOutput, merge
+from checkers.engine.kernel_output import KernelOutput, merge
 from checkers.engine.spark import gateway, session
 from checkers.engine.spark.executor import run_on_spark
 from checkers.engine.spark.java import JavaChoice

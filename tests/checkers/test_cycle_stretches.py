@@ -19,9 +19,9 @@ from checker_histories import Txn, a, info, ok, r, setting, source
 from checkers.cycles.backward_edges import leads_back, readers_before
 from checkers.cycles.dependencies import EDGES, TAILS
 from checkers.cycles.graph import tails_of
-from checkers.engine import output, stages
+from checkers.engine import kernel_output, stages
 from checkers.engine.arrays import Ints
-from checkers.engine.output import SIDE_BY_SIDE, KernelOutput
+from checkers.engine.kernel_output import SIDE_BY_SIDE, KernelOutput
 from checkers.engine.shuffle_files import ShuffleFiles
 from checkers.engine.stretches import BACK_TABLE, WINDOW, Grid, begins_in_order
 from checkers.engine.work import Work
@@ -75,7 +75,9 @@ def judged(txns: list[Txn], stretch: int, splits: int = 3) -> tuple[dict[str, An
     assert not given.broken
     tables = {"transactions": history.transactions, **given.tables}
     tables |= {"faults": pa.table({}), "events": pa.table({})}
-    last = output.apply(output.of(CHECKER.kernels, Exchange.ONE_PLACE), tables, setting())
+    last = kernel_output.apply(
+        kernel_output.of(CHECKER.kernels, Exchange.ONE_PLACE), tables, setting()
+    )
     no_faults = {"faults": pa.table({"fault": pa.array([], pa.int64())})}
     part = CHECKER.judge({**tables, **last.tables, **no_faults}, setting(), history)
     return dict(part.anomalies), searched
@@ -118,7 +120,7 @@ def test_splits_and_stretches_side_by_side_give_the_same(
         return work(number)
 
     monkeypatch.setattr(stages, "_told", told)
-    token = output.ENTERING.set(entered.append)
+    token = kernel_output.ENTERING.set(entered.append)
     try:
         history = source(overlapping(4, size=400), splits=7)
         alone = stages.run_in_process(kernels, history, setting(), stretch=20)
@@ -128,7 +130,7 @@ def test_splits_and_stretches_side_by_side_give_the_same(
         monkeypatch.setattr(stages, "LONG", 0)
         together = stages.run_in_process(kernels, history, setting(), stretch=20)
     finally:
-        output.ENTERING.reset(token)
+        kernel_output.ENTERING.reset(token)
     assert threads - here
     assert alone.tables.keys() == together.tables.keys()
     for name, table_ in alone.tables.items():

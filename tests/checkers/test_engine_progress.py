@@ -10,7 +10,7 @@ import pytest
 from checker_histories import a, ok, r, write_run
 
 from checkers.engine.analyze import analyze
-from checkers.engine.output import PROGRESS
+from checkers.engine.kernel_output import PROGRESS
 from checkers.engine.progress import StageProgress
 
 FAR = re.compile(r"KEY, (\d) of 4 tasks done(?:, [\d,]+ transactions/s, about [\d.]+ \S+ left)?$")

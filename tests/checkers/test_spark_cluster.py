@@ -18,7 +18,7 @@ from test_cycle_stretches import overlapping
 from test_cycle_windows import by_windows, stages_of
 
 from checkers.engine.analyze import judge
-from checkers.engine.output import NOTE, KernelOutput
+from checkers.engine.kernel_output import NOTE, KernelOutput
 from checkers.engine.source import Source
 from checkers.engine.spark import executor as spark_executor
 from checkers.engine.spark.options import SparkOptions

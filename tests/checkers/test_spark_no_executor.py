@@ -10,7 +10,7 @@ from checker_histories import ok, r, setting, source
 from spark_cluster import require_parts, standalone
 
 from checkers.engine.analyze import judge
-from checkers.engine.output import NOTE
+from checkers.engine.kernel_output import NOTE
 from checkers.engine.spark import executor, gateway, session
 from checkers.engine.spark.options import SparkOptions
 from checkers.lists.checker import CHECKER

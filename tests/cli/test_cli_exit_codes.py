@@ -469,7 +469,7 @@ def test_a_library_that_found_no_room_behind_its_trial_is_told_as_that(
 ) -> None:
     source = (
         "import resource, sys\n"
-        "from cli.no_room import no_room\n"
+        "from cli.address_limit import no_room\n"
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
         f"print(no_room(ImportError({text!r}, name='pyarrow.lib')))\n"
     )

@@ -28,9 +28,9 @@ from harness.protocols.cluster import (
 )
 from harness.protocols.cluster_membership import Membership
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from nemesis.link_faults import bridge, majorities_ring, one_way, one_way_in, partition
 from nemesis.node_faults import freeze, host_loss, kill, pause, restart
 from nemesis.packet_faults import delay, loss
+from nemesis.partition_faults import bridge, majorities_ring, one_way, one_way_in, partition
 from nemesis.runner import Nemesis
 from nemesis.waits import Limits
 

@@ -13,10 +13,10 @@ from harness.errors import PlanError
 from harness.protocols import targets
 from harness.protocols.fault_kinds import BUILT_IN
 from harness.protocols.faults import Fault, PlannedFault
-from nemesis.link_faults import partition as partition_fault
 from nemesis.node_faults import kill as kill_fault
 from nemesis.packet_faults import delay
 from nemesis.packet_faults import loss as loss_fault
+from nemesis.partition_faults import partition as partition_fault
 from nemesis.schedule import check_schedule, materialise
 
 MIX = ("kill", "partition")

@@ -14,7 +14,7 @@ from harness.protocols.fault_kinds import Strength
 from harness.protocols.roles import parse, parsed
 from harness.protocols.targets import Form, Target
 from nemesis import resolution
-from nemesis.cut_faults import cut
+from nemesis.role_cut_faults import cut
 
 SHARE, IN_MS = Strength(unit="%", usual=30.0, least=2.0), Strength(unit="ms", usual=100.0)
 

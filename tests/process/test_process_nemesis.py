@@ -17,8 +17,8 @@ from harness.protocols.cluster import Cluster, Roles
 from harness.protocols.cluster_membership import Membership
 from harness.protocols.fault_kinds import PROCEDURES
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from nemesis.link_faults import partition as partition_fault
 from nemesis.node_faults import kill as kill_fault
+from nemesis.partition_faults import partition as partition_fault
 from nemesis.runner import Nemesis, refuse_missing
 
 ANSWER_LIMIT_S = 0.5

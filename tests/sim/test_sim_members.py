@@ -22,9 +22,9 @@ from harness.protocols.cluster import Cluster, Roles
 from harness.protocols.faults import PlannedFault, resolved
 from harness.run.directory import RunDirectory
 from nemesis import member_faults
-from nemesis.cut_faults import cut
 from nemesis.member_faults import join, leave
 from nemesis.member_faults import replace as replacing
+from nemesis.role_cut_faults import cut
 
 ZONE = (
     "CREATE ZONE moving WITH PARTITIONS = 2, REPLICAS = 3, DATA_NODES_AUTO_ADJUST_SCALE_UP = 0,"

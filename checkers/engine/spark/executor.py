@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import attrs
 import pyarrow as pa
 
-from checkers.engine.output import (
+from checkers.engine.kernel_output import (
     NOTE,
     KernelOutput,
     merge,

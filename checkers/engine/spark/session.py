@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from checkers.engine.output import NOTE
+from checkers.engine.kernel_output import NOTE
 from checkers.engine.spark import gateway
 from checkers.engine.spark.java import find_java, java_binary
 from checkers.engine.spark.options import SparkOptions

@@ -16,7 +16,7 @@ from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import CUT
 from harness.protocols.faults import Victims
 from nemesis import grudges, resolution
-from nemesis.link_faults import LinkFault
+from nemesis.partition_faults import LinkFault
 
 BOTH_WAYS, ONE_WAY = "<>", ">"
 
