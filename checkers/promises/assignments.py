@@ -161,10 +161,14 @@ def _of_chains(
         forced, rows = False, []
         for step in of_partition:
             rows.append((step.revision, step.at_ns, step.before, step.after, forced))
-            reset = (partition, step.revision) in resets
-            forced = reset or (forced and step.before.pending == step.after.pending)
+            forced = _pending_of_reset(step, (partition, step.revision) in resets, forced)
         found[partition] = rows
     return found
+
+
+def _pending_of_reset(step: Step, reset: bool, before: bool) -> bool:
+    """Whether what is pending after ``step`` is a reset's; ``before`` it, it was."""
+    return reset or (before and step.before.pending == step.after.pending)
 
 
 def illegal_transitions(
@@ -178,7 +182,7 @@ def illegal_transitions(
     count the others in ``names``. ``there``: see ``logical_topologies``.
     """
     for partition, of_partition in steps.items():
-        term, asked = None, tuple[Nodes, ...]()
+        term, asked, forced = None, tuple[Nodes, ...](), False
         for step in of_partition:
             if step.dropped and step.after == Assigned():
                 asked = ()
@@ -196,7 +200,9 @@ def illegal_transitions(
                     event=step.event,
                     asked=asked,
                     there=there[place - 1][1] if place else None,
+                    forced=forced,
                 )
+            forced = _pending_of_reset(step, taken is not None, forced)
             asked = still_asked(asked, step.before, step.after)
             if name is not None:
                 names[name] += 1

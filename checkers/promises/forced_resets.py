@@ -115,7 +115,7 @@ def steps_of_resets(
         for step in of_partition:
             before = step.before
             held |= before.stable or frozenset()
-            if step.event or step.dropped or _takes_up_planned(step):
+            if step.event or step.dropped or _takes_up_planned(step) or _locks(step):
                 continue
             for place, reset in enumerate(left):
                 now = (before.stable or frozenset()) | (before.pending or frozenset())
@@ -139,6 +139,13 @@ def _takes_up_planned(step: Step) -> bool:
     """
     before, after = step.before, step.after
     return before.pending is not None and after.pending == before.planned and after.planned is None
+
+
+def _locks(step: Step) -> bool:
+    """Tell whether a leader locked what was pending: where that is one node, it looks like a reset
+    to it. The lock of a reset is no leader's, and has no term.
+    """
+    return bool(step.lock_term)
 
 
 def early_resets(resets: Resets, topology: Sequence[Row], calm: Calm) -> Found:

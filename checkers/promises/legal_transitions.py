@@ -93,7 +93,8 @@ LOCK = (
     Transition("locked", "* A * *", ". A . A"),
     Transition("unlocked", "* * - +", ". . - -"),
     Transition("moved", "* A B +", ". B - -"),
-    # Nothing is led to without its lock, so no group comes to what pending asked for before.
+    # Nothing is led to without its lock, so no group comes to what pending asked for before, but
+    # for ``BEHIND_RESETS``.
     Transition("completed", "* A - A", "A - - -"),
     Transition("completed", "* A A A", "A - - -"),
     Transition("continued", "* A B A", "A B - -"),
@@ -117,6 +118,12 @@ RESETS: Mapping[str, tuple[Transition, ...]] = {
     "cancel": (*_RESET, *_RESTORED),
 }
 """What a forced reset writes, whatever was pending, planned or locked: see ``Forced``."""
+BEHIND_RESETS: Mapping[str, tuple[Transition, ...]] = {
+    # Nothing but a reset takes the place of what is locked: the group may have come to that, and
+    # tell it behind the reset.
+    "lock": (Transition("applied-another", "* A * A", "P A . A"),),
+}
+"""What else a revision may do while what a forced reset has written is pending."""
 SUPERSEDING = frozenset(
     {"equals-pending", "planned", "retargeted", "moved", "continued", "overtaken"}
 )
@@ -179,17 +186,19 @@ def transition(
     event: bool,
     asked: Collection[Nodes] = (),
     there: Nodes | None = None,
+    forced: bool = False,
 ) -> str | None:
     """The name of the transition from ``before`` to ``after`` in the table of ``variant``; ``None``
     where it is none of them. ``asked``: see ``still_asked``; ``there``: the nodes of the cluster
-    (``None``: all).
+    (``None``: all); ``forced``: what is pending before it is a reset's.
     """
     new = (before.pending or frozenset()) - (before.stable or frozenset())
     left = there is not None and not new <= there
+    rows = (*VARIANTS[variant], *(BEHIND_RESETS.get(variant, ()) if forced else ()))
     return next(
         (
             row.name
-            for row in VARIANTS[variant]
+            for row in rows
             if row.event == event and (left or not row.left) and _matches(row, before, after, asked)
         ),
         None,

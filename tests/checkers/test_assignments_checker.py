@@ -465,6 +465,45 @@ def test_a_lock_after_a_reset_is_of_another_leader() -> None:
     assert available([*BEGUN, *locked, *forced, *done], reset(), variant="lock") == []
 
 
+def test_a_leader_that_locks_one_node_is_no_reset_to_it() -> None:
+    moved = [
+        *wrote(13, 3.0, pending="d", planned=None, trigger=12),
+        *wrote(14, 3.1, lock=("d", 4)),
+        *wrote(15, 3.2, stable="d", pending=None, planned=None, lock=None),
+    ]
+    # Long after it, and to the same node.
+    forced = [
+        *wrote(19, 6.0, pending="d", planned=None, lock=("d", 0)),
+        *wrote(20, 6.2, stable="d", pending=None, lock=None),
+    ]
+    two = [
+        *wrote(16, 4.0, pending="de", planned=None, trigger=15),
+        *wrote(17, 4.1, lock=("de", 4)),
+        *wrote(18, 4.2, stable="de", pending=None, planned=None, lock=None),
+    ]
+    changes = [*BEGUN, *moved, *two, *forced]
+
+    assert available(changes, reset("d", 6.1), variant="lock") == []
+
+
+def test_what_a_reset_has_overtaken_may_become_stable_behind_it() -> None:
+    first = wrote(9, 2.0, pending="a", planned=None, lock=("a", 0))
+    again = wrote(10, 2.3, pending="b", planned=None, lock=("b", 0))
+    late, done = wrote(11, 2.4, stable="a"), wrote(12, 2.5, stable="b", pending=None, lock=None)
+    told = (reset(), reset("b", 2.4, generation=2))
+
+    assert available([*BEGUN, *first, *again, *late, *done], *told, variant="lock") == []
+    # Only what pending has asked for, and not once what the reset asked for is stable.
+    strange = wrote(11, 2.4, stable="c")
+    assert ILLEGAL in available([*BEGUN, *first, *again, *strange], *told, variant="lock")
+    assert ILLEGAL in available(
+        [*BEGUN, *first, *again, *done, *wrote(13, 2.6, stable="a")], *told, variant="lock"
+    )
+    # No leader's lock gives way to another's.
+    other = [*ASKED, *wrote(6, 1.2, lock=("abd", 4)), *wrote(7, 1.3, pending="abe", trigger=6)]
+    assert ILLEGAL in available([*BEGUN, *other, *wrote(8, 1.4, stable="abd")], variant="lock")
+
+
 def test_an_unwind_goes_back_to_nodes_that_were_stable() -> None:
     back = msgspec.structs.replace(reset("b", 3.0, generation=2), restores=True)
     unwound = wrote(13, 3.0, stable="bc", pending="b", planned="abc")

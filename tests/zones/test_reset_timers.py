@@ -138,6 +138,8 @@ def test_the_chain_follows_its_three_rules() -> None:
 
     forced = linked(state, Assignments(("c",), force=True), assignments("c"), alone)
     assert forced == Chain((graceful, alone))
+    # Another reset has taken the place of what was forced: its generation is news all the same.
+    assert linked(state, None, assignments("c"), alone) == Chain((graceful, alone))
 
     state = PartitionState(partition=PARTITION, chain=forced)
     reset = Assignments(("c", "d"), from_reset=True)

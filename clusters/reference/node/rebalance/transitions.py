@@ -322,6 +322,10 @@ def linked(
         return None
     if pending is not None and pending.force:
         return state.chain if planted("chain-not-appended") else state.chain.add_last(at)
+    # A reset that another overtook, or whose set is not pending any more for another reason: the
+    # chain does not have its generation yet.
+    if pending is None and at.generation > state.chain.links[-1].generation:
+        return state.chain.add_last(at)
     # Of a set that was overtaken nobody knows whether it followed a reset: what came before the
     # reset must not be forgotten.
     if pending is None or pending.from_reset:
