@@ -11,12 +11,19 @@ from zone_script import Script, at, second_of
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.options import Joint, Separate, Zone
-from clusters.reference.node.metastorage.metastorage import Metastorage, encode_invoke
+from clusters.reference.node.metastorage.metastorage import (
+    Invoke,
+    Metastorage,
+    Operation,
+    encode_invoke,
+)
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.hybrid_clock import span
+from clusters.reference.node.topology.logical import LOGICAL, Member
 from clusters.reference.node.zones import data_nodes, manager
 from clusters.reference.node.zones.data_nodes import (
     DataNodes,
+    Timer,
     TimestampBehind,
     Topology,
     altered,
@@ -290,6 +297,28 @@ def test_what_is_up_to_date_needs_no_invoke() -> None:
     assert run(store, catalog, topology("ABC", 2), 15) == 0
     assert run(store, catalog, topology("ABC", 2), 16) == 1
     assert manager.next_due(store) is None
+
+
+def test_a_topology_that_did_not_last_starts_its_timer_however_late_it_is_followed() -> None:
+    store, catalog = Metastorage(), Catalog(zones={"Z": separate(10, 10)})
+    run(store, catalog, members(store, "ABC"), 0)
+    run(store, catalog, members(store, "AB"), 3)
+    members(store, "A")
+    back = members(store, "AB")
+
+    # B was away, and is back, as the leader comes to look: what goes is C, and that later.
+    run(store, catalog, back, 5)
+    assert (read(store).down, due_at(read(store))) == (Timer(at(5), (), ("C",)), at(15))
+    run(store, catalog, back, 15)
+    assert seconds(read(store)) == [(0, "ABC"), (15, "AB")]
+
+
+def members(store: Metastorage, names: str) -> Topology:
+    """Write the logical topology; returns it."""
+    there = tuple(Member(node=node, origin="1", incarnation="1") for node in nodes(names))
+    invoke = Invoke((), (Operation(LOGICAL, msgspec.msgpack.encode(there)),))
+    assert store.apply(Entry(1, 1, encode_invoke(invoke))).success
+    return Topology(revision=store.revision, nodes=nodes(names))
 
 
 def test_of_two_leaders_that_fire_one_timer_one_switches() -> None:

@@ -11,7 +11,7 @@ are evaluated as the node does it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 
 import attrs
@@ -140,11 +140,24 @@ class ZoneSteps:
             return _resumed(began, found)
         # The same words may have been said several times: any of these statements may be it.
         met = [there for each in followed for there in self._found_by(each, before, after)]
-        for physical, there in product(_times(before, after, found), met):
-            expected = _followed(before, after, there, began, physical)
+        ways = self._ways(before, after)
+        for physical, there, way in product(_times(before, after, found), met, ways):
+            expected = _followed(before, after, there, way, began, physical)
             if expected == found and (not ts or _fired_by(before, began, found, physical) <= ts):
                 return ""
-        return _difference(before, after, met[0], began, found)
+        return _difference(before, after, met[0], ways[0], began, found)
+
+    def _ways(self, before: DataNodes, after: DataNodes) -> tuple[tuple[Topology, ...], ...]:
+        """The topologies that the step may have followed, one by one: each may start timers, also
+        one that did not last. Where a node's history is compacted, the last alone.
+        """
+        first, last = before.topology, after.topology
+        each = tuple(
+            Topology(revision=revision, nodes=nodes)
+            for revision, nodes in self._topologies.items()
+            if first.revision < revision <= last.revision
+        )
+        return (each, (last,)) if self._state.compacted > first.revision else (each,)
 
     def _found_by(
         self, statement: _Statement, before: DataNodes, after: DataNodes
@@ -204,14 +217,21 @@ def _times(before: DataNodes, after: DataNodes, found: _State) -> Iterator[int]:
 
 
 def _followed(
-    before: DataNodes, after: DataNodes, there: Topology, state: _State, physical: int
+    before: DataNodes,
+    after: DataNodes,
+    there: Topology,
+    way: tuple[Topology, ...],
+    state: _State,
+    physical: int,
 ) -> _State:
-    """The state at ``physical``, with what ``after`` has followed: up to the topology that was
-    ``there`` as the statement came by the waits and the filter of before, then the statement, then
-    by its own what came later.
+    """The state at ``physical``, with what ``after`` has followed: on its ``way`` up to the
+    topology that was ``there`` as the statement came by the waits and the filter of before, then
+    the statement, then by its own what came later.
     """
     if there.revision > before.topology.revision:
-        state = _fired(_moved(before, there, state, physical), before.waits, physical)
+        earlier = [each for each in way if each.revision < there.revision]
+        state = _moved_by(before, (*earlier, there), state, physical)
+        state = _fired(state, before.waits, physical)
     if after.filter != before.filter:
         # At once, and no timer survives it.
         state = _State({}, _passing(after.filter, there), switched=True)
@@ -221,12 +241,22 @@ def _followed(
         stated = msgspec.structs.replace(
             before, topology=there, waits=after.waits, filter=after.filter
         )
-        state = _moved(stated, after.topology, state, physical)
+        later = [each for each in way if each.revision > there.revision]
+        state = _moved_by(stated, later, state, physical)
     return _fired(state, after.waits, physical)
 
 
 def _passing(text: str, topology: Topology) -> dict[str, Node]:
     return {node.name: node for node in filters.filtered(text, topology.nodes)}
+
+
+def _moved_by(
+    before: DataNodes, topologies: Iterable[Topology], state: _State, physical: int
+) -> _State:
+    for topology in topologies:
+        state = _moved(before, topology, state, physical)
+        before = msgspec.structs.replace(before, topology=topology)
+    return state
 
 
 def _moved(before: DataNodes, topology: Topology, state: _State, physical: int) -> _State:
@@ -319,10 +349,15 @@ def _resumed(began: _State, found: _State) -> str:
 
 
 def _difference(
-    before: DataNodes, after: DataNodes, there: Topology, began: _State, found: _State
+    before: DataNodes,
+    after: DataNodes,
+    there: Topology,
+    way: tuple[Topology, ...],
+    began: _State,
+    found: _State,
 ) -> str:
     """What the rules expect at the time that comes closest, and what there is."""
-    each = [_followed(before, after, there, began, at) for at in _times(before, after, found)]
+    each = [_followed(before, after, there, way, began, at) for at in _times(before, after, found)]
     expected = min(each, key=lambda one: (one.switched != found.switched, one.data != found.data))
     changed = [
         text

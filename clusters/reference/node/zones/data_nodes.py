@@ -151,30 +151,43 @@ def fired(state: DataNodes, ts: int, physical: int | None = None) -> DataNodes:
 def topology_changed(
     state: DataNodes, topology: Topology, ts: int, physical: int | None = None
 ) -> DataNodes:
-    """The state after ``topology`` took the place of the one before, by however many events (a
-    leap). A topology that is not newer is ignored. What is due at ``physical`` is applied after the
-    change, so that nothing is moved off a node that is back. Raises ``TimestampBehind``.
+    """The state after ``topology`` took the place of the one before, as ``topologies_changed``."""
+    return topologies_changed(state, (topology,), ts, physical)
+
+
+def topologies_changed(
+    state: DataNodes, topologies: Iterable[Topology], ts: int, physical: int | None = None
+) -> DataNodes:
+    """The state after ``topologies`` took the place of each other, the last of which is there now;
+    each by however many events (a leap). Those that are not newer are ignored. What is due at
+    ``physical`` is applied after all of them, so that nothing is moved off a node that is back.
+    Raises ``TimestampBehind``.
     """
-    if topology.revision <= state.topology.revision:
-        return state
+    reading = ts if physical is None else physical
+    newer = [each for each in topologies if each.revision > state.topology.revision]
+    for topology in newer:
+        state = _armed(state, topology, reading)
+    return fired(state, ts, reading) if newer else state
+
+
+def _armed(state: DataNodes, topology: Topology, reading: int) -> DataNodes:
+    """The state with ``topology``, and with the timers that it starts at ``reading``."""
     before = _eligible(state.filter, state.topology)
     now = _eligible(state.filter, topology)
     state = replace(state, topology=topology)
-    reading = ts if physical is None else physical
     # What the filter leaves out never arms a timer; a node with other attributes is another node.
     joined = tuple(node for name, node in now.items() if before.get(name) != node)
     absent = tuple(node.name for node in state.latest if node.name not in now)
     if isinstance(state.waits, Joint):
         since = _since(state.joint, reading, again=before != now)
-        timer = _timer(since, _still(state.joint, now, joined), absent)
-        return fired(replace(state, joint=timer), ts, reading)
+        return replace(state, joint=_timer(since, _still(state.joint, now, joined), absent))
     # A node that was gone before must not start the timer again.
     gone = set(absent) - set(() if state.down is None else state.down.left)
     moved = bool(joined) or (bool(gone) and planted("leave-moves-scale-up"))
     up_since = _since(state.up, reading, again=moved)
     up = _timer(up_since, _still(state.up, now, joined), ())
     down = _timer(_since(state.down, reading, again=bool(gone)), (), absent)
-    return fired(replace(state, up=up, down=down), ts, reading)
+    return replace(state, up=up, down=down)
 
 
 def altered(state: DataNodes, zone: Zone, ts: int) -> DataNodes:

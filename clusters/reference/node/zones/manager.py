@@ -127,42 +127,48 @@ def _following(
         return None
     if before is None:
         return data_nodes.created(zone, topology, ts)
-    # By the order of revisions: what a statement found goes by the options of before, what came
-    # after it by its own, however late both are followed.
-    found = _found_by_statement(view, before, zone, topology)
-    state = data_nodes.topology_changed(before, found, ts, physical)
+    # By the order of revisions, however late they are followed: each topology may start timers,
+    # also one that did not last, and what a statement found goes by the options of before.
+    found, later = _topologies_since(view, before, zone, topology)
+    state = data_nodes.topologies_changed(before, found, ts, physical)
     state = data_nodes.altered(state, zone, ts)
-    if found.revision < topology.revision:
+    if later:
         reached("topology that changed after a statement followed along with it")
-        state = data_nodes.topology_changed(state, topology, ts, physical)
+        state = data_nodes.topologies_changed(state, later, ts, physical)
     return data_nodes.fired(state, ts, physical)
 
 
-def _found_by_statement(
+def _topologies_since(
     view: History, before: DataNodes, zone: Zone, topology: Topology
-) -> Topology:
-    """The topology that the last statement on the zone found; ``topology`` where ``before`` has
-    followed all statements, and where no revision tells when the last one was.
+) -> tuple[tuple[Topology, ...], tuple[Topology, ...]]:
+    """The topologies since that of ``before``: those that the last statement on the zone found, all
+    where ``before`` has followed it; and those behind it. ``topology`` alone where no revision
+    tells of the others any more.
     """
-    said = before.waits, before.filter
-    if said == (zone.waits, zone.filter) or topology.revision <= before.topology.revision:
-        return topology
+    if topology.revision <= before.topology.revision:
+        return (), ()
+    said, stated = (before.waits, before.filter), False
     try:
         changes = view.changes((catalogs.KEY, LOGICAL), before.topology.revision)
     except Compacted:
         statement = view.get(catalogs.KEY)
-        first = statement is not None and statement.revision < topology.revision
-        return before.topology if first else topology
-    found, there = topology, before.topology
+        earlier = statement is not None and statement.revision < topology.revision
+        stated = earlier and said != (zone.waits, zone.filter)
+        changes = ()
+    found, later = list[Topology](), list[Topology]()
     for change in changes:
         if (members := change.entries.get(LOGICAL)) is not None:
             nodes = tuple(member.node for member in decode_members(members))
-            there = Topology(revision=change.revision, nodes=nodes)
+            later.append(Topology(revision=change.revision, nodes=nodes))
         if (text := change.entries.get(catalogs.KEY)) is not None:
             for other in catalogs.decode(text).zones.values():
                 if other.id == zone.id and said != (other.waits, other.filter):
-                    said, found = (other.waits, other.filter), there
-    return found
+                    said, stated = (other.waits, other.filter), True
+                    found += later
+                    later.clear()
+    if not any(each.revision == topology.revision for each in (*found, *later)):
+        later.append(topology)
+    return (tuple(found), tuple(later)) if stated else (tuple(later), ())
 
 
 def _replaced(view: View, zone: int, before: DataNodes | None, after: DataNodes | None) -> Invoke:
