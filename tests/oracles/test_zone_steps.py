@@ -171,6 +171,22 @@ def waiting() -> Lab:
     return lab
 
 
+def test_a_topology_that_did_not_last_is_to_be_followed_too() -> None:
+    lab = Lab()
+    lab.there("n1", "n2", "n3")
+    lab.driven()
+    lab.there("n1", "n2")
+    lab.driven()
+    lab.passes(2)
+    lab.there("n1")
+    lab.there("n1", "n2")
+    before, merged = lab.state(), logical.topology(lab.store)
+    lab.put(msgspec.structs.replace(before, topology=merged))
+
+    (problem,) = lab.problems
+    assert "removes n3" in problem
+
+
 def test_two_waits_that_become_one_begin_with_the_later_timer() -> None:
     lab = waiting()
     lab.ddl(f"ALTER ZONE Z SET {JOINT}=9")
