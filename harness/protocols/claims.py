@@ -430,11 +430,12 @@ class NewVersions(Fact, frozen=True):
 
 
 class NoOpEntry(Fact, frozen=True, gc=False):
-    """The entry, once committed, changed nothing in ``group``: now and then that happens where a
-    request is repeated.
+    """The entry, once committed, changed nothing in ``group``, nor of ``key`` where that is told:
+    now and then that happens where a request is repeated.
     """
 
     group: str
+    key: str = ""
 
 
 class Command(Fact, frozen=True, gc=False):

@@ -160,6 +160,9 @@ def test_an_entry_that_changes_nothing_is_needless_only_if_it_comes_again_and_ag
 
     assert not any(now_and_then)
     assert [bool(text) for text in at_each_turn] == [False] * 7 + [True] * 23
+    # A slow disk has each of three requests repeated: each is now and then by itself.
+    of_three = [upkeep.needless(90 + i * 0.25, NoOpEntry("q", "abc"[i % 3])) for i in range(18)]
+    assert not any(of_three)
 
 
 @pytest.mark.parametrize("read_first", [True, False])

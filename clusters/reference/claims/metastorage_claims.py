@@ -135,7 +135,7 @@ class MetastorageClaims:
     def _observe_all(self, change: Change) -> None:
         """A revision that gives all its keys the values that they have changes nothing."""
         if all(self._values.get(key) == value for key, value in change.entries.items()):
-            self._changed.append(NoOpEntry(METASTORAGE))
+            self._changed.append(NoOpEntry(METASTORAGE, min(change.entries, default="")))
         self._assigned(change)
         if self._complete:
             self._changed.extend(self.topology.changed(change))

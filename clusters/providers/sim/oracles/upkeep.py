@@ -14,17 +14,19 @@ MOST, WITHIN_S = 8, 4.0
 
 
 class Upkeep:
-    """Counts the needless entries of each group."""
+    """Counts the needless entries of each group, and of each key that they are about: while a
+    disk is slow a request for each of many keys may be repeated.
+    """
 
     def __init__(self) -> None:
-        self._came_s: dict[str, deque[float]] = {}
+        self._came_s: dict[NoOpEntry, deque[float]] = {}
 
     def needless(self, now_s: float, fact: NoOpEntry) -> str:
         """An entry that changed nothing is committed; the text is empty where few were before."""
-        came_s = self._came_s.setdefault(fact.group, deque(maxlen=MOST))
+        came_s = self._came_s.setdefault(fact, deque(maxlen=MOST))
         came_s.append(now_s)
         if len(came_s) < MOST or now_s - came_s[0] > WITHIN_S:
             return ""
-        return (
-            f"{MOST} entries of {fact.group} within {now_s - came_s[0]:.3f} s have changed nothing"
-        )
+        about = f" about {fact.key}" if fact.key else ""
+        within = f"within {now_s - came_s[0]:.3f} s"
+        return f"{MOST} entries of {fact.group}{about} {within} have changed nothing"
