@@ -142,3 +142,16 @@ def test_a_leave_goes_by_the_wait_that_was_altered_before_it(tmp_path: Path) -> 
     assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
     assert pq.read_table(run.root / "topology.parquet").num_rows > 0
     assert verdict.outcome is not Outcome.VIOLATION, verdict
+
+
+def test_a_node_that_is_back_before_it_is_missed_has_started_the_timer_anew(tmp_path: Path) -> None:
+    # n8 leaves and joins again within 10 ms, while the leader of metastorage, whose disk is slow,
+    # looks at neither: n4, which is gone since long, goes no sooner than if both had been seen.
+    plan = load(PLANS / "back-before-it-was-missed.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    verdict = analyze(run, executor="local")
+
+    assert pq.read_table(run.root / "claims.parquet").to_pylist() == []
+    assert pq.read_table(run.root / "topology.parquet").num_rows > 0
+    assert verdict.outcome is Outcome.VALID, verdict
