@@ -328,8 +328,16 @@ OWN: Mapping[str, Overrides] = {
         nodes=6,
     )
     | _OUT_AT_ONCE,
-    # Whose home dies between its decision and telling it: the more are open the likelier.
-    "in-doubt-aborted": _WIDE | _mix("kill") | {"drive.rate_per_s": 150.0, "drive.concurrency": 20},
+    # Whose home dies between its decision and telling it.
+    "in-doubt-aborted": _WIDE
+    | {
+        "drive.rate_per_s": 150.0,
+        "drive.concurrency": 20,
+        "nemesis.schedule": [
+            _hit(1.0 + 2.5 * n, "kill", "its node", 1.2) | {"on": "outcome-logged"}
+            for n in range(3)
+        ],
+    },
     "joint-counted-as-one": _WIPES_BESIDE_A_SLOW_NODE
     | {
         "cluster.nodes": 5,
