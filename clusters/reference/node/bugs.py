@@ -109,7 +109,7 @@ KNOWN = {
     "start (replicas/manager.py)",
     "versions-collected-early": "versions go that an open snapshot still reads "
     "(tx/partition_state_machine.py)",
-    "vote-ignores-log": "a vote is given to a member that lacks entries (raft/core.py)",
+    "vote-ignores-log": "a vote is given to a member that lacks entries (raft/election.py)",
     "vote-not-persisted": "the member that a vote went to is not written down (groups/host.py)",
     "watch-event-lost": "what changes while the last change is handled is not handled "
     "(rebalance/driver.py)",
