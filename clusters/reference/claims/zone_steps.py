@@ -149,7 +149,8 @@ class ZoneSteps:
 
     def _ways(self, before: DataNodes, after: DataNodes) -> tuple[tuple[Topology, ...], ...]:
         """The topologies that the step may have followed, one by one: each may start timers, also
-        one that did not last. Where a node's history is compacted, the last alone.
+        one that did not last; and the last alone, as a node does whose history is compacted, which
+        it may be by a snapshot. That a timer was started too late for it switches show.
         """
         first, last = before.topology, after.topology
         each = tuple(
@@ -157,7 +158,7 @@ class ZoneSteps:
             for revision, nodes in self._topologies.items()
             if first.revision < revision <= last.revision
         )
-        return (each, (last,)) if self._state.compacted > first.revision else (each,)
+        return each, (last,)
 
     def _found_by(
         self, statement: _Statement, before: DataNodes, after: DataNodes
