@@ -137,6 +137,23 @@ def test_a_switch_may_have_missed_what_was_written_a_moment_before_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("switched_s", "found"), [(40.0, ["early-data-nodes"]), (44.1, []), (44.9, [])]
+)
+@pytest.mark.parametrize("since_s", [8.0, 12.5])
+def test_a_node_that_is_back_before_a_slow_leader_looks_has_started_the_timer_anew(
+    since_s: float, switched_s: float, found: list[str]
+) -> None:
+    # D joins, is gone from 12 s to 14 s, and the leader's disk keeps it from looking meanwhile: it
+    # has both changes by their revisions once it does, and any of them starts the one timer anew.
+    rows = [*begun(joint_s=30.0), eligible(4, 10.0, "abcd")]
+    away = [eligible(5, 12.0, "abc"), eligible(6, 14.0, "abcd"), data(7, switched_s, "abcd")]
+
+    slow, voter = [fault(since_s, 15.0, "disk-slow", "na")], [state(1.0, "na", None)]
+    part = judged([*rows, *away], end_s=50.0, faults=slow, states=voter)
+    assert names(part) == found
+
+
+@pytest.mark.parametrize(
     ("kind", "node", "found"),
     [
         ("kill", "nd", ["late-data-nodes"]),
