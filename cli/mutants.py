@@ -7,7 +7,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -25,16 +25,17 @@ from cli import quantities
 from cli.cells import code_digest, pool_of, run_on_nodes, simulate
 from cli.environment import SIMULATED
 from cli.session import say
-from harness.campaigns.cell import Cell, CellResult, Failure, failed
+from harness.campaigns.cell import Cell, CellResult, Failure, failed, result_of
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.pool import Choose, RunStarted, Work, in_this_process, in_turn
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.exit_codes import Outcome, exit_code
 from harness.history.durable_files import write_atomically
 from harness.mutation.line_coverage import count_lines, decode, encode
-from harness.mutation.loading import MUTANT, load_mutant
+from harness.mutation.loading import MUTANT, Mutation, load_mutant
 from harness.mutation.rules import Mutant
-from harness.mutation.target import Sources, find_mutants, read_target, sample
+from harness.mutation.suites import Suite, first_failure, joined, split
+from harness.mutation.target import Sources, Target, find_mutants, read_target, sample
 from harness.mutation.trials import (
     WALL_LIMIT_S,
     Drill,
@@ -53,22 +54,29 @@ from results.store.store import RunStore
 RESULTS = "mutants.json"
 TARGET = Path(__file__).resolve().parents[1] / "clusters" / "reference" / "mutants.toml"
 SOUND = "lines"  # the option of a cell that counts the lines of the sound store
+TESTS = "tests"  # that of one which runs tests in place of its plan
 SAMPLE, LIMIT_CPU_S, AT_LEAST = 240, 45.0, 0.9
 NOTE_EVERY_S = 15.0
 LINE_CHARS = 400
 SIM_SEEDS = range(8)
+OF_ZONES: tuple[Mapping[str, object], ...] = (
+    *({"system.rebalance": variant} for variant in ("base", "lock", "cancel")),
+    *({"system.mode": mode} for mode in ("HA", "HA", "SC")),
+)
 
 C = TypeVar("C", bound=Callable[..., Any])
 
 
 @attrs.frozen(kw_only=True)
 class MutantChoice:
-    """What a user asks of a campaign. ``target`` is the file that describes it, ``plans`` are the
-    drills: none for those of the reference store. ``given``: any of it was.
+    """What a user asks of a campaign. ``target`` is the file that describes it, ``packages`` are
+    those of its packages that are meant, all where none is named; ``plans`` are the drills: none
+    for those of the reference store. ``given``: any of it was.
     """
 
     target: Path = TARGET
     plans: tuple[Path, ...] = ()
+    packages: tuple[str, ...] = ()
     sample: int = SAMPLE
     only: tuple[str, ...] = ()
     show_all: bool = False
@@ -88,6 +96,9 @@ def mutant_options(command: C) -> C:
 
     @click.option("--sample", type=click.IntRange(1), default=SAMPLE, show_default=True,
                   help="Mutants to try, spread over packages, functions and rules.")  # fmt: skip
+    @click.option("--package", "packages", multiple=True, metavar="NAME",
+                  help="Only mutants of this package of the target, by its name or the end of it; "
+                  "repeatable.")  # fmt: skip
     @click.option("--mutant", "only", multiple=True, metavar="KEY",
                   help="Only this mutant, with its diff; repeatable.")  # fmt: skip
     @click.option("--list-mutants", "show_all", is_flag=True, help="List all, and try none.")
@@ -109,6 +120,7 @@ def mutant_options(command: C) -> C:
     @functools.wraps(command)
     def chosen(
         *args: Any,  # noqa: ANN401
+        packages: tuple[str, ...],
         sample: int,
         only: tuple[str, ...],
         show_all: bool,
@@ -123,6 +135,7 @@ def mutant_options(command: C) -> C:
         choice = MutantChoice(
             target=target,
             plans=plans,
+            packages=packages,
             sample=sample,
             only=only,
             show_all=show_all,
@@ -151,7 +164,8 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
     """Try the mutants of ``choice``, and print killed, survived and equivalent; return the exit
     code. Raises ``UsageError``, and ``HarnessError`` where no drill is valid.
     """
-    sources = find_mutants(read_target(choice.target))
+    target = _narrowed(read_target(choice.target), choice.packages)
+    sources = find_mutants(target)
     for key in sources.stale:
         say(f"{choice.target}: {key} is reviewed, but its mutant is no more: left out")
     if choice.show_all:
@@ -164,13 +178,33 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
         click.echo(sources.diff(key), nl=False)
     runner = _Runner(choice, store, sources, jobs)
     drills = runner.sound_drills(_plans(choice))
+    drills += runner.sound_suites(target.tests, {mutant.module for mutant in chosen})
     finished = runner.run(drills, chosen)
     return _conclude(runner, seed, finished)
 
 
+def _narrowed(target: Target, packages: Sequence[str]) -> Target:
+    """Return ``target`` with those of its packages that ``packages`` name, all where none is named.
+    Raises ``UsageError`` for a name that is none of them.
+    """
+    meant = []
+    for name in packages:
+        found = [each for each in target.packages if f".{each}".endswith(f".{name}")]
+        if not found:
+            known = ", ".join(target.packages)
+            raise UsageError(f"--package {name}: expected a package of the target, of {known}")
+        meant += found
+    if not meant:
+        return target
+    below = tuple(f"{each}." for each in meant)
+    reviews = tuple(each for each in target.equivalent if each.mutant.startswith(below))
+    return replace(target, packages=tuple(meant), equivalent=reviews)
+
+
 def reference_plans() -> list[Plan]:
     """Return the drills of the reference store: those that suit planted bugs, each once, one that
-    moves partitions, and some seeds of ``firedrill sim`` as it comes.
+    moves partitions, and some seeds of ``firedrill sim``: as it comes, of each variant of rebalance
+    and of majorities that are lost.
     """
     # Elsewhere, since it imports the store: here that must not be, for a mutant takes its place.
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:
@@ -186,8 +220,11 @@ def _reference_texts() -> list[str]:
         load(None, {**overrides, "seed": 1, "name": f"mutant-{name}"})
         for name, overrides in {**drills(), "moving": MOVING}.items()
     ]
+    asked: list[tuple[int, Mapping[str, object]]] = [(seed, {}) for seed in SIM_SEEDS]
+    asked += enumerate(OF_ZONES, SIM_SEEDS.stop)
     sims = [
-        swarm_plan(seed, SWARM_WORKLOADS[seed % len(SWARM_WORKLOADS)], {}) for seed in SIM_SEEDS
+        swarm_plan(seed, SWARM_WORKLOADS[seed % len(SWARM_WORKLOADS)], given)
+        for seed, given in asked
     ]
     named = [replace(plan, name=f"mutant-sim-{plan.seed}") for plan in sims]
     return [dumps(plan) for plan in (*hunts, *named)]
@@ -239,6 +276,26 @@ class _Runner:
             raise HarnessError("no drill is valid on the sound store: no kill would mean anything")
         say(f"{len(drills)} of {len(plans)} drills are valid on the sound store")
         return drills
+
+    def sound_suites(self, suites: Sequence[Suite], modules: Collection[str]) -> list[Drill]:
+        """Run the tests of ``modules`` on the sound store: a suite of which one fails can't kill,
+        and is left out. Beside drills on real nodes none is run.
+        """
+        root = self.choice.target.absolute().parent
+        asked = [suite for suite in suites if any(map(suite.covers, modules))]
+        if not self._simulated:
+            return []
+        cells = [_cell_of(suite, root, {SOUND: "counted"}) for suite in asked]
+        found = []
+        with closing(self._done(in_turn(cells))) as work:
+            for suite, cell, result in zip(asked, cells, work, strict=True):
+                if result.outcome is Outcome.VALID:
+                    tests = {TESTS: cell.options[TESTS]}
+                    sound = _sound(cell.plan, result)
+                    found.append(attrs.evolve(sound, suite=suite, options=tests))
+                    continue
+                say(f"left out: {cell.plan.name} fail on the sound store: {result.reasons[0]}")
+        return found
 
     def run(self, drills: Sequence[Drill], mutants: Sequence[Mutant]) -> bool:
         """Try ``mutants``; false where the user interrupted."""
@@ -320,11 +377,14 @@ def drill(
     cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, code: str
 ) -> CellResult:
     """Drill the sound store, where it is simulated counting its lines, or the mutant that ``cell``
-    names; a run that is not valid stays. ``code`` is that of the campaign's beginning.
+    names; a run that is not valid stays. A cell with tests runs those in place of its plan.
+    ``code`` is that of the campaign's beginning.
     """
     key = cell.options.get(MUTANT)
     mutation = None if key is None else sources.mutation(key)
-    if not _simulated(cell.plan):
+    if TESTS in cell.options:
+        result = _tested(cell, sources, mutation)
+    elif not _simulated(cell.plan):
         result = run_on_nodes(cell, run_started, runs_dir=runs_dir, mutation=mutation)
     elif mutation is None:
         lines = count_lines(sources.sources)
@@ -336,6 +396,34 @@ def drill(
     if code_digest() != code:  # each worker imports the store anew
         return failed(cell, "the code was changed meanwhile", failure=Failure.STALE)
     return result
+
+
+def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResult:
+    """Run the tests that ``cell`` names against the mutant, or against the sound store, whose lines
+    are counted.
+    """
+    lines = {}
+    if mutation is None:
+        lines = dict(count_lines(sources.sources))
+    else:
+        load_mutant(mutation.module, mutation.source)
+    failed_test = first_failure(split(cell.options[TESTS]))
+    return result_of(
+        cell,
+        Outcome.VALID if failed_test is None else Outcome.VIOLATION,
+        [] if failed_test is None else [failed_test],
+        coverage=encode(lines) if lines else b"",
+        cpu_s=round(time.process_time(), 3),
+    )
+
+
+def _cell_of(suite: Suite, root: Path, options: Mapping[str, str]) -> Cell:
+    """Return the cell that runs ``suite``, with its paths from ``root``. Its plan is a name."""
+    ends = (package.rpartition(".")[2] for package in suite.packages)
+    name = f"tests-of-{'-'.join(ends)}"
+    plan = load(None, {"name": name, "seed": 0, "cluster.provider": SIMULATED})
+    tests = {TESTS: joined(suite.found(root)), **options}
+    return Cell(plan=plan, options=tests, limit_s=WALL_LIMIT_S)
 
 
 def _simulated(plan: Plan) -> bool:
@@ -366,7 +454,7 @@ def _why(found: MutantResult) -> str:
         only = " (nodes ended, nothing else)" if found.exit_only else ""
         return f"{', '.join(found.anomalies)}{only} in {found.drill}"
     if found.fate.killed:
-        return f"{found.reason} in {found.drill}"
+        return f"{found.reason or 'its time was over'} in {found.drill}"
     unlike = f"{found.unlike} unlike the sound store's" if found.tried else ""
     unknown = f", {found.unknown} of them unknown" if found.unknown else ""
     return f"{found.tried} drills, {unlike}{unknown}" if found.tried else "no drill comes there"
@@ -379,7 +467,9 @@ def _conclude(runner: _Runner, seed: int, finished: bool) -> int:
     for line in _summary(results, runner.sources):
         click.echo(line)
     share = f"{killed / counted:.1%}" if counted else "none"
-    click.echo(f"killed {killed} of {counted} that no review calls equivalent: {share}")
+    tests = fates[Fate.TESTS.value]
+    by = f", {tests} of them by tests alone" if tests else ""
+    click.echo(f"killed {killed} of {counted} that no review calls equivalent: {share}{by}")
     click.echo(f"this command took {time.monotonic() - runner.began_s:.0f} s")
     report = Report(
         seed=seed,

@@ -13,6 +13,7 @@ import msgspec
 from harness.errors import UsageError
 from harness.mutation.loading import Mutation, source_of
 from harness.mutation.rules import Mutant, mutants_of, touching
+from harness.mutation.suites import Suite
 
 
 class SkippedCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,12 +41,15 @@ class Equivalent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file that describes a target: ``packages`` are names of packages or modules."""
+    """The file that describes a target: ``packages`` are names of packages or modules, ``tests``
+    those of the store itself.
+    """
 
     packages: tuple[str, ...]
     skip_calls: tuple[SkippedCalls, ...] = ()
     skip_functions: tuple[SkippedFunction, ...] = ()
     equivalent: tuple[Equivalent, ...] = ()
+    tests: tuple[Suite, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -2,8 +2,9 @@
 
 Every mutant is tried in one drill after the other until one kills it: of the drills that execute
 its lines first those that execute them most and kill most for their time, kills of mutants of the
-same module above all. Which cells are chosen depends on their results alone, in their order, so
-that a campaign that goes on from its ledger makes the same choices.
+same module above all. A store's own tests of its module come last. Which cells are chosen depends
+on their results alone, in their order, so that a campaign that goes on from its ledger makes the
+same choices.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from harness.exit_codes import Outcome
 from harness.mutation.line_coverage import Lines
 from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant
+from harness.mutation.suites import Suite
 from harness.plan.plan import Plan
 from harness.protocols.models import OF_NODES
 
@@ -36,26 +38,30 @@ _OF_MODULE = 4
 
 
 class Fate(enum.StrEnum):
-    """What became of a mutant. A *crash* is a run without a verdict; a *hang* used up its time."""
+    """What became of a mutant. A *crash* is a run without a verdict; a *hang* used up its time. A
+    store's own tests tell that it does something else, not that it breaks a promise.
+    """
 
     VERDICT = "killed by verdict"
     CRASH = "killed by crash"
     HANG = "killed by hang"
+    TESTS = "killed by tests"
     SURVIVED = "survived"
     UNREACHED = "not reached"
     EQUIVALENT = "equivalent"
 
     @property
     def killed(self) -> bool:
-        """Whether a drill told it from the sound store."""
-        return self in (Fate.VERDICT, Fate.CRASH, Fate.HANG)
+        """Whether a drill or a test told it from the sound store."""
+        return self in (Fate.VERDICT, Fate.CRASH, Fate.HANG, Fate.TESTS)
 
 
 class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one mutant.
 
-    ``drill`` is the one that killed it, ``tried`` counts all that it was in, ``unlike`` those of
-    them whose history was not the sound one's, ``unknown`` those without a verdict on promises.
+    ``drill`` is the one that killed it; ``tried`` counts all that it was in but tests, ``unlike``
+    those of them whose history was not the sound one's, ``unknown`` those without a verdict on
+    promises.
     ``exit_only``: no promise but that nodes stay up was broken. ``run`` is the directory of the
     kill, where it was kept.
     """
@@ -76,7 +82,8 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
 @attrs.frozen(kw_only=True)
 class Drill:
     """A drill that is valid on the sound store: its plan, the lines that it executes (``None``:
-    unknown, so it may be any), its CPU time, and the digest of its history.
+    unknown, so it may be any), its CPU time, and the digest of its history. Of a ``suite`` of tests
+    the plan is a name alone.
     """
 
     name: str
@@ -84,6 +91,8 @@ class Drill:
     lines: Lines | None = None
     cost_s: float = _LEAST_COST_S
     digest: str = ""
+    suite: Suite | None = None
+    options: Mapping[str, str] = {}  # of its cells
 
     def times(self, mutant: Mutant) -> int:
         """How often it executes a line of the statement of ``mutant``; 1 where that is unknown."""
@@ -94,8 +103,11 @@ class Drill:
         return max((counts.get(line, 0) for line in range(first, last + 1)), default=0)
 
     def reaches(self, mutant: Mutant) -> bool:
-        """Whether it executes a line of the statement of ``mutant``."""
-        return self.times(mutant) > 0
+        """Whether it executes a line of the statement of ``mutant``; tests of other modules are
+        not asked.
+        """
+        meant = self.suite is None or self.suite.covers(mutant.module)
+        return meant and self.times(mutant) > 0
 
 
 def fate_of(result: CellResult) -> Fate | None:
@@ -175,13 +187,16 @@ class Trials:
         drill = trial.drill
         if drill is None:
             return None
-        trial.tried += 1
         trial.cpu_s += result.cpu_s or result.wall_s  # on real nodes the time is that of the drill
-        trial.unlike += result.digest != drill.digest
-        trial.unknown += result.outcome is Outcome.UNKNOWN
         fate = fate_of(result)
         if fate is Fate.HANG and not trial.may_hang:
             fate = None
+        if drill.suite is None:
+            trial.tried += 1
+            trial.unlike += result.digest != drill.digest
+            trial.unknown += result.outcome is Outcome.UNKNOWN
+        elif fate is not None:
+            fate = Fate.TESTS
         for key in ((drill.name,), (drill.name, trial.mutant.module)):
             self._tries[key] += 1
             self._kills[key] += fate is not None
@@ -201,7 +216,12 @@ class Trials:
 
     def _next_drill(self, trial: _Trial) -> Drill | None:
         left = self._limit_cpu_s - trial.cpu_s
-        fitting = [drill for drill in trial.drills if drill.cost_s <= left]
+        # Tests come behind all drills, but their time is kept.
+        suites = [drill for drill in trial.drills if drill.suite is not None]
+        kept = sum(drill.cost_s for drill in suites)
+        fitting = [
+            drill for drill in trial.drills if drill.suite is None and drill.cost_s <= left - kept
+        ] or [drill for drill in suites if drill.cost_s <= left]
         if not fitting:
             return None
         # Of equals the first in the list.
@@ -224,7 +244,7 @@ class Trials:
         hang_s = max(HANG_CPU_S, HANG_TIMES * drill.cost_s)
         # At least one: the kernel counts the CPU time of a limit in whole seconds.
         limit_s = max(1.0, min(hang_s, self._limit_cpu_s - trial.cpu_s))
-        options = {MUTANT: trial.mutant.key}
+        options = {MUTANT: trial.mutant.key, **drill.options}
         cell = Cell(plan=drill.plan, options=options, limit_s=WALL_LIMIT_S, limit_cpu_s=limit_s)
         trial.drill, trial.may_hang = drill, limit_s >= hang_s
         self._by_cell[cell.key] = trial

@@ -30,6 +30,7 @@ NEVER_VOTES = f"{NODE}.raft.core:Raft.step:call-removed:1"
 # The size at which an update is written in parts: none is exactly as large.
 EXACT_SIZE = f"{NODE}.storage.shared_log:in_parts:bound-shifted:1"
 SEGMENT_FULL = f"{NODE}.storage.shared_log:SharedLog._append:assignment-removed:1"
+ALWAYS_ANYWHERE = f"{NODE}.catalog.patterns:Pattern._run:condition-always:1"
 LIMIT_S = 300.0
 
 
@@ -108,6 +109,57 @@ def test_an_equivalent_survives_and_a_line_that_is_never_met_is_told(
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
+def test_a_test_of_its_package_kills_what_no_drill_comes_to(plan: Path, tmp_path: Path) -> None:
+    done = selftest(plan, tmp_path, "--package", "catalog", "--mutant", ALWAYS_ANYWHERE)
+    found = of(report(tmp_path), ALWAYS_ANYWHERE)
+
+    assert done.returncode == 0, done.stderr
+    assert found["fate"] == "killed by tests"
+    assert found["reason"].startswith("tests/catalog/test_")
+    assert found["tried"] == 0
+    assert "100.0%, 1 of them by tests alone" in done.stdout
+
+
+def test_a_test_that_fails_on_the_sound_store_kills_nothing(plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
+    target = tmp_path / "target.toml"
+    tests = f'[[tests]]\npackages = ["{NODE}.catalog"]\npaths = ["test_wrong.py"]\n'
+    target.write_text(f'packages = ["{NODE}.catalog"]\n{tests}')
+    keys = ("--target", str(target), "--mutant", ALWAYS_ANYWHERE)
+    done = selftest(plan, tmp_path / "runs", *keys)
+
+    assert done.returncode == 255
+    assert "left out: tests-of-catalog fail on the sound store: " in done.stderr
+    assert "test_wrong.py::test_wrong" in done.stderr
+    assert of(report(tmp_path / "runs"), ALWAYS_ANYWHERE)["fate"] == "not reached"
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        ('packages = ["x"]\npaths = ["a"]\nwhy = "?"', "unknown field `why`"),
+        (f'packages = ["{NODE}.catalog"]\npaths = ["nowhere"]', "nowhere does not exist"),
+    ],
+)
+def test_tests_that_are_not_there_are_refused(
+    plan: Path, tmp_path: Path, tests: str, said: str
+) -> None:
+    target = tmp_path / "target.toml"
+    target.write_text(f'packages = ["{NODE}.catalog"]\n[[tests]]\n{tests}\n')
+    keys = ("--target", str(target), "--mutant", ALWAYS_ANYWHERE)
+    done = selftest(plan, tmp_path / "runs", *keys)
+
+    assert done.returncode == 254
+    assert said in done.stderr
+
+
+def test_a_package_that_the_target_lacks_is_refused(plan: Path, tmp_path: Path) -> None:
+    done = selftest(plan, tmp_path, "--package", "log")  # no part of ``catalog``
+
+    assert done.returncode == 254
+    assert "--package log: expected a package of the target" in done.stderr
+
+
 def test_a_campaign_goes_on_where_it_was_killed(plan: Path, tmp_path: Path) -> None:
     keys = ("--mutant", NEVER_VOTES, "--mutant", NEVER_SYNCED)
     ledger = tmp_path / RESULTS_FILE
@@ -129,7 +181,7 @@ def test_a_campaign_goes_on_where_it_was_killed(plan: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     after = ledger.read_bytes().splitlines()
     assert after[: len(known)] == known  # none was run twice
-    assert len(after) == 3
+    assert len(after) == 4  # the drill and the tests of raft on the sound store, two mutants
     assert report(tmp_path)["killed"] == 2
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 

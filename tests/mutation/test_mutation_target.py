@@ -23,7 +23,10 @@ from harness.mutation.target import (
 )
 from harness.protocols.cluster import Program, PythonTree
 
-PACKAGES = ("groups", "placement", "raft", "replicas", "storage", "tx")
+PACKAGES = (
+    *("availability", "catalog", "groups", "metastorage", "placement", "raft", "rebalance"),
+    *("replicas", "storage", "topology", "tx", "zones"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +119,7 @@ def test_a_sample_is_spread_over_packages_functions_and_rules(reference: Sources
     rules = Counter(mutant.rule for mutant in chosen)
     functions = Counter((mutant.module, mutant.function) for mutant in chosen)
 
-    assert packages == dict.fromkeys(PACKAGES, 40)
+    assert packages == dict.fromkeys(PACKAGES, 20)
     assert len(rules) >= 17
     assert max(rules.values()) <= 0.12 * 240
     assert len(functions) > 130

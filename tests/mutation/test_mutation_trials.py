@@ -9,6 +9,7 @@ from harness.campaigns.cell import Cell, CellResult, Failure, failed, result_of
 from harness.exit_codes import Outcome
 from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant, mutants_of
+from harness.mutation.suites import Suite
 from harness.mutation.trials import (
     Drill,
     Fate,
@@ -198,3 +199,47 @@ def test_the_score_leaves_out_reviewed_survivors_only() -> None:
 
     assert score(results, {}) == (3, 6)
     assert score(results, reviewed) == (3, 4)
+
+
+SUITE = drill("tests", suite=Suite(packages=("m",), paths=()), options={"tests": "some"})
+
+
+def test_tests_come_behind_all_drills_and_count_apart() -> None:
+    tried = trials(MUTANTS[:1], [SUITE, drill("a"), drill("b")])
+    for _ in range(2):
+        cell = chosen(tried)
+        assert "tests" not in cell.options
+        assert tried.take(valid(cell, digest="other")) is None
+    cell = chosen(tried)
+    assert cell.options == {MUTANT: MUTANTS[0].key, "tests": "some"}
+
+    found = tried.take(result_of(cell, Outcome.VIOLATION, ["test_f"], cpu_s=1.0))
+
+    assert found is not None
+    assert (found.fate, found.drill, found.reason) == (Fate.TESTS, "tests", "test_f")
+    assert (found.tried, found.unlike) == (2, 2)
+    assert found.fate.killed
+
+
+def test_a_test_that_hangs_kills_and_tests_that_pass_do_not() -> None:
+    for result, fate in ((failed, Fate.TESTS), (valid, Fate.UNREACHED)):
+        tried = trials(MUTANTS[:1], [SUITE])
+        cell = chosen(tried)
+        tried.take(failed(cell, "no end", failure=Failure.CPU) if result is failed else valid(cell))
+        assert tried.choose() is None
+        (found,) = tried.results
+        assert found.fate is fate
+        assert found.tried == 0
+
+
+def test_tests_of_another_package_are_not_asked() -> None:
+    other = drill("tests", suite=Suite(packages=("mm", "m.part"), paths=()))
+    tried = trials(MUTANTS[:1], [other])
+    assert tried.choose() is None
+    assert [found.fate for found in tried.results] == [Fate.UNREACHED]
+
+
+def test_the_time_of_tests_is_kept_for_them() -> None:
+    dear = drill("dear", cost_s=8.0)
+    tried = trials(MUTANTS[:1], [dear, SUITE], limit_cpu_s=8.5)
+    assert "tests" in chosen(tried).options
