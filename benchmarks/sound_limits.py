@@ -27,7 +27,7 @@ from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import in_turn
 from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, load
-from harness.protocols.models import OF_LIMITS
+from harness.protocols.consistency_models import OF_LIMITS
 from harness.protocols.verdict import LimitState, Verdict, read_verdict
 from harness.run.directory import RunDirectory
 

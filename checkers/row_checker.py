@@ -13,8 +13,8 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.explain.attribution import explain_operations
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import explain_operations
 from harness.protocols.checker import (
     EXAMPLES_MAX,
     Exchange,
@@ -24,8 +24,8 @@ from harness.protocols.checker import (
     Setting,
     Tables,
 )
+from harness.protocols.consistency_models import Meaning
 from harness.protocols.finding import Finding
-from harness.protocols.models import Meaning
 from harness.protocols.verdict import Anomaly
 
 SCHEMA = pa.schema(

@@ -173,7 +173,7 @@ def _run(
 async def _bench(plan: Plan, environment: Environment) -> Bench:
     """Return the machines of a cluster, on which nothing runs yet."""
     from cli.plan_plugins import build_fault, build_system
-    from harness.protocols.models import DECIDED
+    from harness.protocols.consistency_models import DECIDED
 
     system = build_system(plan, environment.system_extras)
     nodes = node_names(plan)

@@ -26,7 +26,7 @@ from harness.errors import UsageError
 from harness.exit_codes import FAILED, Outcome
 from harness.history.durable_files import disk_failure, write_atomically
 from harness.plan.plan import MAX_SEED, Plan, load
-from harness.protocols.models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
+from harness.protocols.consistency_models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
 from harness.run.directory import RunDirectory
 from harness.scratch import scratch_directory, sweep
 from results.store.store import RunStore
@@ -196,7 +196,7 @@ def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
 
 def checker_of(name: str) -> str:
     """Return the checker that names this anomaly of a list-append drill."""
-    from harness.protocols.models import OF_CLAIMS, OF_PLACEMENT, OF_REPLICAS, OF_RESETS
+    from harness.protocols.consistency_models import OF_CLAIMS, OF_PLACEMENT, OF_REPLICAS, OF_RESETS
 
     if name in OF_CLAIMS:
         return "claims"

@@ -105,6 +105,7 @@ from harness.protocols.cluster import (
     WalksAround,
 )
 from harness.protocols.cluster_membership import ChangesMembers
+from harness.protocols.consistency_models import OBSERVED, Meaning, breaking
 from harness.protocols.fail_or_info import Certainty, ErrorMeaning, error_table
 from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
 from harness.protocols.faults import AimsAtSpares, Fault, PlannedFault, Proof, Scene, Victims
@@ -117,7 +118,6 @@ from harness.protocols.hardware import (
     Hardware,
     Replicas,
 )
-from harness.protocols.models import OBSERVED, Meaning, breaking
 from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.replica_states import LogMark, RecoveredState, ReplicaState, TellsStates

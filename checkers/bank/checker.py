@@ -14,20 +14,20 @@ from checkers.bank.imported import IMPORTED, IMPORTED_JUDGED
 from checkers.bank.kernels import JUDGED, LAST, SUMS
 from checkers.bank.suspects import Suspect, transfers_of
 from checkers.engine.arrays import ints
-from checkers.explain.attribution import explain_operations
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import explain_operations
 from checkers.explain.words import KeyNames
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.finding import Finding, RecordedOperation
-from harness.protocols.generations import trees_of
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     BANK_TOTAL,
     EMPTIED_BY_RESET,
     LOST_WRITE,
     MIXED_GENERATIONS,
     NEGATIVE_BALANCE,
 )
+from harness.protocols.finding import Finding, RecordedOperation
+from harness.protocols.generations import trees_of
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]

@@ -29,7 +29,7 @@ from checkers.cycles.cyclic_core import HELPER, Core
 from checkers.cycles.graph import Kind
 from checkers.engine.arrays import Bools
 from checkers.engine.transactions import Transactions
-from harness.protocols.models import CAUSAL_REVERSE
+from harness.protocols.consistency_models import CAUSAL_REVERSE
 
 G0, G1C, G_SINGLE, G_NONADJACENT, G2 = range(5)
 BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")

@@ -17,8 +17,8 @@ from checkers.cycles.classification import STEPS
 from checkers.cycles.graph import dependencies_of, tails_of
 from checkers.engine.arrays import INFO, ints
 from checkers.engine.transactions import NOBODY, Transactions
-from checkers.explain.attribution import explain_operations
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import explain_operations
 from checkers.explain.words import KeyNames
 from harness.exit_codes import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Lookup, Part, Tables

@@ -49,8 +49,7 @@ from harness.plan.plan import (
 )
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
-from harness.protocols.fault_kinds import possible
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     OF_LIMITS,
     OF_NODES,
     OF_RESTARTS,
@@ -65,6 +64,7 @@ from harness.protocols.models import (
     meaning_of,
     ruled_out,
 )
+from harness.protocols.fault_kinds import possible
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import (
     Anomaly,

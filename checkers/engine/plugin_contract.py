@@ -19,8 +19,8 @@ from harness.errors import BrokenPlugin
 from harness.exit_codes import Outcome
 from harness.history.records import INT64_MAX, INT64_MIN
 from harness.protocols.checker import Checker, Exchange, Kernel, Part, Tables
+from harness.protocols.consistency_models import Meaning, declared
 from harness.protocols.finding import Finding, finding_of
-from harness.protocols.models import Meaning, declared
 from harness.protocols.verdict import Anomaly
 
 OUTCOMES = (Outcome.VALID, Outcome.UNKNOWN, Outcome.VIOLATION)

@@ -12,8 +12,7 @@ from typing import Any
 
 import attrs
 
-from harness.protocols.finding import Explanation
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     EMPTIED_BY_RESET,
     MIXED_GENERATIONS,
     RETURNED_WRITE,
@@ -21,6 +20,7 @@ from harness.protocols.models import (
     TORN_BY_RESET,
     TORN_IN_PARTITION,
 )
+from harness.protocols.finding import Explanation
 from harness.protocols.roles import RoleKind, parsed
 from harness.protocols.verdict import Anomaly
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints
 from checkers.engine.spans import FOREVER_NS, NONE, FirstInForce
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
 from harness.protocols.fault_spans import FaultSpan

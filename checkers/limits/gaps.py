@@ -29,7 +29,7 @@ from checkers.limits.stalls import NO_STALLS, Stalls
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX
-from harness.protocols.models import LONGEST_GAP
+from harness.protocols.consistency_models import LONGEST_GAP
 from harness.text import seconds
 
 # Of a silence at most this share may pass without a client that asks: the store may have served

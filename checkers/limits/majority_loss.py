@@ -40,9 +40,9 @@ from harness.errors import PlanError
 from harness.protocols import targets
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from harness.protocols.conflicts import conflicts
+from harness.protocols.consistency_models import REFUSAL, SERVICE
 from harness.protocols.fault_kinds import FaultKind, by_name
 from harness.protocols.fault_spans import FaultSpan
-from harness.protocols.models import REFUSAL, SERVICE
 from harness.protocols.recovery import NOTICED_NS
 from harness.text import seconds
 

@@ -10,8 +10,8 @@ import numpy as np
 from checkers.engine.arrays import Bools
 from checkers.limits.client_outcomes import Breach, ClientOutcomes, Figure, Scope, Untested, open_in
 from harness.protocols.checker import EXAMPLES_MAX
+from harness.protocols.consistency_models import INDEFINITE, P99
 from harness.protocols.latency import MIN_SAMPLES, percentiles
-from harness.protocols.models import INDEFINITE, P99
 from harness.text import seconds
 
 # As rare as four standard deviations, by which the other limits are broken.

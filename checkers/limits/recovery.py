@@ -38,8 +38,8 @@ from checkers.limits.client_outcomes import (
 from checkers.limits.rate_in_calm import CHANCE, RateBefore, RateSince, rate_since
 from checkers.promises.liveness import MIN_TRIES, STEP_NS
 from harness.clock import NS_PER_S
+from harness.protocols.consistency_models import RECOVERY
 from harness.protocols.fault_spans import FaultSpan
-from harness.protocols.models import RECOVERY
 from harness.protocols.recovery import BEFORE_NS, PARTS, SHARE, Calms, deviation, first_back
 from harness.text import seconds
 

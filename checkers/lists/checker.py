@@ -13,7 +13,7 @@ from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
 from checkers.lists.given_up import without_given_up
 from checkers.lists.list_ops import list_ops
-from checkers.lists.lost import lost_writes
+from checkers.lists.lost_writes import lost_writes
 from checkers.lists.snapshot_reads import SNAPSHOTS, snapshots
 from checkers.lists.versions import versions_of
 from checkers.lists.within_transaction import internal, lost_updates, own_operations

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import OK, Bools, Ints, spread
 from checkers.lists.by_generation import cuts_keys, partitions_of
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of, list_ops
-from checkers.lists.lost import LOST, missed_writes
+from checkers.lists.lost_writes import LOST, missed_writes
 from checkers.promises.permitted_loss import Envelopes, Loss, Permission, judged_resets, losses_of
 from checkers.promises.told_states import ToldStates
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables

@@ -16,13 +16,13 @@ from typing import Any
 import attrs
 
 from checkers.lists.generation_search import TRIED_MAX, TooMuchWork, Work, place_reads
-from harness.protocols.generations import GenerationTree
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     MIXED_GENERATIONS,
     RESTORED_IN_PART,
     RESTORED_OVER_WRITES,
     RETURNED_WRITE,
 )
+from harness.protocols.generations import GenerationTree
 
 Row = dict[str, Any]
 

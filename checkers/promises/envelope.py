@@ -36,8 +36,8 @@ import pyarrow as pa
 
 from checkers.engine.arrays import ints
 from checkers.engine.spans import Spans
-from checkers.explain.attribution import explain_operations
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import explain_operations
 from checkers.lists.by_generation import CUTS, RESET_FINDINGS, UNDECIDED
 from checkers.lists.given_up import CUT_OFF
 from checkers.promises.permitted_loss import Envelope, judged_resets
@@ -47,11 +47,7 @@ from harness.exit_codes import Outcome
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.fault_kinds import by_name
-from harness.protocols.fault_spans import fault_spans
-from harness.protocols.finding import Finding
-from harness.protocols.generations import GenerationTree, Reset, trees_of
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     MIXED_GENERATIONS,
     NOT_A_PREFIX,
     RESET_IN_SC,
@@ -62,6 +58,10 @@ from harness.protocols.models import (
     RETURNED_WRITE,
     TORN_IN_PARTITION,
 )
+from harness.protocols.fault_kinds import by_name
+from harness.protocols.fault_spans import fault_spans
+from harness.protocols.finding import Finding
+from harness.protocols.generations import GenerationTree, Reset, trees_of
 from harness.protocols.promise import STRONG_CONSISTENCY
 from harness.protocols.roles import VOTES, parsed
 from harness.protocols.verdict import Anomaly

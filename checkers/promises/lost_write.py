@@ -17,21 +17,26 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.explain.attribution import ACKNOWLEDGED, OF_FAULTS, attribute, explain
 from checkers.explain.attribution_table import LOST as LOST_UNSEEN
 from checkers.explain.attribution_table import REVERTED, Attribution, DecidingRoles, table
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import ACKNOWLEDGED, OF_FAULTS, attribute, explain
 from checkers.explain.reset_attribution import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
 from checkers.lists.checker import INFERENCE
 from checkers.lists.given_up import CUT_OFF_WRITES, ELSEWHERE, cut_off
-from checkers.lists.lost import FINAL_READS, LOST
+from checkers.lists.lost_writes import FINAL_READS, LOST
 from checkers.promises.permitted_loss import Held, Loss, Permission, given_up
 from harness.exit_codes import Outcome
 from harness.history.records import MicroOp
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.consistency_models import (
+    LOST_BY_RESET,
+    LOST_WRITE,
+    TORN_BY_RESET,
+    promises_real_time,
+)
 from harness.protocols.finding import Finding, RecordedOperation
-from harness.protocols.models import LOST_BY_RESET, LOST_WRITE, TORN_BY_RESET, promises_real_time
 from harness.protocols.verdict import Anomaly
 
 _SINCE = "since_ns"

@@ -68,7 +68,7 @@ class Loss:
 
 
 def losses_of(lost: pa.Table, transactions: pa.Table) -> list[Loss]:
-    """Return the rows of ``lost`` (``checkers.lists.lost.LOST``) as values."""
+    """Return the rows of ``lost`` (``checkers.lists.lost_writes.LOST``) as values."""
     invoked, completed = (transactions[name] for name in ("invoke_ns", "complete_ns"))
     return [
         Loss(

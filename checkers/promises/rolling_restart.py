@@ -43,16 +43,16 @@ from harness.history.records import EventKind, FaultState
 from harness.history.store_events import resets_in, rows_of
 from harness.plan.plan import options as convert
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.fault_kinds import ROLLING_RESTART
-from harness.protocols.fault_spans import FaultSpan, fault_spans
-from harness.protocols.finding import Finding
-from harness.protocols.latency import MIN_SAMPLES, percentiles
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     RESTART_FAILURES,
     RESTART_LATENCY,
     RESTART_RESET,
     RESTART_SILENCE,
 )
+from harness.protocols.fault_kinds import ROLLING_RESTART
+from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.finding import Finding
+from harness.protocols.latency import MIN_SAMPLES, percentiles
 from harness.protocols.procedures import (
     SLOW_S,
     NodeStep,

@@ -30,9 +30,9 @@ from harness.history.regular_files import open_or_refuse
 from harness.history.store_events import of_kinds, rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.cluster import NODE_LOG_BYTES
+from harness.protocols.consistency_models import NODE_EXIT, PANIC
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.finding import Finding
-from harness.protocols.models import NODE_EXIT, PANIC
 from harness.protocols.promise import Declaration, LogPattern
 from harness.protocols.verdict import Anomaly, LogLines
 from harness.run.directory import RunDirectory

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, group_starts
-from checkers.explain.attribution import explain_operations
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import explain_operations
 from checkers.explain.words import KeyNames
 from checkers.register.by_generation import UNSEEN, by_generation
 from checkers.register.gibbons_korach import judge_by_zones

@@ -20,8 +20,8 @@ from harness.campaigns.rates import METHOD, between
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
 from harness.history.durable_files import write_atomically
 from harness.plan.plan import Plan, dumps, load
+from harness.protocols.consistency_models import OF_CLAIMS
 from harness.protocols.faults import PlannedFault
-from harness.protocols.models import OF_CLAIMS
 from harness.protocols.verdict import read_verdict
 from harness.run.directory import RunDirectory
 from harness.scratch import scratch_directory

@@ -13,7 +13,7 @@ import msgspec
 
 from harness.exit_codes import Outcome
 from harness.plan.plan import Plan, dumps
-from harness.protocols.models import OF_NODES, OF_SERVICE
+from harness.protocols.consistency_models import OF_NODES, OF_SERVICE
 
 CELL_LIMIT_S = 120.0  # of a core, for a simulated one; usual ones take a few seconds
 WALL_TIMES = 10  # so many times as long may it wait for cores that others keep busy

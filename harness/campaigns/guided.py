@@ -1,16 +1,15 @@
 """Guided search: runs whose plans are chosen by what the runs before them reached.
 
-A plan that reached something new is kept. Children are made of those that reached what few runs do
-(Böhme, Pham, Roychoudhury, "Coverage-based Greybox Fuzzing as Markov Chain", CCS 2016), for their
-cost, and less often the more children a plan has; the rest are random plans, as a campaign without
-guidance would have them. What is chosen depends on the seed, the corpus at the beginning and the
+A plan that reached something new is kept, and children are made of it, how often its energy says
+(``power_schedule``); the rest are random plans, as a campaign without guidance would have them.
+What is chosen depends on the seed, the corpus at the beginning and the
 results in their order alone.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 import attrs
@@ -19,13 +18,13 @@ from msgspec.structs import replace
 from harness.campaigns.cell import Cell, CellResult, simulated_cell
 from harness.campaigns.corpus import Corpus, Entry, reach_counts
 from harness.campaigns.coverage_log import decode
+from harness.campaigns.power_schedule import Parent, energy, moment_weight
 from harness.campaigns.variation import Variation
 from harness.clock import substream
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.plan.plan import Plan
 from harness.protocols.coverage import Features
-from harness.protocols.moments import Moment
 
 COVERED = "coverage"  # the option of a cell whose result has its coverage
 # Cells chosen before the first of them has its result: few, since choices learn from results.
@@ -33,16 +32,9 @@ GUIDED_AHEAD = 8
 FRESH_SHARE = 0.15  # of random plans among the choices
 FIRST_FRESH = 4  # random plans, where the corpus is empty
 FRESH_TRIES = 100  # for a random plan that can be drawn
-RARE_SHARE = 0.1  # of runs: what more of them reach tells no plan from another
 OPERATION_S = 0.03  # what an operation costs, in simulated seconds
 NAME_DIGITS = 10
 CHILD = rf"explore-[0-9a-f]{{{NAME_DIGITS}}}"  # matches the name of a child
-
-
-@attrs.define
-class _Parent:
-    entry: Entry
-    children: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -65,7 +57,7 @@ class Guided:
     refused: int = attrs.field(init=False, default=0)
     refusal: str = attrs.field(init=False, default="")
     reached: dict[str, int] = attrs.field(init=False)  # by feature: runs that reached it
-    _open: list[_Parent] = attrs.field(init=False)
+    _open: list[Parent] = attrs.field(init=False)
     _kept: set[str] = attrs.field(init=False)  # the features of all parents
     _begun: int = attrs.field(init=False, default=0)
     _drawn: int = attrs.field(init=False, default=0)
@@ -73,7 +65,7 @@ class Guided:
     _plans: dict[str, Plan] = attrs.field(init=False, factory=dict)  # of cells not yet taken
 
     def __attrs_post_init__(self) -> None:
-        self._open = [_Parent(entry) for entry in self.parents]
+        self._open = [Parent(entry) for entry in self.parents]
         self.reached = dict(reach_counts(self.parents))
         self._kept = set(self.reached)
         self._taken = len(self.parents)
@@ -109,7 +101,7 @@ class Guided:
             self._kept |= features
             entry = Entry(plan=plan, features=features, cost_s=_cost_s(result))
             self.corpus.add(entry)
-            self._open.append(_Parent(entry))
+            self._open.append(Parent(entry))
             self.added += 1
         return new
 
@@ -134,7 +126,7 @@ class Guided:
             return None
         parent = self._chosen(draw)
         child = self.variation.child(
-            draw, parent.entry.plan, lambda: self._other(draw), self._moment_weight
+            draw, parent.entry.plan, lambda: self._other(draw), partial(moment_weight, self.reached)
         )
         # Also where no child was made: a plan that can't have any must not be drawn for ever.
         parent.children += 1
@@ -148,27 +140,9 @@ class Guided:
                 return fresh
         return self._chosen(draw).entry.plan
 
-    def _chosen(self, draw: Random) -> _Parent:
-        weights = [self._energy(parent) for parent in self._open]
+    def _chosen(self, draw: Random) -> Parent:
+        weights = [energy(parent, self.reached, self._taken) for parent in self._open]
         return draw.choices(self._open, weights=weights)[0]
-
-    def _energy(self, parent: _Parent) -> float:
-        # Of few runs the share alone is less than one run, and nothing would be rare.
-        rare = max(2.0, RARE_SHARE * self._taken)
-        counts = (self.reached[feature] for feature in parent.entry.features)
-        # Exact, since a set of texts has another order in each process.
-        rarity = math.fsum(1 / count for count in counts if count <= rare)
-        # The 0.1 keeps a chance for plans all of whose features have become common.
-        return (0.1 + rarity) / math.sqrt(parent.entry.cost_s * (1 + parent.children))
-
-    def _moment_weight(self, moment: Moment) -> float:
-        """The more, the fewer runs came to it; one that none came to is hardly worth a wait."""
-        prefix = f"moment {moment.value} "
-        most = max(
-            (count for feature, count in self.reached.items() if feature.startswith(prefix)),
-            default=0,
-        )
-        return 1 / math.sqrt(most) if most else 0.02
 
 
 def _named(plan: Plan) -> Plan:

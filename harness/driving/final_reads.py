@@ -3,7 +3,7 @@
 A transaction whose coordinator is gone may leave locks behind that a store keeps for minutes, so
 that a read which takes locks is refused again and again. A snapshot takes none. Begun once its
 staleness has passed since the last write it shows all that was acknowledged, which makes it
-evidence of a lost write (``checkers.lists.lost``).
+evidence of a lost write (``checkers.lists.lost_writes``).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant
 from harness.mutation.suites import Suite
 from harness.plan.plan import Plan
-from harness.protocols.models import OF_NODES
+from harness.protocols.consistency_models import OF_NODES
 
 # A sound drill takes a few; storms of messages and endless loops take all. Not less than so many
 # times what the sound store takes: a mutant that does everything twice does not hang.

@@ -33,11 +33,11 @@ from numpy.typing import NDArray
 
 from harness.exit_codes import Outcome
 from harness.plan.plan import SEARCH_LIMIT, PromisePlan
+from harness.protocols.consistency_models import Meaning
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import PlannedFault
 from harness.protocols.finding import RecordedOperation
 from harness.protocols.generations import Reset
-from harness.protocols.models import Meaning
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import (
     Anomaly,

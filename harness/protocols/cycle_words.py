@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from harness.history.records import Value
+from harness.protocols.consistency_models import CAUSAL_REVERSE
 from harness.protocols.finding import Dependency, RecordedOperation
-from harness.protocols.models import CAUSAL_REVERSE
 
 _PROMISES = {
     "G0": "write cycle (G0): the {writes} of these transactions are interleaved",

@@ -14,8 +14,8 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from harness.protocols import cycle_words
+from harness.protocols.consistency_models import BANK_TOTAL, LOST_WRITE
 from harness.protocols.finding import Finding
-from harness.protocols.models import BANK_TOTAL, LOST_WRITE
 from harness.protocols.verdict import Anomaly
 from harness.text import in_seconds, inert
 from results.drawing import cycle, lanes

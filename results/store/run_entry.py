@@ -21,9 +21,9 @@ from harness.exit_codes import Outcome
 from harness.history.manifest import plan_drove, read_manifest
 from harness.plan import planfile
 from harness.plan.plan import MAX_SEED
+from harness.protocols.consistency_models import RESET_IN_SC, RESET_WITH_MAJORITY, meaning_of
 from harness.protocols.faults import MAX_DURATION_S
 from harness.protocols.finding import Finding
-from harness.protocols.models import RESET_IN_SC, RESET_WITH_MAJORITY, meaning_of
 from harness.protocols.roles import classes, parsed
 from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
 from harness.run.directory import Manifest, RunDirectory, require_plain

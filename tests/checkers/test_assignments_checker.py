@@ -15,8 +15,8 @@ from clusters.reference.node.placement.rendezvous import holders
 from harness.exit_codes import Outcome
 from harness.history.schema import EVENTS
 from harness.protocols.checker import Part
+from harness.protocols.consistency_models import OF_PLACEMENT
 from harness.protocols.generations import Reset
-from harness.protocols.models import OF_PLACEMENT
 from harness.protocols.promise import Affinity
 
 BEGUN = wrote(2, 0.5, stable="abc", trigger=1)

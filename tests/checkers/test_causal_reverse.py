@@ -14,7 +14,7 @@ from checker_oracle import SESSION, UNTIMED, Oracle, judge
 from test_checkers_oracle import CYCLES, apart, counts
 
 from checkers.engine.analyze import analyze
-from harness.protocols.models import CAUSAL_REVERSE
+from harness.protocols.consistency_models import CAUSAL_REVERSE
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, encode
 

@@ -16,8 +16,8 @@ from clusters.reference.system import build as build_system
 from harness.clock import NS_PER_S
 from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import Cluster
+from harness.protocols.consistency_models import CAUSAL_REVERSE
 from harness.protocols.hardware import ClockTrouble
-from harness.protocols.models import CAUSAL_REVERSE
 
 NAMES = ("n1", "n2", "n3")
 AHEAD_S = 3.0  # of the 5 s that other nodes follow

@@ -11,7 +11,7 @@ from checker_histories import setting, source
 from checkers.engine.arrays import cells
 from checkers.engine.kernel_output import apply, merge
 from checkers.engine.transactions import PREPARED, prepared
-from checkers.lists import contradictions, lost, versions, within_transaction
+from checkers.lists import contradictions, lost_writes, versions, within_transaction
 from checkers.lists.checker import INFERENCE
 from harness.protocols.checker import KEY_COLUMNS, Tables
 
@@ -73,7 +73,7 @@ def test_elements_compared_a_few_at_a_time_give_what_all_at_once_give(
         tables = {**tables, "micro_ops": history.micro_ops(0)}
         whole = apply([INFERENCE], tables, setting())
         with monkeypatch.context() as few:
-            for module in (contradictions, lost, versions, within_transaction):
+            for module in (contradictions, lost_writes, versions, within_transaction):
                 few.setattr(module, "CHUNK", size)
             parts = apply([INFERENCE], tables, setting())
         assert parts.tables == whole.tables, seed

@@ -23,7 +23,13 @@ from harness.errors import HarnessError
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.models import NONE_DECLARED, OBSERVED, Meaning, Meanings, breaking
+from harness.protocols.consistency_models import (
+    NONE_DECLARED,
+    OBSERVED,
+    Meaning,
+    Meanings,
+    breaking,
+)
 from harness.protocols.verdict import Anomaly, Verdict, encode
 
 LOSS = [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1))]

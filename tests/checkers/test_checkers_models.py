@@ -6,7 +6,7 @@ import pytest
 from checker_oracle import LATTICE, WEAKEST
 
 from harness.errors import UsageError
-from harness.protocols import models
+from harness.protocols import consistency_models as models
 
 
 def test_a_model_satisfies_what_the_lattice_puts_below_it() -> None:

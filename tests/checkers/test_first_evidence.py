@@ -12,7 +12,7 @@ from checker_histories import Fault, Txn, a, info, ok, r, setting, source, write
 from checkers.engine.analyze import analyze
 from checkers.lists.contradictions import first_contradictions
 from checkers.lists.list_ops import ListOps, list_ops
-from checkers.lists.lost import FINAL_READS
+from checkers.lists.lost_writes import FINAL_READS
 from checkers.lists.versions import versions_of
 from harness.history.records import PhaseMark
 from harness.protocols.finding import Finding

@@ -23,7 +23,7 @@ from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from checkers.promises.replicas import CHECKER as REPLICAS
 from harness import plugins
 from harness.protocols.checker import Exchange, Kernel, Part
-from harness.protocols.models import OBSERVED
+from harness.protocols.consistency_models import OBSERVED
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
 

@@ -15,13 +15,13 @@ from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.history.records import EventKind
 from harness.protocols.checker import Setting
-from harness.protocols.faults import PlannedFault
-from harness.protocols.models import (
+from harness.protocols.consistency_models import (
     RESTART_FAILURES,
     RESTART_LATENCY,
     RESTART_RESET,
     RESTART_SILENCE,
 )
+from harness.protocols.faults import PlannedFault
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
 from harness.run import controller_health

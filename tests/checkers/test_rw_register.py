@@ -18,7 +18,7 @@ from checkers.engine.source import Source
 from checkers.engine.stages import run_in_process
 from checkers.rw_register.checker import CHECKER
 from harness.history import schema
-from harness.protocols.models import STRICT_SERIALIZABLE
+from harness.protocols.consistency_models import STRICT_SERIALIZABLE
 from harness.protocols.verdict import Verdict, encode
 
 X, Y = 1, 2

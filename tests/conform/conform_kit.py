@@ -19,7 +19,7 @@ from harness import plugins
 from harness.clock import RunClock
 from harness.conform.bench import Bench, Mark, Result
 from harness.conform.suite import conform
-from harness.protocols.models import DECIDED
+from harness.protocols.consistency_models import DECIDED
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "own-store"

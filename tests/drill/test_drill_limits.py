@@ -11,7 +11,14 @@ import docker
 import pytest
 
 from harness.exit_codes import Outcome
-from harness.protocols.models import INDEFINITE, LONGEST_GAP, P99, RECOVERY, REFUSAL, SERVICE
+from harness.protocols.consistency_models import (
+    INDEFINITE,
+    LONGEST_GAP,
+    P99,
+    RECOVERY,
+    REFUSAL,
+    SERVICE,
+)
 from harness.protocols.verdict import LimitState, Verdict, read_verdict
 from harness.run.directory import RunDirectory
 

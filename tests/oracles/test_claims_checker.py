@@ -9,7 +9,7 @@ from checkers.promises.broken_claims import CHECKER
 from harness.clock import RunClock
 from harness.protocols.checker import Setting
 from harness.protocols.claims import Claim, ClaimBroken, ClaimsReport
-from harness.protocols.models import decides
+from harness.protocols.consistency_models import decides
 from harness.protocols.promise import Declaration
 from harness.run.claim_log import read_claims, write_claims
 

@@ -29,7 +29,7 @@ from harness.protocols.claims import (
     Outcome,
     PreparedLocks,
 )
-from harness.protocols.models import OF_CLAIMS, RESET_IN_SC
+from harness.protocols.consistency_models import OF_CLAIMS, RESET_IN_SC
 
 LOSES_A_MAJORITY = {
     "name": "ha-loss",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raft_net import Net
 
-from clusters.reference.node.rpc.heartbeats import Receiver, Sender
+from clusters.reference.node.rpc.coalesced_heartbeats import Receiver, Sender
 from clusters.reference.node.wire.messages import HeartbeatAck
 
 GROUP = "g"

@@ -8,7 +8,7 @@ import pytest
 from raft_pairs import GROUP, Pairs, paired
 
 from clusters.reference.node.raft import Append, Role
-from clusters.reference.node.rpc.heartbeats import Receiver, Sender
+from clusters.reference.node.rpc.coalesced_heartbeats import Receiver, Sender
 from clusters.reference.node.wire.messages import Heartbeat, HeartbeatAck
 
 PATIENCE = 10

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.judging.steps import DEFAULT_EXECUTOR, planned_executor
+from cli.judging.executor_choice import DEFAULT_EXECUTOR, planned_executor
 from cli.main import execute
 from harness.history.manifest import plan_drove, read_manifest, write_manifest
 from harness.run.directory import Origin, RunDirectory

@@ -22,7 +22,7 @@ from harness.errors import UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import SEALED, write_manifest
 from harness.plan.plan import Plan, dumps, load
-from harness.protocols.models import OF_CLAIMS
+from harness.protocols.consistency_models import OF_CLAIMS
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store.store import RunStore

@@ -9,7 +9,7 @@ from zoned_lab import Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.client import Stored
-from clusters.reference.node.tx import finisher
+from clusters.reference.node.tx import in_doubt
 from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import TxnId
@@ -183,7 +183,7 @@ def test_a_commit_over_two_tables_is_whole_in_the_one_that_stays(
 
     monkeypatch.setattr(OutcomeSender, "_finish_participants", delayed)
     # Else the participant finds the outcome out by itself before the table is gone.
-    monkeypatch.setattr(finisher, "RECOVER_AFTER_S", 4.0)
+    monkeypatch.setattr(in_doubt, "RECOVER_AFTER_S", 4.0)
 
     async def scenario() -> None:
         lab = Lab(7)

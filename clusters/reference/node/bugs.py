@@ -39,7 +39,7 @@ KNOWN = {
     "forced-pending-ignored": "where a reset has given a partition to one node the stable ones go "
     "on, too (rebalance/decisions.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
-    "(tx/finisher.py)",
+    "(tx/in_doubt.py)",
     "joint-counted-as-one": "a joint configuration needs one majority of all its voters together "
     "(raft/configuration.py)",
     "laggard-left-behind": "a leader does not go back for a follower that lacks what it was sent "

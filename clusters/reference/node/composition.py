@@ -19,7 +19,7 @@ from clusters.reference.node.placement.lease_manager import LeaseManager, unfenc
 from clusters.reference.node.placement.rendezvous import Assignment, Zone
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.replicas.replica import Replica
-from clusters.reference.node.rpc.heartbeats import Heartbeats
+from clusters.reference.node.rpc.coalesced_heartbeats import Heartbeats
 from clusters.reference.node.rpc.link import Links
 from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.rpc.request_router import RequestRouter

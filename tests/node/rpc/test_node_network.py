@@ -11,7 +11,7 @@ import pytest
 
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node.raft.types import Append, Entry, Message
-from clusters.reference.node.rpc.heartbeats import Heartbeats
+from clusters.reference.node.rpc.coalesced_heartbeats import Heartbeats
 from clusters.reference.node.rpc.link import FRAME_BYTES, Link, Links, in_frames
 from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.runtime import Connection, ConnectionLost, real

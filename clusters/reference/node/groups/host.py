@@ -3,7 +3,7 @@
 Steps only mark a group dirty. Once a turn of the loop every dirty group is drained: messages leave
 as one frame a peer, and its updates go to the one log together with those of other groups, so that
 they share a sync. One heartbeat a pair of nodes stands for the heartbeats of all their groups
-(``rpc.heartbeats``).
+(``rpc.coalesced_heartbeats``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Append, Chunk, Message
-from clusters.reference.node.rpc.heartbeats import Sender
+from clusters.reference.node.rpc.coalesced_heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
 from clusters.reference.node.runtime.concurrency import within
 from clusters.reference.node.runtime.hybrid_clock import Hlc
@@ -30,6 +30,7 @@ from clusters.reference.node.wire.messages import (
 
 FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
 MAX_REQUESTS = 4096  # open on one link
+SILENCE_S = 1.2  # a link without a sign of life for so long is dead
 EARLY_S = 0.001  # where a simulation lets a question be given up before any peer can answer
 
 
@@ -51,6 +52,14 @@ class Link:
     def directory(self) -> str:
         """The node at the other end, and the life of its directory that was last there."""
         return member_of(self.peer, self.incarnation)
+
+    def drop_if_silent(self, now_s: float) -> None:
+        """Close the connection once no sign of life came for ``SILENCE_S``: a peer that was cut off
+        sends no reset.
+        """
+        if self.connection is not None and self.heard_s < now_s - SILENCE_S:
+            reached("link dropped after silence")
+            self.down(f"silent for {SILENCE_S:g} s")
 
     def up(self, connection: Connection, incarnation: str) -> None:
         """``connection`` leads to the peer in this life; nothing was announced on it yet."""

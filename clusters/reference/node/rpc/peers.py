@@ -16,8 +16,8 @@ from typing import Protocol, TypeGuard
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.configuration import majority
 from clusters.reference.node.raft.types import Message
-from clusters.reference.node.rpc.heartbeats import Receiver
-from clusters.reference.node.rpc.link import Link, Links
+from clusters.reference.node.rpc.coalesced_heartbeats import Receiver
+from clusters.reference.node.rpc.link import SILENCE_S, Link, Links
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.runtime.concurrency import together
 from clusters.reference.node.runtime.hybrid_clock import MAX_AHEAD_S, Hlc
@@ -48,7 +48,6 @@ from clusters.reference.node.wire.messages import (
 DIAL_LIMIT_S = 1.0
 HELLO_LIMIT_S = 2.0
 PING_EVERY_S = 0.3  # where no heartbeat does it
-SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
 REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
 
 log = logging.getLogger("node.peers")
@@ -335,13 +334,11 @@ class Peers:
         while True:
             await asyncio.sleep(PING_EVERY_S)
             now_s = asyncio.get_running_loop().time()
-            since_s = now_s - SILENCE_S
             for link in self.links.values():
                 if link.pinged_s <= now_s - PING_EVERY_S:
                     link.ping(self._bootstrap.founders)
-                if link.connection is not None and link.heard_s < since_s:
-                    reached("link dropped after silence")
-                    link.down(f"silent for {SILENCE_S:g} s")
-            # The accepted side, too: a peer that was cut off sends no reset.
+                link.drop_if_silent(now_s)
+            # The accepted side, too.
+            since_s = now_s - SILENCE_S
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
                 connection.close()

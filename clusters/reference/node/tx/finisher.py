@@ -1,31 +1,23 @@
 """Finishes the transactions of a primary that lost their coordinator, or that are decided.
 
 As home of a committed transaction the primary sends its outcome until each participant has applied
-it, and only then forgets it (``outcome_sender``). As a participant it asks the home of a prepared
-transaction whose coordinator's lease has expired: home answers with the outcome, or makes
-abortion the outcome first, so that a coordinator that was only slow can't commit any more.
+it, and only then forgets it (``outcome_sender``). As a participant it recovers what is in doubt
+(``in_doubt``).
 """
 
 from __future__ import annotations
 
-import asyncio
-
-from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.placement.lease_expiry import EXPIRED_S, LeaseTable
+from clusters.reference.node.placement.lease_expiry import LeaseTable
 from clusters.reference.node.runtime.concurrency import Spawn
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 from clusters.reference.node.tx import commands
-from clusters.reference.node.tx.limits import INTERNAL_TIMEOUT_S, LOCK_TIMEOUT_S, RECOVER_AFTER_S
-from clusters.reference.node.tx.open_transactions import OpenTransaction
-from clusters.reference.node.tx.outcome_sender import (
-    FINISH_TIMEOUT_S,
-    OutcomeSender,
-    PerTransaction,
-)
+from clusters.reference.node.tx.in_doubt import InDoubt
+from clusters.reference.node.tx.limits import INTERNAL_TIMEOUT_S
+from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire.messages import Ack, Finish, Resolve, ResolveReply, TxnId
+from clusters.reference.node.wire.messages import Ack
 
 FINISH_EVERY_S = 0.25
 # Longer than any transaction may be open: one that began before that can't be about to commit.
@@ -48,9 +40,9 @@ class Finisher:
     ) -> None:
         """By default outcomes are kept for ``OUTCOME_RETENTION_S``."""
         self._retention = span(retention_s or OUTCOME_RETENTION_S)
-        self._primary, self._outcomes, self._primaries = primary, outcomes, primaries
-        self._clock, self._leases, self._spawn = clock, leases, spawn
-        self._recoveries = PerTransaction(spawn, self._recover)
+        self._primary, self._outcomes = primary, outcomes
+        self._clock, self._spawn = clock, spawn
+        self._in_doubt = InDoubt(primary=primary, primaries=primaries, leases=leases, spawn=spawn)
         self._forget_in_flight = False
 
     def turn(self) -> None:
@@ -60,44 +52,10 @@ class Finisher:
             # Another primary may forget these rows by now; the entries here would then never go.
             self._outcomes.finished.clear()
             return
-        primary.sweep(self._coordinator_dead)
+        primary.sweep(self._in_doubt.coordinator_dead)
         self._outcomes.send_unfinished()
-        for txn in list(primary.partition.prepared):
-            tx = primary.transactions.get(txn)
-            if tx is not None and (self._overdue(tx) or self._coordinator_dead(tx)):
-                reached("prepared transaction without an outcome")
-                self._recoveries.start(txn)
+        self._in_doubt.start_recoveries()
         self._forget()
-
-    def _overdue(self, tx: OpenTransaction) -> bool:
-        """Whether a prepared transaction should have been decided by now. The other participants
-        may have let it wait for locks; a wait at home is known there.
-        """
-        settled = self._primary.locks.settled(tx.txn)
-        timeout_s = RECOVER_AFTER_S + (0.0 if settled else LOCK_TIMEOUT_S)
-        return tx.proposed_s < asyncio.get_running_loop().time() - timeout_s
-
-    def _coordinator_dead(self, tx: OpenTransaction) -> bool:
-        """Whether the coordinator's lease has expired. One that has just started may serve a while
-        before its lease is known here.
-        """
-        known_s = asyncio.get_running_loop().time() - EXPIRED_S
-        return tx.since_s < known_s and self._leases.coordinator_dead(tx.txn.origin)
-
-    async def _recover(self, txn: TxnId) -> None:
-        prepared = self._primary.partition.prepared.get(txn)
-        # Finished by home since the turn that started this.
-        if prepared is None:
-            return
-        home = prepared.home
-        answer = await self._primaries.ask(home, Resolve(home, txn), FINISH_TIMEOUT_S)
-        if planted("in-doubt-aborted"):
-            answer = ResolveReply(0)
-        if isinstance(answer, ResolveReply):
-            reached("prepared transaction finished by its participant")
-            self._primary.counters["recovered"] += 1
-            # Like a request of home, so that lease and epoch are checked as for any other.
-            await self._primary.serve(Finish(self._primary.number, txn, answer.ts))
 
     def _forget(self) -> None:
         """Drop outcomes that no participant can ask for any more."""

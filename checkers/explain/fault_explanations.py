@@ -4,8 +4,8 @@ A fault counts as in force from the moment when its injection begins until it is
 (``fault_spans``). A loss is explained by one that was in force at some moment from the begin of the
 write to the end of the first read that shows it; a fault that hit the leader or the primary of the
 very partition near the acknowledgement is preferred, then one in force at it, then the nearest
-(``nearest_fault``). Where there is none, no fault explains the loss: the one that had been healed
-last is named with its distance, and accuses nothing.
+(``fault_attribution``). Where there is none, no fault explains the loss: the one that had been
+healed last is named with its distance, and accuses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, ints
 from checkers.engine.spans import NONE
-from checkers.explain.nearest_fault import LATEST_NS, KnownFaults, Moments
+from checkers.explain.fault_attribution import LATEST_NS, KnownFaults, Moments
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.finding import Explanation, RecordedOperation
 from harness.protocols.roles import parse

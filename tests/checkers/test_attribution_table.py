@@ -10,9 +10,9 @@ import pytest
 from checker_histories import STRICT, Fault, a, ok, r, verdict, write_run
 
 from checkers.engine.analyze import analyze
-from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
 from checkers.explain.attribution_table import DecidingRoles
-from checkers.explain.nearest_fault import KnownFaults
+from checkers.explain.fault_attribution import KnownFaults
+from checkers.explain.fault_explanations import ACKNOWLEDGED, attribute, explain
 from harness.history import schema
 
 MS = 1_000_000
