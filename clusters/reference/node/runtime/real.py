@@ -1,4 +1,4 @@
-"""The real runtime: asyncio TCP, files (``files``), the machine's clock and entropy."""
+"""The real runtime: asyncio TCP, files (``disks``), the machine's clock and entropy."""
 
 from __future__ import annotations
 
