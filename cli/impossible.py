@@ -166,7 +166,7 @@ class Impossible:
     # -- majorities that what destroys data has to leave
 
     def _of_taken_majorities(self) -> Iterator[PlanError]:
-        from nemesis.hardware_faults import SPARED_LIMIT_S
+        from nemesis.majority_guard import SPARED_LIMIT_S
 
         wait_s = SPARED_LIMIT_S + self.plan.drive.overtime_s
         for number, fault in enumerate(self._schedule):

@@ -1,30 +1,26 @@
-"""The common part of faults of disks and clocks, and the nodes that they must spare.
+"""The common part of faults of disks and clocks.
 
 Each kind is its ``FaultKind`` and three verbs: break a node, show the effect, heal. A kind that
-destroys acknowledged data waits until the others would still hold a majority of
-every partition's voters, up and whole: no store survives more.
+destroys acknowledged data waits until the others would still hold a majority of every partition's
+voters (``majority_guard``): no store survives more.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import attrs
 
-from harness.errors import HarnessError, MissingCapability, PlanError
+from harness.errors import MissingCapability, PlanError
 from harness.protocols import targets
-from harness.protocols.cluster import Roles, TellsMetastorage
+from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
-from harness.protocols.hardware import Hardware, Replicas, Wipes
+from harness.protocols.hardware import Hardware, Wipes
 from harness.tasks import together
 from nemesis import node_faults, resolution
-
-SPARED_LIMIT_S = 10.0  # a node that was killed needs a few seconds to be whole again
-POLL_S = 0.2
-CATCH_UP_S = 1.0  # followers are always a little behind: that long they may take for what is there
+from nemesis.majority_guard import lacking_replicas, spare_majorities
 
 
 @attrs.frozen(kw_only=True)
@@ -123,7 +119,7 @@ class HardwareFault:
         # Whole copies elsewhere are what made the fault survivable: the next one must wait for
         # them.
         if self.kind.destroys and mended.holds and runs.holds:
-            lacking = await _lacking(scene)
+            lacking = await lacking_replicas(scene)
             if lacking:
                 return Proof(holds=False, text="; ".join(lacking), gone=True)
         wrong = [proof.text for proof in (mended, runs) if not proof.holds]
@@ -154,48 +150,3 @@ class HardwareFault:
             )
             for node in victims.nodes
         ]
-
-
-async def spare_majorities(scene: Scene, victims: Victims) -> None:
-    """Wait until a majority of every group is left without the victims, up and whole. Raises
-    ``HarnessError``.
-    """
-    reason = ""
-    try:
-        async with asyncio.timeout(SPARED_LIMIT_S + scene.patience_s):
-            while True:
-                reason = await _endangered(scene, victims)
-                if not reason:
-                    return
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise HarnessError(f"it would take a majority: {reason}") from None
-
-
-async def _endangered(scene: Scene, victims: Victims) -> str:
-    """Why the victims must keep their data; empty where they need not."""
-    looks = await together(scene.provider.probe(node) for node in scene.cluster.nodes)
-    up = [look.node for look in looks if look.running and not (look.paused or look.frozen)]
-    # Up again is not whole again: a wiped node votes only once it has caught up.
-    taken = (*scene.damaged(), *victims.nodes)
-    roles = await scene.system.roles(scene.cluster)
-    if not roles.voters:
-        return "nobody tells who votes"
-    keeps_metastorage = isinstance(scene.system, TellsMetastorage) and scene.system.metastorage
-    if keeps_metastorage and not roles.metastorage_voters:  # it has no leader now
-        return "nobody tells who votes in metastorage"
-    groups = [(f"partition {number}", voters) for number, voters in sorted(roles.voters.items())]
-    for group, voters in (("metastorage", roles.metastorage_voters), *groups):
-        left = [node for node in voters if node in up and node not in taken]
-        touched = any(node in victims.nodes for node in voters)
-        if touched and len(left) <= len(voters) // 2:
-            return f"of {group} only {', '.join(left) or 'nobody'} would be left"
-    # Replicas that lag behind hold no copy of what the victims would lose.
-    return "; ".join(await _lacking(scene))
-
-
-async def _lacking(scene: Scene) -> list[str]:
-    """Why the cluster is not whole, where the system reports that."""
-    if isinstance(scene.system, Replicas):
-        return await scene.system.lacking(scene.cluster, CATCH_UP_S)
-    return []

@@ -25,7 +25,7 @@ from harness.protocols.cluster_membership import AttributeValue, ChangesMembers
 from harness.protocols.fault_kinds import ATTRIBUTES, JOIN, LEAVE, REPLACE, FaultKind
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 from harness.tasks import together
-from nemesis import hardware_faults, node_faults, resolution
+from nemesis import majority_guard, node_faults, resolution
 
 # Within the nemesis's limit of an injection: a start, an election of metastorage's, two tries.
 # Where nodes share a few cores a start alone takes seconds.
@@ -117,7 +117,7 @@ class Change:
         members = [node for node in nodes if node in self.scene.cluster.nodes]
         if members:
             leaving = attrs.evolve(self.victims, nodes=tuple(members))
-            await hardware_faults.spare_majorities(self.scene, leaving)
+            await majority_guard.spare_majorities(self.scene, leaving)
             for node in members:
                 self.scene.membership.leave(node)
         # Also one that was started and never joined.

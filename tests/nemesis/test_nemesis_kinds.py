@@ -16,7 +16,7 @@ from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.history.records import FaultState
 from harness.protocols.cluster import Capability, Link, NodeStatus, Roles
 from harness.protocols.faults import PlannedFault, Victims
-from nemesis import hardware_faults, node_faults
+from nemesis import majority_guard, node_faults
 from nemesis.runner import refuse_missing
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
@@ -380,6 +380,6 @@ def test_a_node_keeps_its_data_where_metastorage_might_lose_its_majority(
         stage = Stage()
         system: Any = Store()
         scene = attrs.evolve(stage.scene, system=system)
-        assert await hardware_faults._endangered(scene, Victims(nodes=("n1",), roles=())) == why
+        assert await majority_guard.endangered(scene, Victims(nodes=("n1",), roles=())) == why
 
     in_virtual_time(scenario)

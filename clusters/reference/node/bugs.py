@@ -17,7 +17,7 @@ KNOWN = {
     "(groups/host.py)",
     "chain-not-appended": "the chain has no link of a reset (rebalance/transitions.py)",
     "clock-not-advanced": "the clock does not follow what messages carry (runtime/hybrid_clock.py)",
-    "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
+    "commit-before-quorum": "a leader commits what its own disk holds (raft/leader.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the "
     "second one for the outcome (tx/coordinator.py)",
     "conflict-ignored": "a transaction that should die for a lock of an older one goes on "
@@ -58,7 +58,7 @@ KNOWN = {
     "(storage/shared_log.py)",
     "needed-copy-erased": "a copy is cleaned up though others lack what it has "
     "(rebalance/replica_restarts.py)",
-    "old-term-counted": "a leader commits entries of earlier terms by counting (raft/core.py)",
+    "old-term-counted": "a leader commits entries of earlier terms by counting (raft/leader.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
     "(tx/durable_outcomes.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",

@@ -1,7 +1,8 @@
 """A raft group's member as a pure state machine: ``Raft`` and the values it is stepped with."""
 
 from clusters.reference.node.raft.configuration import Configuration, Generation, Stage
-from clusters.reference.node.raft.core import COMMIT_BEFORE_QUORUM, Raft
+from clusters.reference.node.raft.core import Raft
+from clusters.reference.node.raft.leader import COMMIT_BEFORE_QUORUM
 from clusters.reference.node.raft.settings import (
     ChangeBusy,
     ChangeRefused,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.configuration import (
     Configuration,
@@ -54,8 +53,6 @@ from clusters.reference.node.raft.types import (
     broken,
 )
 
-# Planted bug: the leader commits what is on its own disk, without counting a quorum.
-COMMIT_BEFORE_QUORUM = "commit-before-quorum"
 TERM_BITS = 32
 
 
@@ -820,17 +817,9 @@ class Raft:
             self._outbox.send_chunks.extend(self._leadership.chunks(self._now, self._snapshot))
 
     def _advance_commit(self) -> None:
-        """Raft 5.4.2: only an entry of our own term commits by counting, all before it with it."""
-        if self._leadership is None:
-            return
-        # Never back: a member that joins late lowers the quorum's index, not what was committed.
-        index = self._leadership.quorum_index()
-        if COMMIT_BEFORE_QUORUM in self._config.bugs:
-            index = self._log.durable_index
-        ours = planted("old-term-counted") or self._log.term(index) == self.term
-        if index > self._log.commit and ours:
-            self._log.commit = index
-        self._advance_change()
+        if self._leadership is not None:
+            self._log.commit = self._leadership.commit_index()
+            self._advance_change()
 
     # -- snapshots
 

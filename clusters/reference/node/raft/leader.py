@@ -152,6 +152,8 @@ class Progress:
 # A follower whose link was lost in the middle of a snapshot goes on with that, where it comes back
 # within so many election timeouts: with a newer one it would have to begin anew, at each loss.
 RESUMES_WITHIN = 10
+# Planted bug: the leader commits what is on its own disk, without counting a quorum.
+COMMIT_BEFORE_QUORUM = "commit-before-quorum"
 LOST_AFTER = 10  # refusals without a word that fits: a second of heartbeats
 
 
@@ -335,6 +337,18 @@ class Leadership:
     def quorum_index(self) -> int:
         """The greatest index that is durable on a majority; our own disk counts like another."""
         return reached(self._log.configuration, self.match)
+
+    def commit_index(self) -> int:
+        """The index up to which entries are committed by now (Raft 5.4.2): only one of our own term
+        commits by counting, all before it with it.
+        """
+        before = self._log.commit
+        index = self.quorum_index()
+        if COMMIT_BEFORE_QUORUM in self._config.bugs:
+            index = self._log.durable_index
+        ours = planted("old-term-counted") or self._log.term(index) == self._term
+        # Never back: a member that joins late lowers the quorum's index, not what was committed.
+        return max(index, before) if ours else before
 
     def match(self, name: str) -> int:
         """The index up to which ``name`` is known to have the log on its disk; 0 for a node that is
