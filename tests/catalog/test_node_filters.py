@@ -105,6 +105,7 @@ def test_jsonpath_decides_as_ignite_3_does(text: str, node: Node, passes: bool) 
         ("$[?length(@.storage) == 3]", True),
         ("$[?@.dataRegionSize > 5]", True),
         ("$[?@.dataRegionSize > 15]", False),
+        ("$[?(@.dataRegionSize =~ /10/)]", False),  # a number is no text
     ],
 )
 def test_patterns_in_jsonpath_are_ours(text: str, passes: bool) -> None:

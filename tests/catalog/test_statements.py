@@ -295,6 +295,10 @@ def test_nesting_and_length_are_bounded() -> None:
     deep = "CREATE ZONE z WITH " + "(" * 7000 + "REPLICAS = 1" + ")" * 7000
     assert isinstance(parse(deep), CreateZone)
 
+    longest = "DROP ZONE z".ljust(MAX_STATEMENT)
+    assert isinstance(parse(longest), DropZone)
+    with pytest.raises(SqlSyntaxError, match="at most 16384 characters"):
+        parse(f"{longest} ")
     with pytest.raises(SqlSyntaxError, match="at most 16384 characters"):
         parse("-" * (MAX_STATEMENT + 1))
 

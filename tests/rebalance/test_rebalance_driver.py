@@ -31,9 +31,9 @@ class Applied:
         return self._store.apply(Entry(1, self.commits, data))
 
 
-def commits(cluster: Cluster, *statements: str) -> int:
+def commits(cluster: Cluster, *statements: str, settled: bool = True) -> int:
     """How many commits of metastorage the rebalances of ``cluster`` begin with; after
-    ``statements``, if there are any.
+    ``statements``, if there are any. ``settled``: the leader knows all that was there before it.
     """
     group = Applied(cluster.store)
 
@@ -43,7 +43,7 @@ def commits(cluster: Cluster, *statements: str) -> int:
             group=group,
             variant=Variant.BASE,
             lives=lambda: {name: f"{name}@1" for name in "abcdef"},
-            settled=lambda: True,
+            settled=lambda: settled,
             event_log=events.EventLog(boot="boot", wall_ns=lambda: 7),
         )
         running = asyncio.ensure_future(loop.run())
@@ -76,6 +76,24 @@ def test_a_statement_costs_one_commit_and_not_one_for_each_partition() -> None:
     cluster.execute("ALTER ZONE z SET REPLICAS = 5")
     assert commits(cluster) == -(-300 // driver.MAX_TOGETHER)
     assert {len(s.pending.nodes) for s in cluster.states() if s.pending is not None} == {5}
+
+
+def test_a_leader_that_is_not_settled_writes_nothing() -> None:
+    cluster = Cluster("abcdef")
+    cluster.now(1, "abcdef", MANY)
+    cluster.execute(TABLE)
+    assert commits(cluster, settled=False) == 0
+    assert commits(cluster) > 0
+
+
+def test_a_number_is_of_the_table_that_has_the_partition() -> None:
+    given = driver.Numbers(tables=((1, 0, 2), (2, 2, 3)))
+    known = [PartitionId(1, 0), PartitionId(1, 1), *(PartitionId(2, n) for n in range(3))]
+    assert [given.of(partition) for partition in known] == list(range(5))
+    assert [given.partition(number) for number in range(5)] == known
+    for strange in (PartitionId(1, 2), PartitionId(2, 3), PartitionId(3, 0)):
+        assert given.of(strange) is None
+    assert given.partition(5) is None
 
 
 def test_a_statement_about_another_table_writes_none_of_the_partitions() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from zone_script import Script, at, second_of
 
 from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.options import Joint, Separate, Zone
 from clusters.reference.node.metastorage.metastorage import (
@@ -20,7 +21,7 @@ from clusters.reference.node.metastorage.metastorage import (
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.topology.logical import LOGICAL, Member
-from clusters.reference.node.zones import data_nodes, manager
+from clusters.reference.node.zones import data_nodes, driver, manager
 from clusters.reference.node.zones.data_nodes import (
     DataNodes,
     Timer,
@@ -297,6 +298,27 @@ def test_what_is_up_to_date_needs_no_invoke() -> None:
     assert run(store, catalog, topology("ABC", 2), 15) == 0
     assert run(store, catalog, topology("ABC", 2), 16) == 1
     assert manager.next_due(store) is None
+
+
+def test_of_several_zones_the_first_timer_is_due_next() -> None:
+    late = Zone(id=2, name="Y", waits=Separate(70, 70))
+    for zones in ({"Z": separate(10, 10), "Y": late}, {"Y": late, "Z": separate(10, 10)}):
+        store = Metastorage()
+        catalog = Catalog(zones=zones)
+        run(store, catalog, topology("AB", 1), 0)
+        run(store, catalog, topology("ABC", 2), 6)
+        assert manager.next_due(store) == at(16)
+        run(store, catalog, topology("ABC", 2), 16)
+        assert manager.next_due(store) == at(76)
+
+
+def test_a_statement_on_a_table_that_is_called_as_a_zone_warns_of_no_zone() -> None:
+    nowhere = Zone(id=1, name="Z", filter='"nowhere"')
+    catalog = Catalog(zones={"Z": nowhere})
+    there = topology("AB", 1)
+    assert driver.warnings(catalog, parse("ALTER ZONE z SET REPLICAS = 2"), there)
+    assert driver.warnings(catalog, parse("DROP TABLE z"), there) == ()
+    assert driver.warnings(catalog, parse("ALTER ZONE y SET REPLICAS = 2"), there) == ()
 
 
 def test_a_topology_that_did_not_last_starts_its_timer_however_late_it_is_followed() -> None:

@@ -17,6 +17,7 @@ from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     InvokeResult,
     Metastorage,
+    ObservedKeys,
     Operation,
     encode_invoke,
     together,
@@ -160,6 +161,27 @@ def test_a_watch_begins_at_any_revision_and_sees_each_later_one_by_itself() -> N
     put(store, ("a/1", None), ("b/1", b"3"))
     put(store, ("b/1", b"4"))
     assert seen.changes[1:] == [Change(revision=4, entries={"a/1": None})]
+
+
+def test_changes_are_those_above_a_revision_and_not_its_own() -> None:
+    store = Metastorage()
+    for value in (b"1", b"2", b"3"):
+        put(store, ("a", value))
+    assert [change.revision for change in store.changes("a", 1)] == [2, 3]
+    assert store.changes("a", 3) == ()
+
+
+def test_an_observer_that_was_not_told_of_a_key_is_told_which() -> None:
+    store = Metastorage()
+    put(store, ("b", b"1"), ("c", b"2"))
+    observed = ObservedKeys(store)
+    problem = observed.problem()
+    assert problem is not None
+    assert "'b'" in problem
+    put(store, ("b", b"1"), ("c", b"3"))
+    assert observed.problem() is None
+    put(store, ("b", None))
+    assert observed.problem() is None
 
 
 def test_a_watch_that_is_ended_sees_nothing_more() -> None:
