@@ -211,6 +211,22 @@ def test_a_restored_snapshot_shows_a_watch_every_revision_that_it_brings() -> No
     ]
 
 
+def test_a_watch_of_what_nothing_touched_has_seen_all_that_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metastorage_store, "MAX_HISTORY", 3)
+    ahead, behind, seen = Metastorage(), Metastorage(), Seen()
+    for number in range(5):
+        for store in (ahead, behind) if number < 3 else (ahead,):
+            put(store, ("a", b"%d" % number))
+    behind.watch("z", 0, seen)
+    assert ahead.compacted == 2
+
+    restore(behind, ahead.snapshot())
+
+    assert not seen.compactions
+
+
 def test_a_history_that_does_not_reach_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metastorage_store, "MAX_HISTORY", 2)
     store, behind, seen = Metastorage(), Metastorage(), Seen()
