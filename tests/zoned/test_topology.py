@@ -18,6 +18,7 @@ from clusters.reference.node.wire.reports import AskChanges, ChangeReport, Chang
 from harness.protocols.hardware import DiskTrouble
 
 QUERY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
+PHYSICAL = "SELECT NODE_NAME FROM SYSTEM.PHYSICAL_TOPOLOGY"
 
 
 async def whole() -> Lab:
@@ -59,6 +60,21 @@ def test_a_node_is_out_two_seconds_after_its_lease_or_as_it_stops_in_order() -> 
         assert await lab.until_rows(QUERY, columns("a b c f")) - stopped_s < 0.5
         await lab.start("d", "e")
         await lab.until_rows(QUERY, columns("a b c d e f"))
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_the_physical_topology_is_whom_the_leader_is_connected_to() -> None:
+    async def scenario() -> None:
+        lab = await whole()
+        assert await lab.done(PHYSICAL) == tuple((name,) for name in "abcdef")
+        killed_s = now_s()
+        await lab.provider.kill("d")
+        await lab.until_rows(PHYSICAL, columns("a b c e f"))
+        assert 1.7 < now_s() - killed_s < 3.0
+        await lab.start("d")
+        assert await lab.until_rows(PHYSICAL, columns("a b c d e f")) < killed_s + 5.0
         await lab.provider.teardown()
 
     simulate(scenario())
