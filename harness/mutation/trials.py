@@ -33,6 +33,8 @@ HANG_CPU_S, HANG_TIMES = 15.0, 5.0
 WALL_LIMIT_S = 600.0
 # Under a tenth of a drill the figures of its CPU time are noise.
 _LEAST_COST_S = 0.1
+# So many times what a suite of tests takes on the sound store is kept for it.
+_KEPT_TIMES = 1.5
 # What a result says of mutants of the same module, beside what it says of all.
 _OF_MODULE = 4
 
@@ -216,12 +218,13 @@ class Trials:
 
     def _next_drill(self, trial: _Trial) -> Drill | None:
         left = self._limit_cpu_s - trial.cpu_s
-        # Tests come behind all drills, but their time is kept.
+        # Tests come behind all drills, but their time is kept: a mutant takes longer than the sound
+        # store in some.
         suites = [drill for drill in trial.drills if drill.suite is not None]
-        kept = sum(drill.cost_s for drill in suites)
+        kept = _KEPT_TIMES * sum(drill.cost_s for drill in suites)
         fitting = [
             drill for drill in trial.drills if drill.suite is None and drill.cost_s <= left - kept
-        ] or [drill for drill in suites if drill.cost_s <= left]
+        ] or [drill for drill in suites if left > 0]
         if not fitting:
             return None
         # Of equals the first in the list.

@@ -243,3 +243,14 @@ def test_the_time_of_tests_is_kept_for_them() -> None:
     dear = drill("dear", cost_s=8.0)
     tried = trials(MUTANTS[:1], [dear, SUITE], limit_cpu_s=8.5)
     assert "tests" in chosen(tried).options
+
+
+def test_tests_are_asked_though_a_drill_took_longer_than_it_should() -> None:
+    tried = trials(MUTANTS[:1], [drill("slow", cost_s=2.0), SUITE], limit_cpu_s=4.0)
+    tried.take(valid(chosen(tried), cpu_s=3.5))
+    cell = chosen(tried)
+    assert "tests" in cell.options
+    # Cut short, it is no hang.
+    tried.take(failed(cell, "no end", failure=Failure.CPU))
+    assert tried.choose() is None
+    assert [found.fate for found in tried.results] == [Fate.SURVIVED]
