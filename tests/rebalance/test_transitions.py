@@ -16,12 +16,15 @@ from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.keys import (
     APPLIED,
+    CHAIN,
     LOCK,
     PENDING,
     PLANNED,
     STABLE,
     TRIGGER,
     Assignments,
+    Chain,
+    Link,
     Lock,
     PartitionId,
     PartitionState,
@@ -209,6 +212,16 @@ def test_stable_becomes_what_was_applied_and_planned_begins(
     assert switched(made, variant, "a2", 5) is outcome
     assert shown(made) == after
     assert read(made, PARTITION).applied == Position(0, 5)
+
+
+def test_an_overtaken_switch_appends_what_is_new_to_the_chain_and_nothing_else() -> None:
+    first = Link(SETS["a1"].nodes, 0, 3, 1)
+    for applied, links in (("a1", (first,)), ("a2", (Link(SETS["a2"].nodes, 0, 5, 0),))):
+        made = store("a1 a3 -")
+        put(made, Operation(PARTITION.key(CHAIN), encode(Chain((first,)))))
+
+        assert switched(made, Variant.BASE, applied, 5) is Outcome.SUPERSEDED
+        assert read(made, PARTITION).chain == Chain(links)
 
 
 def test_the_lock_ends_with_the_switch_that_it_was_for_and_with_no_other() -> None:
