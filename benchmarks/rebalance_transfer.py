@@ -6,7 +6,7 @@ d. What the other nodes send to d is limited to so many Mbit/s (htb), and the li
 0.7 s each time that another part of the bytes has come. Prints what the transfer took of the
 network, as a ratio to what d has on its disk then (a snapshot, and the log behind it), and the p99
 of writes meanwhile, as one to that before in the same run; exit code 1 where one of them is over
-its bar.
+its bar, or the partition smaller than asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clusters.reference.client import ReferenceClient, connect
 from harness.protocols.client import StoreError
 
 MIB = 2**20
-VALUE_BYTES = 2**18  # at most, somewhat less than half of it on average
+VALUE_BYTES = 2**18  # at most: how many follows from the value, here 112,090 for each
 CUT_S = 0.7
 BEFORE_S = 15.0
 FILLERS = 4
@@ -37,6 +37,7 @@ MOST_BYTES, MOST_SLOWER = 1.2, 3.0
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
 STABLE = "SELECT NODES FROM SYSTEM.ASSIGNMENTS WHERE KIND = 'stable'"
 LIMITED = """
+set -e
 device=$(ip -o route get {to} | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p')
 tc qdisc replace dev $device root handle 1: htb
 tc class add dev $device parent 1: classid 1:1 htb rate {mbit}mbit quantum 60000
@@ -107,7 +108,9 @@ async def measured(lab: ContainerLab, mib: int, mbit: float, cuts: int) -> bool:
     print(f"{values} values written in {now_s() - begun_s:.0f} s", flush=True)
     to = lab.cluster.peer["a", "d"]["peer"].host
     for node in "abc":
-        await lab.containers.run_command(node, LIMITED.format(to=to, mbit=mbit), 10.0)
+        limited = await lab.containers.run_command(node, LIMITED.format(to=to, mbit=mbit), 10.0)
+        if limited.status:
+            raise click.ClickException(f"{node} can't be limited: {limited.output}")
 
     writers = [Writer() for _ in range(3)]
     work = [

@@ -34,7 +34,15 @@ from harness.history.durable_files import write_atomically
 from harness.mutation.line_coverage import count_lines, decode, encode
 from harness.mutation.loading import MUTANT, Mutation, load_mutant
 from harness.mutation.rules import Mutant
-from harness.mutation.suites import Suite, first_failure, joined, split
+from harness.mutation.suites import (
+    TESTS,
+    TESTS_DIGEST,
+    Suite,
+    digest,
+    first_failure,
+    is_below,
+    paths_of,
+)
 from harness.mutation.target import Sources, Target, find_mutants, read_target, sample
 from harness.mutation.trials import (
     WALL_LIMIT_S,
@@ -54,7 +62,8 @@ from results.store.store import RunStore
 RESULTS = "mutants.json"
 TARGET = Path(__file__).resolve().parents[1] / "clusters" / "reference" / "mutants.toml"
 SOUND = "lines"  # the option of a cell that counts the lines of the sound store
-TESTS = "tests"  # that of one which runs tests in place of its plan
+# Tests may take so many times their wall time on the sound store, and always that.
+SUITE_TIMES, SUITE_LIMIT_S = 20.0, 60.0
 SAMPLE, LIMIT_CPU_S, AT_LEAST = 240, 45.0, 0.9
 NOTE_EVERY_S = 15.0
 LINE_CHARS = 400
@@ -164,8 +173,8 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
     """Try the mutants of ``choice``, and print killed, survived and equivalent; return the exit
     code. Raises ``UsageError``, and ``HarnessError`` where no drill is valid.
     """
-    target = _narrowed(read_target(choice.target), choice.packages)
-    sources = find_mutants(target)
+    whole = read_target(choice.target)
+    sources = find_mutants(_narrowed(whole, choice.packages))
     for key in sources.stale:
         say(f"{choice.target}: {key} is reviewed, but its mutant is no more: left out")
     if choice.show_all:
@@ -177,8 +186,9 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
     for key in choice.only:
         click.echo(sources.diff(key), nl=False)
     runner = _Runner(choice, store, sources, jobs)
+    suites = _suites(choice, whole, {mutant.module for mutant in chosen})
     drills = runner.sound_drills(_plans(choice))
-    drills += runner.sound_suites(target.tests, {mutant.module for mutant in chosen})
+    drills += runner.sound_suites(suites)
     finished = runner.run(drills, chosen)
     return _conclude(runner, seed, finished)
 
@@ -196,8 +206,11 @@ def _narrowed(target: Target, packages: Sequence[str]) -> Target:
         meant += found
     if not meant:
         return target
-    below = tuple(f"{each}." for each in meant)
-    reviews = tuple(each for each in target.equivalent if each.mutant.startswith(below))
+    reviews = tuple(
+        review
+        for review in target.equivalent
+        if any(is_below(review.mutant.partition(":")[0], package) for package in meant)
+    )
     return replace(target, packages=tuple(meant), equivalent=reviews)
 
 
@@ -277,24 +290,24 @@ class _Runner:
         say(f"{len(drills)} of {len(plans)} drills are valid on the sound store")
         return drills
 
-    def sound_suites(self, suites: Sequence[Suite], modules: Collection[str]) -> list[Drill]:
-        """Run the tests of ``modules`` on the sound store: a suite of which one fails can't kill,
-        and is left out. Beside drills on real nodes none is run.
+    def sound_suites(self, suites: Mapping[str, tuple[Suite, Cell]]) -> list[Drill]:
+        """Run tests on the sound store: a suite of which one fails there, or that does not come to
+        what it is for, can't kill, and is left out. Beside drills on real nodes none is run.
         """
-        root = self.choice.target.absolute().parent
-        asked = [suite for suite in suites if any(map(suite.covers, modules))]
         if not self._simulated:
             return []
-        cells = [_cell_of(suite, root, {SOUND: "counted"}) for suite in asked]
         found = []
-        with closing(self._done(in_turn(cells))) as work:
-            for suite, cell, result in zip(asked, cells, work, strict=True):
-                if result.outcome is Outcome.VALID:
-                    tests = {TESTS: cell.options[TESTS]}
-                    sound = _sound(cell.plan, result)
-                    found.append(attrs.evolve(sound, suite=suite, options=tests))
+        with closing(self._done(in_turn([cell for _, cell in suites.values()]))) as work:
+            for (name, (suite, _)), result in zip(suites.items(), work, strict=True):
+                lines = decode(result.coverage)
+                if result.outcome is not Outcome.VALID:
+                    why = f"fail on the sound store: {result.reasons[0]}"
+                elif not any(lines[module] for module in lines if suite.covers(module)):
+                    why = "come to no line of theirs in the process of pytest"
+                else:
+                    found.append(_sound_suite(suite, suites[name][1], result))
                     continue
-                say(f"left out: {cell.plan.name} fail on the sound store: {result.reasons[0]}")
+                say(f"left out: {name} ({', '.join(suite.paths)}) {why}")
         return found
 
     def run(self, drills: Sequence[Drill], mutants: Sequence[Mutant]) -> bool:
@@ -393,9 +406,15 @@ def drill(
     else:
         load_mutant(mutation.module, mutation.source)
         result = simulate(cell, run_started, runs_dir=runs_dir, keep=False, mutation=mutation)
-    if code_digest() != code:  # each worker imports the store anew
+    if code_digest() != code or _are_other_tests(cell):  # each worker imports the store anew
         return failed(cell, "the code was changed meanwhile", failure=Failure.STALE)
     return result
+
+
+def _are_other_tests(cell: Cell) -> bool:
+    """Whether the tests that ``cell`` names were changed since it was made."""
+    before = cell.options.get(TESTS_DIGEST)
+    return before is not None and before != digest(paths_of(dict(cell.options)))
 
 
 def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResult:
@@ -407,7 +426,7 @@ def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResu
         lines = dict(count_lines(sources.sources))
     else:
         load_mutant(mutation.module, mutation.source)
-    failed_test = first_failure(split(cell.options[TESTS]))
+    failed_test = first_failure(paths_of(dict(cell.options)))
     return result_of(
         cell,
         Outcome.VALID if failed_test is None else Outcome.VIOLATION,
@@ -417,13 +436,37 @@ def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResu
     )
 
 
-def _cell_of(suite: Suite, root: Path, options: Mapping[str, str]) -> Cell:
-    """Return the cell that runs ``suite``, with its paths from ``root``. Its plan is a name."""
-    ends = (package.rpartition(".")[2] for package in suite.packages)
-    name = f"tests-of-{'-'.join(ends)}"
-    plan = load(None, {"name": name, "seed": 0, "cluster.provider": SIMULATED})
-    tests = {TESTS: joined(suite.found(root)), **options}
-    return Cell(plan=plan, options=tests, limit_s=WALL_LIMIT_S)
+def _suites(
+    choice: MutantChoice, target: Target, modules: Collection[str]
+) -> dict[str, tuple[Suite, Cell]]:
+    """Return the tests of ``modules`` in ``target``, and the cell of the sound store that runs
+    them, by name. Raises ``UsageError`` for tests that are not there, or of what is no target.
+    """
+    found = {}
+    for number, suite in enumerate(target.tests, start=1):
+        for package in suite.packages:
+            if not any(is_below(package, of) or is_below(of, package) for of in target.packages):
+                raise UsageError(f"tests of {package}: expected a package of the target")
+        if not any(map(suite.covers, modules)):
+            continue
+        try:
+            options = suite.options(choice.target.absolute().parent)
+        except UsageError as error:
+            if choice.target != TARGET:
+                raise
+            say(f"left out: {error}")  # firedrill is installed without its own
+            continue
+        name = f"tests-{number}"
+        plan = load(None, {"name": name, "seed": 0, "cluster.provider": SIMULATED})
+        options = {**options, SOUND: "counted"}
+        found[name] = suite, Cell(plan=plan, options=options, limit_s=WALL_LIMIT_S)
+    return found
+
+
+def _sound_suite(suite: Suite, cell: Cell, result: CellResult) -> Drill:
+    options = {key: value for key, value in cell.options.items() if key != SOUND}
+    limit_s = max(SUITE_LIMIT_S, SUITE_TIMES * result.wall_s)
+    return attrs.evolve(_sound(cell.plan, result), suite=suite, options=options, limit_s=limit_s)
 
 
 def _simulated(plan: Plan) -> bool:
@@ -455,9 +498,12 @@ def _why(found: MutantResult) -> str:
         return f"{', '.join(found.anomalies)}{only} in {found.drill}"
     if found.fate.killed:
         return f"{found.reason or 'its time was over'} in {found.drill}"
-    unlike = f"{found.unlike} unlike the sound store's" if found.tried else ""
+    if found.fate is Fate.UNREACHED:
+        return "no drill comes there"
+    unlike = f", {found.unlike} unlike the sound store's" if found.tried else ""
     unknown = f", {found.unknown} of them unknown" if found.unknown else ""
-    return f"{found.tried} drills, {unlike}{unknown}" if found.tried else "no drill comes there"
+    tests = f"; its tests: {found.tests}" if found.tests else ""
+    return f"{found.tried} drills{unlike}{unknown}{tests}"
 
 
 def _conclude(runner: _Runner, seed: int, finished: bool) -> int:
@@ -507,7 +553,7 @@ def _summary(results: Sequence[MutantResult], sources: Sources) -> Iterator[str]
     total = sum(packages.values(), Counter[Fate]())
     yield _row("all", width, total)
     exits = sum(result.exit_only for result in results)
-    cpu_s = [result.cpu_s for result in results if result.tried]
+    cpu_s = [result.cpu_s for result in results if result.cpu_s]
     if cpu_s:
         yield (
             f"by the exit of a node alone: {exits}; {sum(cpu_s):.0f} s of a core, at most "

@@ -112,8 +112,8 @@ def selftest(
     canary rings.
 
     With --mutants the store's own source is changed in one place at a time, and each mutant drilled
-    until a drill tells it from the sound store. Exit code 0: nine of ten were, beside those that a
-    review calls equivalent.
+    until a drill tells it from the sound store, or a test of the store's own does. Exit code 0:
+    nine of ten were, beside those that a review calls equivalent.
     """
     if mutants or choice.given:
         if bugs:

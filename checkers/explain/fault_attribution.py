@@ -1,8 +1,11 @@
-"""The fault that explains each of many losses, found by order in time instead of pair by pair.
+"""Attribution of anomalies to faults: by time, and by the roles of the faults' targets.
 
-Of the faults that were in force at some moment from ``since_ns`` to ``shown_ns`` one that hit the
-leader or the primary of the very partition within ``NEAR_NS`` of ``ack_ns`` explains a loss, then
-the nearest to ``ack_ns``; between equals the one of the least number.
+A fault counts as in force from the moment when its injection begins until it is proven healed
+(``fault_spans``). Of the faults that were in force at some moment from ``since_ns`` (the begin of
+the write) to ``shown_ns`` (the end of the first read that shows it) one that hit the leader or the
+primary of the very partition within ``NEAR_NS`` of ``ack_ns`` explains a loss, then the nearest to
+``ack_ns``; between equals the one of the least number. They are found by order in time instead of
+pair by pair.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import Bools, Ints
+from checkers.engine.arrays import Bools, Ints, ints
 from checkers.engine.spans import FOREVER_NS, NONE, FirstInForce
 from harness.history.records import FaultState
 from harness.protocols.fault_spans import FaultSpan, fault_spans
@@ -26,6 +30,25 @@ NEAR_NS = 5_000_000_000
 _LEADING = (RoleKind.PRIMARY, RoleKind.LEADER)
 LATEST_NS = FOREVER_NS - 1  # the distance of two such moments fits 64 bits
 _CELLS = 1_000_000  # pairs that are looked at together
+BEFORE, INJECT, HOLD, HEAL, AFTER = PHASES = ("before", "inject", "hold", "heal", "after")
+"""The phases of a fault, between the steps of its life (``harness.protocols.fault_spans``)."""
+_BOUNDARIES = ("injection", "effect", "healing", "heal")
+OF_FAULTS = ("fault_nodes", "fault_roles")
+"""Columns that tell of each row what ``KnownFaults`` tells once of its fault."""
+_FAULT = pa.schema(
+    [
+        ("fault", pa.int64()),
+        ("fault_kind", pa.string()),
+        ("fault_target", pa.string()),
+        ("fault_nodes", pa.list_(pa.string())),
+        ("fault_roles", pa.list_(pa.string())),
+        ("fault_start_ns", pa.int64()),
+        ("fault_end_ns", pa.int64()),
+    ]
+)
+_MOMENT = pa.schema(
+    [("phase", pa.string()), ("boundary", pa.string()), ("distance_ns", pa.int64())]
+)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -238,3 +261,65 @@ class KnownFaults:
                 if text.startswith(_LEADING):
                     found.setdefault(text, []).append(place)
         return found
+
+
+def attribute(lost: pa.Table, known: KnownFaults) -> pa.Table:
+    """Return ``lost`` (``since_ns``, ``ack_ns``, ``shown_ns``, ``partition``) with the fault that
+    explains each row.
+
+    ``phase`` is the acknowledgement's (``PHASES``), ``boundary`` the step of the fault that it is
+    nearest to, and ``distance_ns`` how long after that it came, negative before it. All columns are
+    null where no fault was in force from ``since_ns`` to ``shown_ns``.
+    """
+    losses = Moments.of(*(ints(lost, name) for name in ("since_ns", "ack_ns", "shown_ns")))
+    place = known.explaining(losses, lost["partition"].to_pylist())
+    # Only those that explain something: a run may have thousands.
+    which, row = np.unique(place[place != NONE], return_inverse=True)
+    spans = [known.spans[each] for each in which.tolist()]
+    its = np.full(len(place), NONE)
+    its[place != NONE] = row
+    told = pa.Table.from_pylist([_told(span) for span in spans], schema=_FAULT)
+    explained = told.take(pa.array(its, mask=its == NONE))
+    at_ns = losses.ack_ns
+    return pa.Table.from_arrays(
+        [*lost.columns, *explained.columns, *_moments(at_ns, spans, its)],
+        schema=pa.schema([*lost.schema, *_FAULT, *_MOMENT]),
+    )
+
+
+def _told(span: FaultSpan) -> dict[str, Any]:
+    return {
+        "fault": span.fault,
+        "fault_kind": span.kind,
+        "fault_target": span.target,
+        "fault_nodes": span.nodes,
+        "fault_roles": span.roles,
+        "fault_start_ns": span.begin_ns,
+        "fault_end_ns": span.healed_ns,
+    }
+
+
+def _moments(at_ns: Ints, spans: Sequence[FaultSpan], its: Ints) -> list[pa.Array]:
+    """Return the columns ``_MOMENT``: each moment in the life of its fault, the one at ``its`` of
+    ``spans``. A step that was never seen bounds nothing.
+    """
+    rows = [
+        (span.begin_ns, span.effective_ns, span.healing_ns, span.healed_ns)
+        for span in (*spans, None)
+        if span is not None
+    ]
+    known = np.array([[step is not None for step in row] for row in (*rows, [None] * 4)])
+    times = np.array([[step or 0 for step in row] for row in (*rows, [None] * 4)], np.int64)
+    known, away_ns = known[its], at_ns[:, None] - np.clip(times, -LATEST_NS, LATEST_NS)[its]
+    begun = known & (away_ns >= 0)
+    begun[:, -1] &= away_ns[:, -1] > 0  # at the very moment of the heal it is not over
+    # The last step that it came after; before all of them, the first phase.
+    phase = np.where(begun.any(axis=1), len(_BOUNDARIES) - begun[:, ::-1].argmax(axis=1), 0)
+    boundary = np.where(known, np.abs(away_ns), np.iinfo(np.int64).max).argmin(axis=1)
+    none = its == NONE
+    distance_ns = np.take_along_axis(away_ns, boundary[:, None], axis=1)[:, 0]
+    return [
+        pa.array(PHASES).take(pa.array(phase, mask=none)),
+        pa.array(_BOUNDARIES).take(pa.array(boundary, mask=none)),
+        pa.array(distance_ns, mask=none),
+    ]

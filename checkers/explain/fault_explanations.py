@@ -1,11 +1,7 @@
-"""Attribution of an anomaly to a fault: by time, and by the roles of the fault's targets.
+"""What is said of an anomaly and the fault that it is attributed to (``fault_attribution``).
 
-A fault counts as in force from the moment when its injection begins until it is proven healed
-(``fault_spans``). A loss is explained by one that was in force at some moment from the begin of the
-write to the end of the first read that shows it; a fault that hit the leader or the primary of the
-very partition near the acknowledgement is preferred, then one in force at it, then the nearest
-(``fault_attribution``). Where there is none, no fault explains the loss: the one that had been
-healed last is named with its distance, and accuses nothing.
+Where no fault explains it, the one that had been healed last is named with its distance, and
+accuses nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from checkers.engine.arrays import Ints, ints
-from checkers.engine.spans import NONE
-from checkers.explain.fault_attribution import LATEST_NS, KnownFaults, Moments
+from checkers.explain.fault_attribution import HEAL, HOLD, INJECT, KnownFaults, attribute
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.finding import Explanation, RecordedOperation
 from harness.protocols.roles import parse
@@ -26,28 +19,8 @@ from harness.text import seconds
 
 ACKNOWLEDGED, BEGAN = "acknowledged", "began to show"
 _VERBS = {ACKNOWLEDGED: "was acknowledged", BEGAN: "began to show"}
-BEFORE, INJECT, HOLD, HEAL, AFTER = PHASES = ("before", "inject", "hold", "heal", "after")
-"""The phases of a fault, between the steps of its life (``harness.protocols.fault_spans``)."""
 _DURING = (INJECT, HOLD, HEAL)
-_BOUNDARIES = ("injection", "effect", "healing", "heal")
 ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
-
-OF_FAULTS = ("fault_nodes", "fault_roles")
-"""Columns that tell of each row what ``KnownFaults`` tells once of its fault."""
-_FAULT = pa.schema(
-    [
-        ("fault", pa.int64()),
-        ("fault_kind", pa.string()),
-        ("fault_target", pa.string()),
-        ("fault_nodes", pa.list_(pa.string())),
-        ("fault_roles", pa.list_(pa.string())),
-        ("fault_start_ns", pa.int64()),
-        ("fault_end_ns", pa.int64()),
-    ]
-)
-_MOMENT = pa.schema(
-    [("phase", pa.string()), ("boundary", pa.string()), ("distance_ns", pa.int64())]
-)
 
 _OPERATIONS = pa.schema(
     [
@@ -57,68 +30,6 @@ _OPERATIONS = pa.schema(
         ("partition", pa.int32()),
     ]
 )
-
-
-def attribute(lost: pa.Table, known: KnownFaults) -> pa.Table:
-    """Return ``lost`` (``since_ns``, ``ack_ns``, ``shown_ns``, ``partition``) with the fault that
-    explains each row.
-
-    ``phase`` is the acknowledgement's (``PHASES``), ``boundary`` the step of the fault that it is
-    nearest to, and ``distance_ns`` how long after that it came, negative before it. All columns are
-    null where no fault was in force from ``since_ns`` to ``shown_ns``.
-    """
-    losses = Moments.of(*(ints(lost, name) for name in ("since_ns", "ack_ns", "shown_ns")))
-    place = known.explaining(losses, lost["partition"].to_pylist())
-    # Only those that explain something: a run may have thousands.
-    which, row = np.unique(place[place != NONE], return_inverse=True)
-    spans = [known.spans[each] for each in which.tolist()]
-    its = np.full(len(place), NONE)
-    its[place != NONE] = row
-    told = pa.Table.from_pylist([_told(span) for span in spans], schema=_FAULT)
-    explained = told.take(pa.array(its, mask=its == NONE))
-    at_ns = losses.ack_ns
-    return pa.Table.from_arrays(
-        [*lost.columns, *explained.columns, *_moments(at_ns, spans, its)],
-        schema=pa.schema([*lost.schema, *_FAULT, *_MOMENT]),
-    )
-
-
-def _told(span: FaultSpan) -> dict[str, Any]:
-    return {
-        "fault": span.fault,
-        "fault_kind": span.kind,
-        "fault_target": span.target,
-        "fault_nodes": span.nodes,
-        "fault_roles": span.roles,
-        "fault_start_ns": span.begin_ns,
-        "fault_end_ns": span.healed_ns,
-    }
-
-
-def _moments(at_ns: Ints, spans: Sequence[FaultSpan], its: Ints) -> list[pa.Array]:
-    """Return the columns ``_MOMENT``: each moment in the life of its fault, the one at ``its`` of
-    ``spans``. A step that was never seen bounds nothing.
-    """
-    rows = [
-        (span.begin_ns, span.effective_ns, span.healing_ns, span.healed_ns)
-        for span in (*spans, None)
-        if span is not None
-    ]
-    known = np.array([[step is not None for step in row] for row in (*rows, [None] * 4)])
-    times = np.array([[step or 0 for step in row] for row in (*rows, [None] * 4)], np.int64)
-    known, away_ns = known[its], at_ns[:, None] - np.clip(times, -LATEST_NS, LATEST_NS)[its]
-    begun = known & (away_ns >= 0)
-    begun[:, -1] &= away_ns[:, -1] > 0  # at the very moment of the heal it is not over
-    # The last step that it came after; before all of them, the first phase.
-    phase = np.where(begun.any(axis=1), len(_BOUNDARIES) - begun[:, ::-1].argmax(axis=1), 0)
-    boundary = np.where(known, np.abs(away_ns), np.iinfo(np.int64).max).argmin(axis=1)
-    none = its == NONE
-    distance_ns = np.take_along_axis(away_ns, boundary[:, None], axis=1)[:, 0]
-    return [
-        pa.array(PHASES).take(pa.array(phase, mask=none)),
-        pa.array(_BOUNDARIES).take(pa.array(boundary, mask=none)),
-        pa.array(distance_ns, mask=none),
-    ]
 
 
 def explain(row: dict[str, Any], event: str, known: KnownFaults) -> Explanation | None:

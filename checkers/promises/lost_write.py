@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from checkers.explain.attribution_table import LOST as LOST_UNSEEN
 from checkers.explain.attribution_table import REVERTED, Attribution, DecidingRoles, table
-from checkers.explain.fault_attribution import KnownFaults
-from checkers.explain.fault_explanations import ACKNOWLEDGED, OF_FAULTS, attribute, explain
+from checkers.explain.fault_attribution import OF_FAULTS, KnownFaults, attribute
+from checkers.explain.fault_explanations import ACKNOWLEDGED, explain
 from checkers.explain.reset_attribution import Cause, causes, columns
 from checkers.explain.words import KeyNames, of_lost_write
 from checkers.lists.checker import INFERENCE

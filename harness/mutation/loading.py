@@ -100,6 +100,11 @@ def load_code(module: str, code: str | ast.Module, names: Mapping[str, object]) 
     sys.meta_path.insert(0, _Finder(module, code, names))
 
 
+def keep_first() -> None:
+    """Let no finder that was added since come before those of ``load_code``."""
+    sys.meta_path.sort(key=lambda finder: not isinstance(finder, _Finder))
+
+
 class _Finder(MetaPathFinder):
     def __init__(self, module: str, code: str | ast.Module, names: Mapping[str, object]) -> None:
         self._module, self._code, self._names = module, code, names

@@ -69,7 +69,9 @@ class Sources:
     def mutant(self, key: str) -> Mutant:
         """Return the mutant ``key``. Raises ``UsageError``."""
         if key not in self.mutants:
-            raise UsageError(f"mutant {key!r}: the source has none of this name (--list shows all)")
+            raise UsageError(
+                f"mutant {key!r}: none of this name in what is mutated (--list-mutants shows all)"
+            )
         return self.mutants[key]
 
     def diff(self, key: str) -> str:

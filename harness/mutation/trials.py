@@ -33,8 +33,10 @@ HANG_CPU_S, HANG_TIMES = 15.0, 5.0
 WALL_LIMIT_S = 600.0
 # Under a tenth of a drill the figures of its CPU time are noise.
 _LEAST_COST_S = 0.1
-# So many times what a suite of tests takes on the sound store is kept for it.
-_KEPT_TIMES = 1.5
+# So many times what a suite of tests takes on the sound store is kept for it, at most this share
+# of a mutant's time.
+_KEPT_TIMES, _KEPT_SHARE = 1.5, 1 / 3
+PASSED, CUT_SHORT = "passed", "cut short"  # what tests that killed nothing came to
 # What a result says of mutants of the same module, beside what it says of all.
 _OF_MODULE = 4
 
@@ -65,7 +67,8 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     those of them whose history was not the sound one's, ``unknown`` those without a verdict on
     promises.
     ``exit_only``: no promise but that nodes stay up was broken. ``run`` is the directory of the
-    kill, where it was kept.
+    kill, where it was kept. ``tests`` says what became of the store's own: empty where none was
+    asked, ``PASSED`` or ``CUT_SHORT``.
     """
 
     key: str
@@ -79,13 +82,14 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     unknown: int = 0
     cpu_s: float = 0.0
     run: str = ""
+    tests: str = ""
 
 
 @attrs.frozen(kw_only=True)
 class Drill:
     """A drill that is valid on the sound store: its plan, the lines that it executes (``None``:
     unknown, so it may be any), its CPU time, and the digest of its history. Of a ``suite`` of tests
-    the plan is a name alone.
+    the plan is a name alone. ``limit_s`` is the wall time that a mutant may take in it.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Drill:
     digest: str = ""
     suite: Suite | None = None
     options: Mapping[str, str] = {}  # of its cells
+    limit_s: float = WALL_LIMIT_S
 
     def times(self, mutant: Mutant) -> int:
         """How often it executes a line of the statement of ``mutant``; 1 where that is unknown."""
@@ -142,6 +147,9 @@ class _Trial:
     unlike: int = 0
     unknown: int = 0
     cpu_s: float = 0.0
+    tests: str = ""
+    in_tests: bool = False
+    reached: bool = False
 
 
 class Trials:
@@ -181,7 +189,7 @@ class Trials:
             drill = self._next_drill(trial)
             if drill is not None:
                 return self._enter(trial, drill)
-            self._end(trial, Fate.SURVIVED if trial.tried else Fate.UNREACHED)
+            self._end(trial, Fate.SURVIVED if trial.reached else Fate.UNREACHED)
 
     def take(self, result: CellResult) -> MutantResult | None:
         """Return the result of a mutant, if that of its cell decides it."""
@@ -197,8 +205,11 @@ class Trials:
             trial.tried += 1
             trial.unlike += result.digest != drill.digest
             trial.unknown += result.outcome is Outcome.UNKNOWN
-        elif fate is not None:
+        # Tests that wait for what never comes use no time of a core.
+        elif fate is not None or result.failure is Failure.LATE:
             fate = Fate.TESTS
+        elif trial.tests != CUT_SHORT:
+            trial.tests = CUT_SHORT if result.failure is Failure.CPU else PASSED
         for key in ((drill.name,), (drill.name, trial.mutant.module)):
             self._tries[key] += 1
             self._kills[key] += fate is not None
@@ -214,16 +225,22 @@ class Trials:
         return {each.name: (self._kills[each.name,], self._tries[each.name,]) for each in order}
 
     def _begin(self, mutant: Mutant) -> _Trial:
-        return _Trial(mutant, [drill for drill in self._drills if drill.reaches(mutant)])
+        drills = [drill for drill in self._drills if drill.reaches(mutant)]
+        return _Trial(mutant, drills, reached=bool(drills))
 
     def _next_drill(self, trial: _Trial) -> Drill | None:
         left = self._limit_cpu_s - trial.cpu_s
         # Tests come behind all drills, but their time is kept: a mutant takes longer than the sound
         # store in some.
         suites = [drill for drill in trial.drills if drill.suite is not None]
-        kept = _KEPT_TIMES * sum(drill.cost_s for drill in suites)
+        kept_s = min(
+            _KEPT_TIMES * sum(drill.cost_s for drill in suites),
+            _KEPT_SHARE * self._limit_cpu_s,
+        )
         fitting = [
-            drill for drill in trial.drills if drill.suite is None and drill.cost_s <= left - kept
+            drill
+            for drill in trial.drills
+            if drill.suite is None and drill.cost_s <= left - kept_s and not trial.in_tests
         ] or [drill for drill in suites if left > 0]
         if not fitting:
             return None
@@ -248,8 +265,9 @@ class Trials:
         # At least one: the kernel counts the CPU time of a limit in whole seconds.
         limit_s = max(1.0, min(hang_s, self._limit_cpu_s - trial.cpu_s))
         options = {MUTANT: trial.mutant.key, **drill.options}
-        cell = Cell(plan=drill.plan, options=options, limit_s=WALL_LIMIT_S, limit_cpu_s=limit_s)
+        cell = Cell(plan=drill.plan, options=options, limit_s=drill.limit_s, limit_cpu_s=limit_s)
         trial.drill, trial.may_hang = drill, limit_s >= hang_s
+        trial.in_tests |= drill.suite is not None
         self._by_cell[cell.key] = trial
         return cell
 
@@ -267,6 +285,7 @@ class Trials:
             unknown=trial.unknown,
             cpu_s=round(trial.cpu_s, 3),
             run=by.run if by else "",
+            tests=trial.tests,
         )
         self.results.append(found)
         return found

@@ -11,8 +11,8 @@ from checker_histories import STRICT, Fault, a, ok, r, verdict, write_run
 
 from checkers.engine.analyze import analyze
 from checkers.explain.attribution_table import DecidingRoles
-from checkers.explain.fault_attribution import KnownFaults
-from checkers.explain.fault_explanations import ACKNOWLEDGED, attribute, explain
+from checkers.explain.fault_attribution import KnownFaults, attribute
+from checkers.explain.fault_explanations import ACKNOWLEDGED, explain
 from harness.history import schema
 
 MS = 1_000_000

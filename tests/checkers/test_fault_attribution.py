@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkers.engine.spans import FOREVER_NS
-from checkers.explain.fault_attribution import NEAR_NS, Faults, KnownFaults, Moments
-from checkers.explain.fault_explanations import attribute
+from checkers.explain.fault_attribution import NEAR_NS, Faults, KnownFaults, Moments, attribute
 from harness.history import schema
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.roles import Role, RoleKind

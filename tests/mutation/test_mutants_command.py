@@ -129,7 +129,7 @@ def test_a_test_that_fails_on_the_sound_store_kills_nothing(plan: Path, tmp_path
     done = selftest(plan, tmp_path / "runs", *keys)
 
     assert done.returncode == 255
-    assert "left out: tests-of-catalog fail on the sound store: " in done.stderr
+    assert "left out: tests-1 (test_wrong.py) fail on the sound store: " in done.stderr
     assert "test_wrong.py::test_wrong" in done.stderr
     assert of(report(tmp_path / "runs"), ALWAYS_ANYWHERE)["fate"] == "not reached"
 
@@ -139,6 +139,7 @@ def test_a_test_that_fails_on_the_sound_store_kills_nothing(plan: Path, tmp_path
     [
         ('packages = ["x"]\npaths = ["a"]\nwhy = "?"', "unknown field `why`"),
         (f'packages = ["{NODE}.catalog"]\npaths = ["nowhere"]', "nowhere does not exist"),
+        (f'packages = ["{NODE}.log"]\npaths = ["."]', "expected a package of the target"),
     ],
 )
 def test_tests_that_are_not_there_are_refused(
@@ -151,6 +152,23 @@ def test_tests_that_are_not_there_are_refused(
 
     assert done.returncode == 254
     assert said in done.stderr
+
+
+def test_tests_that_were_changed_are_asked_again(plan: Path, tmp_path: Path) -> None:
+    own = tmp_path / "test_own.py"
+    reads = f"from {NODE}.catalog.patterns import Pattern, Steps\n\ndef test_own():\n"
+    own.write_text(f"{reads}    assert Pattern('a').fullmatch('a', Steps())\n")
+    target = tmp_path / "target.toml"
+    tests = f'[[tests]]\npackages = ["{NODE}.catalog"]\npaths = ["test_own.py"]\n'
+    target.write_text(f'packages = ["{NODE}.catalog"]\n{tests}')
+    runs = tmp_path / "runs"
+    keys = ("--target", str(target), "--mutant", ALWAYS_ANYWHERE)
+    assert selftest(plan, runs, *keys).returncode == 255
+    assert of(report(runs), ALWAYS_ANYWHERE)["tests"] == "passed"
+
+    own.write_text(f"{reads}    assert not Pattern('a').fullmatch('ba', Steps())\n")
+    assert selftest(plan, runs, *keys).returncode == 0
+    assert of(report(runs), ALWAYS_ANYWHERE)["fate"] == "killed by tests"
 
 
 def test_a_package_that_the_target_lacks_is_refused(plan: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import msgspec
 import pytest
 
@@ -222,13 +223,14 @@ def test_tests_come_behind_all_drills_and_count_apart() -> None:
 
 
 def test_a_test_that_hangs_kills_and_tests_that_pass_do_not() -> None:
-    for result, fate in ((failed, Fate.TESTS), (valid, Fate.UNREACHED)):
+    for failure in (Failure.CPU, Failure.LATE, None):
         tried = trials(MUTANTS[:1], [SUITE])
         cell = chosen(tried)
-        tried.take(failed(cell, "no end", failure=Failure.CPU) if result is failed else valid(cell))
+        tried.take(valid(cell) if failure is None else failed(cell, "no end", failure=failure))
         assert tried.choose() is None
         (found,) = tried.results
-        assert found.fate is fate
+        assert found.fate is (Fate.SURVIVED if failure is None else Fate.TESTS)
+        assert found.tests == ("passed" if failure is None else "")
         assert found.tried == 0
 
 
@@ -245,6 +247,23 @@ def test_the_time_of_tests_is_kept_for_them() -> None:
     assert "tests" in chosen(tried).options
 
 
+def test_dear_tests_leave_the_time_of_drills_and_none_comes_behind_them() -> None:
+    dear = attrs.evolve(SUITE, cost_s=30.0)
+    tried = trials(MUTANTS[:1], [dear, drill("a", cost_s=2.0)], limit_cpu_s=45.0)
+    cell = chosen(tried)
+    assert "tests" not in cell.options
+    tried.take(valid(cell, cpu_s=2.0))
+    cell = chosen(tried)
+    assert "tests" in cell.options
+    tried.take(valid(cell, cpu_s=1.0))
+    assert tried.choose() is None
+
+    late = drill("late", cost_s=29.5)  # what is left behind the tests would do for it
+    tried = trials(MUTANTS[:1], [SUITE, late], limit_cpu_s=30.0)
+    tried.take(valid(chosen(tried), cpu_s=0.1))
+    assert tried.choose() is None
+
+
 def test_tests_are_asked_though_a_drill_took_longer_than_it_should() -> None:
     tried = trials(MUTANTS[:1], [drill("slow", cost_s=2.0), SUITE], limit_cpu_s=4.0)
     tried.take(valid(chosen(tried), cpu_s=3.5))
@@ -253,4 +272,4 @@ def test_tests_are_asked_though_a_drill_took_longer_than_it_should() -> None:
     # Cut short, it is no hang.
     tried.take(failed(cell, "no end", failure=Failure.CPU))
     assert tried.choose() is None
-    assert [found.fate for found in tried.results] == [Fate.SURVIVED]
+    assert [(found.fate, found.tests) for found in tried.results] == [(Fate.SURVIVED, "cut short")]

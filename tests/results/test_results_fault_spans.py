@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.explain.fault_attribution import KnownFaults
-from checkers.explain.fault_explanations import ACKNOWLEDGED, attribute, explain
+from checkers.explain.fault_attribution import KnownFaults, attribute
+from checkers.explain.fault_explanations import ACKNOWLEDGED, explain
 from harness.history.schema import FAULTS
 from harness.protocols.fault_spans import SETTLED_NS, fault_spans, in_calm
 from results.drawing.node_roles import DOWN, roles_over_time
