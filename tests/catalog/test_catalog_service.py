@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.catalog.catalog import Catalog
-from clusters.reference.node.catalog.service import CatalogService
+from clusters.reference.node.catalog.service import ASK_TIMEOUT_S, CatalogService, SqlClient
 from clusters.reference.node.catalog.statements import Recovery
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.metastorage.metastorage import Metastorage
 from clusters.reference.node.metastorage.metastorage_client import LeaderHint
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.wire import error_table as codes
-from clusters.reference.node.wire.messages import Failed, SqlReply
+from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody, SqlReply
 from clusters.reference.node.wire.reports import AskSql, SqlReport
 
 ZONE = "CREATE ZONE z WITH PARTITIONS = 2"
@@ -138,3 +139,28 @@ def test_a_leader_that_was_named_and_does_not_answer_is_forgotten() -> None:
     for expected in ("dead", "own", "dead"):
         leaders.failed(Failed(codes.NOT_LEADER, "", "dead"))
         assert leaders.next() == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "long"),
+    [("ALTER ZONE z SET REPLICAS = 2", False), ("RESTART PARTITIONS OF ZONE z", True)],
+)
+def test_the_leader_is_told_the_time_that_is_left(statement: str, long: bool) -> None:
+    asked: list[tuple[int, float]] = []
+
+    async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        assert isinstance(body, AskSql)
+        asked.append((body.limit_ms, limit_s))
+        await asyncio.sleep(0.5)
+        return Failed(codes.NOT_LEADER, leader=node) if len(asked) < 3 else SqlReply(SqlReport())
+
+    async def scenario() -> SqlReport:
+        client = SqlClient(leader=lambda: "a", ask=ask)
+        return await client.execute(AskSql(statement, 4000))
+
+    assert simulate(scenario()).problem is None
+    assert [limit_ms for limit_ms, _ in asked] == sorted((ms for ms, _ in asked), reverse=True)
+    assert asked[0][0] == 4000
+    assert 2000 < asked[2][0] < 3000
+    for limit_ms, limit_s in asked:
+        assert limit_s == (pytest.approx(limit_ms / 1000, abs=0.001) if long else ASK_TIMEOUT_S)

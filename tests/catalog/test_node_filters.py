@@ -102,6 +102,9 @@ def test_jsonpath_decides_as_ignite_3_does(text: str, node: Node, passes: bool) 
         ("$[?(@.storage =~ /S+D/)]", True),
         ("$[?(@.storage =~ /S+/)]", False),
         ("$[?search(@.storage, '(')]", False),
+        # A library's own would take a look behind.
+        ("$[?search(@.storage, '(?<=S)D')]", False),
+        ("$[?match(@.storage, '(?=S)SSD')]", False),
         ("$[?length(@.storage) == 3]", True),
         ("$[?@.dataRegionSize > 5]", True),
         ("$[?@.dataRegionSize > 15]", False),

@@ -11,6 +11,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.metastorage.metastorage import Invoke, Metastorage
 from clusters.reference.node.metastorage.metastorage_client import (
     INVOKE_TIMEOUT_S,
+    LeaderHint,
     MetastorageClient,
 )
 from clusters.reference.node.wire import error_table as codes
@@ -77,3 +78,17 @@ def test_without_a_leader_no_node_is_asked() -> None:
 def test_an_answer_of_another_kind_leaves_it_open() -> None:
     answer, _, _ = invoked(Ack())
     assert answer == Failed(codes.LOST)
+
+
+def test_a_hint_is_followed_once_and_then_what_this_node_knows() -> None:
+    hint = LeaderHint(lambda: "a")
+    assert hint.next() == "a"
+    hint.failed(Failed(codes.NOT_LEADER, leader="b"))
+    assert hint.next() == "b"
+    hint.failed(Failed(codes.NOT_LEADER, leader="c"))
+    assert hint.next() == "c"
+    # It was lost itself, and names who can't say so.
+    hint.failed(Failed(codes.NOT_LEADER, leader="c"))
+    assert hint.next() == "a"
+    hint.failed(Failed(codes.NOT_LEADER))
+    assert hint.next() == "a"
