@@ -15,6 +15,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.events import REBALANCE_STAGE
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.metastorage.metastorage import (
+    Change,
     Invoke,
     Metastorage,
     Operation,
@@ -30,6 +31,7 @@ from clusters.reference.node.rebalance.keys import STABLE, PartitionId, assignme
 from clusters.reference.node.rebalance.partition_driver import Led, PartitionDriver
 from clusters.reference.node.rebalance.transitions import Variant
 from clusters.reference.node.runtime.concurrency import Failure, Tasks
+from clusters.reference.node.topology.logical import LOGICAL
 from harness.protocols.client import READ_WRITE, StoreError
 
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
@@ -40,6 +42,11 @@ KEYS = 8
 
 class Load:
     """Clients that append, each acknowledged element kept."""
+
+    @property
+    def count(self) -> int:
+        """How many were acknowledged."""
+        return sum(map(len, self.acknowledged.values()))
 
     def __init__(self, lab: Lab, seed: int) -> None:
         self.lab, self.random = lab, random.Random(seed)
@@ -204,6 +211,70 @@ def test_a_leader_tidies_by_the_revision_that_made_its_nodes_stable(
         driver._tidy(0, partition, led, group)
         await asyncio.sleep(0)
         assert [act.revision for act in asked] == [2]
+
+    simulate(scenario())
+
+
+def test_a_replica_that_was_wiped_is_a_voter_again_as_another_member() -> None:
+    async def scenario() -> None:
+        lab = Lab(8, ("a", "b", "c", "d", "e"))
+        await lab.provision({"system_nodes": ("a", "d", "e")})
+        await lab.start(*lab.nodes)
+        await lab.until_rows(TOPOLOGY, columns(" ".join(lab.nodes)))
+        zone = f'PARTITIONS = {PARTITIONS}, REPLICAS = 3, DATA_NODES_FILTER = \'"a", "b", "c"\''
+        await lab.done(f"CREATE ZONE z WITH {zone}")
+        await lab.done("CREATE TABLE t WITH PRIMARY_ZONE = z")
+        await settled(lab)
+        load = Load(lab, 8)
+        work = asyncio.ensure_future(load.client("a"))
+        await asyncio.sleep(1.0)
+        await lab.provider.kill("c")
+        await lab.provider.wipe("c")
+        await lab.start("c")
+        await asyncio.sleep(6.0)
+        # The life of its directory that voted is gone for good: it is needed in its new one now.
+        await lab.provider.kill("b")
+        await asyncio.sleep(4.0)
+        before = load.count
+        await asyncio.sleep(2.0)
+        assert load.count > before
+        load.over = True
+        await work
+        for key, elements in load.acknowledged.items():
+            assert frozenset(elements) <= frozenset(await load.read("a", key))
+        await lab.provider.teardown()
+
+    simulate(scenario())
+
+
+def test_retries_are_resumed_as_nodes_come_and_go() -> None:
+    async def scenario() -> None:
+        nothing = cast(Any, None)
+        driver = PartitionDriver(
+            node="a",
+            variant=Variant.BASE,
+            view=Metastorage(),
+            leader=nothing,
+            lives=dict,
+            numbers=Numbers,
+            grants=lambda number: None,
+            host=nothing,
+            replicas=nothing,
+            assignments={},
+            ask=nothing,
+            event_log=nothing,
+            change_log=nothing,
+            tasks=Tasks(Failure()),
+        )
+        given_up = Retries(revision=4, failures=11, given_up=True)
+        led = driver._led[0] = Led(1, Retries())
+        led.retries, led.wait_until_s = given_up, 1e9
+        driver.observed(Change(revision=5, entries={"topology/physical": b""}))
+        assert (led.retries, led.wait_until_s) == (given_up, 1e9)
+        driver.observed(Change(revision=6, entries={LOGICAL: b""}))
+        assert led.wait_until_s == 0.0
+        assert led.may_try(4)
+        assert not led.retries.given_up
 
     simulate(scenario())
 
