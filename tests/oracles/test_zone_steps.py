@@ -372,6 +372,33 @@ def test_a_node_that_joins_after_the_filter_was_altered_waits() -> None:
     assert lab.problems == []
 
 
+@pytest.mark.parametrize("max_history", [None, 1], ids=["history", "compacted"])
+def test_a_filter_that_is_altered_there_and_back_applies_at_once_and_once(
+    max_history: int | None,
+) -> None:
+    lab = Lab(f"{UP}=3, {DOWN}=5", max_history=max_history)
+    for there in (("n1", "n2", "n3"), ("n1", "n2")):
+        lab.there(*there)
+        lab.driven()
+    before = lab.state()
+    assert before.down is not None
+    for text in ('!"n2"', "$..*"):
+        lab.ddl(f"ALTER ZONE Z SET {FILTER}='{text}'")
+    lab.passes(1.0)
+    lab.driven()
+
+    state = lab.state()
+    # A store whose history is compacted can't know of it.
+    assert names(state) == ("n1 n2" if max_history is None else "n1 n2 n3")
+    assert state.down == (None if max_history is None else before.down)
+    assert lab.problems == []
+    lab.there("n1")
+    lab.driven()
+    assert lab.problems == []
+    lab.put(msgspec.structs.replace(lab.state(), up=None, down=None), switched=True)
+    assert lab.problems
+
+
 def test_a_leave_that_goes_by_the_wait_of_before_its_statement_is_told() -> None:
     lab = late(f"{DOWN}=5", ("n1", "n2"))
     state, topology = lab.state(), logical.topology(lab.store)

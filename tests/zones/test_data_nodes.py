@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zone_script import Script, at, second_of
 
+from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import Node
@@ -298,6 +299,34 @@ def test_what_is_up_to_date_needs_no_invoke() -> None:
     assert run(store, catalog, topology("ABC", 2), 15) == 0
     assert run(store, catalog, topology("ABC", 2), 16) == 1
     assert manager.next_due(store) is None
+
+
+def test_a_filter_that_was_altered_there_and_back_before_it_was_looked_at_applies_at_once() -> None:
+    store = Metastorage()
+    options = {"waits": Separate(10, 10)}
+    own, other = zone(filter='"A", "B", "C"', **options), zone(filter='"A"', **options)
+
+    def say(said: Zone) -> Catalog:
+        catalog = Catalog(zones={said.name: said})
+        invoke = catalogs.written(store.get, catalog)
+        assert store.apply(Entry(1, 1, encode_invoke(invoke))).success
+        return catalog
+
+    catalog = say(own)
+    run(store, catalog, topology("ABC", 1), 0)
+    run(store, catalog, topology("AB", 2), 5)
+    assert read(store).down is not None
+    for said in (other, own):
+        catalog = say(said)
+
+    assert run(store, catalog, topology("AB", 2), 7) == 1
+    assert seconds(read(store)) == [(0, "ABC"), (7, "AB")]
+    assert read(store).down is None
+    assert run(store, catalog, topology("AB", 2), 8) == 0
+    # What was followed is followed once.
+    run(store, catalog, topology("A", 3), 9)
+    assert read(store).down is not None
+    assert run(store, catalog, topology("A", 3), 10) == 0
 
 
 def test_of_several_zones_the_first_timer_is_due_next() -> None:

@@ -72,6 +72,15 @@ class _Zone:
     data: Nodes = attrs.field(factory=dict)
     place: int = 0  # of the statement that the state has followed
 
+    def went_there_and_back(self, before: DataNodes, after: DataNodes) -> bool:
+        """Whether a statement since the one that ``before`` has followed gave it another filter,
+        and a later one that of ``before`` again, which ``after`` has.
+        """
+        since = [each.filter for each in self.said[self.place :]]
+        last = max((n for n, text in enumerate(since) if text == after.filter), default=0)
+        others = any(text != before.filter for text in since[:last])
+        return after.filter == before.filter and others
+
 
 class ZoneSteps:
     """Follows the states of zones, revision by revision; ``state`` is metastorage's."""
@@ -145,6 +154,13 @@ class ZoneSteps:
             expected = _followed(before, after, there, way, began, physical)
             if expected == found and (not ts or _fired_by(before, began, found, physical) <= ts):
                 return ""
+        if zone.went_there_and_back(before, after):
+            for physical, there, way in product(_times(before, after, found), met, ways):
+                began_anew = _State({}, began.data)
+                expected = _followed(before, after, there, way, began_anew, physical, altered=True)
+                if expected == found:
+                    zone.place = zone.said.index(followed[-1], zone.place)
+                    return ""
         return _difference(before, after, met[0], ways[0], began, found)
 
     def _ways(self, before: DataNodes, after: DataNodes) -> tuple[tuple[Topology, ...], ...]:
@@ -224,16 +240,18 @@ def _followed(
     way: tuple[Topology, ...],
     state: _State,
     physical: int,
+    *,
+    altered: bool = False,
 ) -> _State:
     """The state at ``physical``, with what ``after`` has followed: on its ``way`` up to the
     topology that was ``there`` as the statement came by the waits and the filter of before, then
-    the statement, then by its own what came later.
+    the statement, then by its own what came later. ``altered``: there was another filter meanwhile.
     """
     if there.revision > before.topology.revision:
         earlier = [each for each in way if each.revision < there.revision]
         state = _moved_by(before, (*earlier, there), state, physical)
         state = _fired(state, before.waits, physical)
-    if after.filter != before.filter:
+    if altered or after.filter != before.filter:
         # At once, and no timer survives it.
         state = _State({}, _passing(after.filter, there), switched=True)
     elif after.waits != before.waits:

@@ -131,6 +131,9 @@ def _following(
     # also one that did not last, and what a statement found goes by the options of before.
     found, later = _topologies_since(view, before, zone, topology)
     state = data_nodes.topologies_changed(before, found, ts, physical)
+    if (detour := _filter_there_and_back(view, before, zone)) is not None:
+        reached("filter of a zone followed there and back")
+        state = data_nodes.altered(state, detour, ts)
     state = data_nodes.altered(state, zone, ts)
     if later:
         reached("topology that changed after a statement followed along with it")
@@ -169,6 +172,27 @@ def _topologies_since(
     if not any(each.revision == topology.revision for each in (*found, *later)):
         later.append(topology)
     return (tuple(found), tuple(later)) if stated else (tuple(later), ())
+
+
+def _filter_there_and_back(view: History, before: DataNodes, zone: Zone) -> Zone | None:
+    """The zone under another filter than ``before`` has followed and ``zone`` has again: that one
+    applied at once, too, and no timer has survived it. ``None`` where there was none, or no
+    revision tells of it any more.
+    """
+    if zone.filter != before.filter:
+        return None
+    written = view.get(f"{TIMERS}{zone.id}")
+    try:
+        # Whatever altered the zone earlier is in ``before``: it was written with that.
+        changes = view.changes((catalogs.KEY,), 0 if written is None else written.revision)
+    except Compacted:
+        return None
+    for change in changes:
+        text = change.entries[catalogs.KEY]
+        for other in () if text is None else catalogs.decode(text).zones.values():
+            if other.id == zone.id and other.filter != zone.filter:
+                return other
+    return None
 
 
 def _replaced(view: View, zone: int, before: DataNodes | None, after: DataNodes | None) -> Invoke:
