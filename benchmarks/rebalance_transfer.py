@@ -23,10 +23,10 @@ from calibrator import calibrate
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "zoned"))
 
 from container_lab import ContainerLab
+from timed_writer import Writer, write
 from zoned_lab import columns, now_s
 
 from clusters.reference.client import ReferenceClient, connect
-from harness.protocols.client import StoreError
 
 MIB = 2**20
 VALUE_BYTES = 2**18  # at most: how many follows from the value, here 112,090 for each
@@ -44,38 +44,6 @@ tc class add dev $device parent 1: classid 1:1 htb rate {mbit}mbit quantum 60000
 tc filter add dev $device parent 1: protocol ip u32 match ip dst {to}/32 flowid 1:1
 """
 RECEIVED = "cat /sys/class/net/eth0/statistics/rx_bytes"
-
-
-class Writer:
-    """A client that overwrites one small value, and how long each write took."""
-
-    def __init__(self) -> None:
-        self.over = False
-        self.took_s: list[tuple[float, float]] = []  # when it ended, and the seconds
-
-    async def run(self, client: ReferenceClient, key: int) -> None:
-        """Write until it is over."""
-        while not self.over:
-            begun_s = now_s()
-            await write(client, key)
-            self.took_s.append((now_s(), now_s() - begun_s))
-            await asyncio.sleep(0.01)
-        await client.close()
-
-    def p99_s(self, start_s: float, end_s: float) -> float:
-        """What one in a hundred of those that ended in this time took longer than."""
-        took_s = sorted(took for ended, took in self.took_s if start_s <= ended < end_s)
-        return took_s[int(len(took_s) * 0.99)]
-
-
-async def write(client: ReferenceClient, key: int) -> None:
-    """Write one key, again where it was refused."""
-    while True:
-        try:
-            await client.one_shot([(key, 1)], now_s() + 5.0)
-            return
-        except StoreError:
-            await asyncio.sleep(0.05)
 
 
 async def measured(lab: ContainerLab, mib: int, mbit: float, cuts: int) -> bool:

@@ -298,14 +298,14 @@ class _Runner:
             return []
         found = []
         with closing(self._done(in_turn([cell for _, cell in suites.values()]))) as work:
-            for (name, (suite, _)), result in zip(suites.items(), work, strict=True):
+            for (name, (suite, cell)), result in zip(suites.items(), work, strict=True):
                 lines = decode(result.coverage)
                 if result.outcome is not Outcome.VALID:
                     why = f"fail on the sound store: {result.reasons[0]}"
                 elif not any(lines[module] for module in lines if suite.covers(module)):
                     why = "come to no line of theirs in the process of pytest"
                 else:
-                    found.append(_sound_suite(suite, suites[name][1], result))
+                    found.append(_sound_suite(suite, cell, result))
                     continue
                 say(f"left out: {name} ({', '.join(suite.paths)}) {why}")
         return found
@@ -414,7 +414,7 @@ def drill(
 def _are_other_tests(cell: Cell) -> bool:
     """Whether the tests that ``cell`` names were changed since it was made."""
     before = cell.options.get(TESTS_DIGEST)
-    return before is not None and before != digest(paths_of(dict(cell.options)))
+    return before is not None and before != digest(paths_of(cell.options))
 
 
 def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResult:
@@ -426,7 +426,7 @@ def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResu
         lines = dict(count_lines(sources.sources))
     else:
         load_mutant(mutation.module, mutation.source)
-    failed_test = first_failure(paths_of(dict(cell.options)))
+    failed_test = first_failure(paths_of(cell.options))
     return result_of(
         cell,
         Outcome.VALID if failed_test is None else Outcome.VIOLATION,

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import io
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def is_below(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
-def paths_of(options: dict[str, str]) -> list[Path]:
+def paths_of(options: Mapping[str, str]) -> list[Path]:
     """Return the paths in ``Suite.options``."""
     return [Path(line) for line in options[TESTS].split(_SEPARATOR)]
 

@@ -81,6 +81,27 @@ class Load:
         raise AssertionError(f"key {key} can't be read")
 
 
+def alone(view: Metastorage) -> PartitionDriver:
+    """The driver of node a, for what it decides by ``view`` alone."""
+    nothing = cast(Any, None)
+    return PartitionDriver(
+        node="a",
+        variant=Variant.BASE,
+        view=view,
+        leader=nothing,
+        lives=lambda: {name: f"{name}@1" for name in "abc"},
+        numbers=lambda: Numbers(((7, 0, 1),)),
+        grants=lambda number: None,
+        host=nothing,
+        replicas=nothing,
+        assignments={},
+        ask=nothing,
+        event_log=nothing,
+        change_log=nothing,
+        tasks=Tasks(Failure()),
+    )
+
+
 async def settled(lab: Lab, node: str = "a", limit_s: float = 30.0) -> dict[int, set[str]]:
     """The nodes of each partition, once nothing is pending and groups are as it is stable."""
     deadline_s = now_s() + limit_s
@@ -184,26 +205,11 @@ def test_a_leader_tidies_by_the_revision_that_made_its_nodes_stable(
     monkeypatch.setattr(PartitionDriver, "_change", change)
 
     async def scenario() -> None:
-        view, partition, nothing = Metastorage(), PartitionId(7, 0), cast(Any, None)
+        view, partition = Metastorage(), PartitionId(7, 0)
         for index, nodes in enumerate(("a b", "a b c"), 1):
             stable = Operation(partition.key(STABLE), encode(assignments(nodes.split())))
             view.apply(Entry(1, index, encode_invoke(Invoke((), (stable,)))))
-        driver = PartitionDriver(
-            node="a",
-            variant=Variant.BASE,
-            view=view,
-            leader=nothing,
-            lives=lambda: {name: f"{name}@1" for name in "abc"},
-            numbers=lambda: Numbers(((7, 0, 1),)),
-            grants=lambda number: None,
-            host=nothing,
-            replicas=nothing,
-            assignments={},
-            ask=nothing,
-            event_log=nothing,
-            change_log=nothing,
-            tasks=Tasks(Failure()),
-        )
+        driver = alone(view)
         led, raft = Led(1, Retries()), SimpleNamespace(node="a@1", is_there=lambda member: False)
         led.revision = 1
         raft.configuration = Configuration(("a@1", "b@1", "c@1"))
@@ -249,23 +255,7 @@ def test_a_replica_that_was_wiped_is_a_voter_again_as_another_member() -> None:
 
 def test_retries_are_resumed_as_nodes_come_and_go() -> None:
     async def scenario() -> None:
-        nothing = cast(Any, None)
-        driver = PartitionDriver(
-            node="a",
-            variant=Variant.BASE,
-            view=Metastorage(),
-            leader=nothing,
-            lives=dict,
-            numbers=Numbers,
-            grants=lambda number: None,
-            host=nothing,
-            replicas=nothing,
-            assignments={},
-            ask=nothing,
-            event_log=nothing,
-            change_log=nothing,
-            tasks=Tasks(Failure()),
-        )
+        driver = alone(Metastorage())
         given_up = Retries(revision=4, failures=11, given_up=True)
         led = driver._led[0] = Led(1, Retries())
         led.retries, led.wait_until_s = given_up, 1e9

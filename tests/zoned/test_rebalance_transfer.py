@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from timed_writer import Writer, write
 from zoned_lab import Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
@@ -18,7 +19,6 @@ from clusters.reference.claims.claims_reader import ReferenceClaims
 from clusters.reference.client import ReferenceClient, connect
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
 from clusters.reference.node.raft import Chunk, Message
-from harness.protocols.client import StoreError
 from harness.protocols.cluster import LinkShape
 
 MIB = 2**20
@@ -37,27 +37,6 @@ STABLE = "SELECT NODES FROM SYSTEM.ASSIGNMENTS WHERE KIND = 'stable'"
 Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
 
 
-class Writer:
-    """A client that overwrites small values, and how long each write took."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.over = lab, False
-        self.took_s: list[tuple[float, float]] = []  # when it ended, and the seconds
-
-    async def run(self, node: str, key: int) -> None:
-        client = await dial(self.lab, node, 0)
-        while not self.over:
-            begun_s = now_s()
-            await written(client, key)
-            self.took_s.append((now_s(), now_s() - begun_s))
-            await asyncio.sleep(0.01)
-        await client.close()
-
-    def p99_s(self, start_s: float, end_s: float) -> float:
-        took_s = sorted(took for ended, took in self.took_s if start_s <= ended < end_s)
-        return took_s[int(len(took_s) * 0.99)]
-
-
 async def dial(lab: Lab, node: str, padding_bytes: int) -> ReferenceClient:
     """A client whose values have so many bytes."""
     address, network = lab.cluster.client[node]["client"], lab.provider.client_network
@@ -69,16 +48,6 @@ async def dial(lab: Lab, node: str, padding_bytes: int) -> ReferenceClient:
         padding_bytes=padding_bytes,
         table_of=lambda _: "T",
     )
-
-
-async def written(client: ReferenceClient, key: int) -> None:
-    """Write one key, again where it was refused."""
-    while True:
-        try:
-            await client.one_shot([(key, 1)], now_s() + 5.0)
-            return
-        except StoreError:
-            await asyncio.sleep(0.05)
 
 
 def test_a_transfer_whose_link_is_cut_again_and_again_goes_on_where_it_was(
@@ -113,13 +82,14 @@ def test_a_transfer_whose_link_is_cut_again_and_again_goes_on_where_it_was(
         await lab.done("CREATE TABLE t WITH PRIMARY_ZONE = z")
         client = await dial(lab, "a", VALUE_BYTES)
         for key in range(VALUES):
-            await written(client, key)
+            await write(client, key)
         await client.close()
         assert not sent
 
-        writer = Writer(lab)
+        writer = Writer()
         work = [
-            asyncio.ensure_future(writer.run(n, VALUES + i)) for i, n in enumerate("abc", start=1)
+            asyncio.ensure_future(writer.run(await dial(lab, n, 0), VALUES + i))
+            for i, n in enumerate("abc", start=1)
         ]
         begun_s = now_s()
         await asyncio.sleep(BEFORE_S)

@@ -399,8 +399,8 @@ def simulate(main: Coroutine[Any, Any, T], *, horizon_s: float = DEFAULT_HORIZON
 
 @contextmanager
 def _known(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Within the block who asks for the running loop is told ``loop`` at once: asyncio would ask
-    the system each time whether this is still the process that began it, which took a tenth of a
+    """Within the block ``loop`` is the running loop without a question to the system: asyncio would
+    ask it each time whether this is still the process that began it, which took a tenth of a
     simulation.
     """
     usual = asyncio.get_running_loop

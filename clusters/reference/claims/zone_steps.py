@@ -156,8 +156,7 @@ class ZoneSteps:
                 return ""
         if zone.went_there_and_back(before, after):
             for physical, there, way in product(_times(before, after, found), met, ways):
-                began_anew = _State({}, began.data)
-                expected = _followed(before, after, there, way, began_anew, physical, altered=True)
+                expected = _followed(before, after, there, way, began, physical, altered=True)
                 if expected == found:
                     zone.place = zone.said.index(followed[-1], zone.place)
                     return ""
