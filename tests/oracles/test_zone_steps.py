@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clusters.reference.claims.zone_steps import ZoneSteps
@@ -135,6 +135,8 @@ ALTERED = (
         max_size=25,
     )
 )
+@example([f"{FILTER}='!\"n2\"'", f"{UP}=0, {DOWN}=2", f"{FILTER}='$..*'"])
+@example([set(), f"{UP}=0", "driven", {"n1"}, f"{UP}=4", f"{UP}=0", set()])
 def test_a_store_that_keeps_the_rules_is_never_accused(moves: list[object]) -> None:
     lab = Lab()
     lab.there("n1", "n2", "n3")
@@ -397,6 +399,21 @@ def test_a_filter_that_is_altered_there_and_back_applies_at_once_and_once(
     assert lab.problems == []
     lab.put(msgspec.structs.replace(lab.state(), up=None, down=None), switched=True)
     assert lab.problems
+
+
+def test_a_leave_behind_a_filter_that_went_there_and_back_waits() -> None:
+    lab = Lab(f"{UP}=3, {DOWN}=5")
+    lab.there("n1", "n2", "n3")
+    lab.driven()
+    for text in ('!"n2"', "$..*"):
+        lab.ddl(f"ALTER ZONE Z SET {FILTER}='{text}'")
+    lab.there("n1", "n2")
+    lab.passes(1.0)
+    lab.driven()
+
+    state = lab.state()
+    assert (names(state), state.down is not None) == ("n1 n2 n3", True)
+    assert (lab.problems, lab.judged) == ([], 1)
 
 
 def test_a_leave_that_goes_by_the_wait_of_before_its_statement_is_told() -> None:

@@ -72,14 +72,15 @@ class _Zone:
     data: Nodes = attrs.field(factory=dict)
     place: int = 0  # of the statement that the state has followed
 
-    def went_there_and_back(self, before: DataNodes, after: DataNodes) -> bool:
-        """Whether a statement since the one that ``before`` has followed gave it another filter,
-        and a later one that of ``before`` again, which ``after`` has.
+    def back_again(self, before: DataNodes, after: DataNodes) -> list[_Statement]:
+        """The statements ``after`` may have followed that gave the zone the filter of ``before``
+        again, behind one that had given it another.
         """
-        since = [each.filter for each in self.said[self.place :]]
-        last = max((n for n, text in enumerate(since) if text == after.filter), default=0)
-        others = any(text != before.filter for text in since[:last])
-        return after.filter == before.filter and others
+        if after.filter != before.filter:
+            return []
+        since = self.said[self.place :]
+        away = next((n for n, each in enumerate(since) if each.filter != before.filter), len(since))
+        return [each for each in since[away:] if each.made(after)]
 
 
 class ZoneSteps:
@@ -138,6 +139,7 @@ class ZoneSteps:
         followed = [each for each in zone.said[zone.place :] if each.made(after)]
         if not followed:
             return "it follows a statement that is none, or an older one than before"
+        back_again = [] if before is None else zone.back_again(before, after)
         zone.place = zone.said.index(followed[0], zone.place)
         if before is None or topology is None:
             return None
@@ -148,17 +150,25 @@ class ZoneSteps:
         if resumed:
             return _resumed(began, found)
         # The same words may have been said several times: any of these statements may be it.
-        met = [there for each in followed for there in self._found_by(each, before, after)]
+        met = [
+            there
+            for each in followed
+            for there in (
+                *((after.topology,) if each.made(before) else ()),
+                *self._found_by(each, before, after),
+            )
+        ]
         ways = self._ways(before, after)
         for physical, there, way in product(_times(before, after, found), met, ways):
             expected = _followed(before, after, there, way, began, physical)
             if expected == found and (not ts or _fired_by(before, began, found, physical) <= ts):
                 return ""
-        if zone.went_there_and_back(before, after):
-            for physical, there, way in product(_times(before, after, found), met, ways):
+        for back in back_again:
+            met_again = self._found_by(back, before, after)
+            for physical, there, way in product(_times(before, after, found), met_again, ways):
                 expected = _followed(before, after, there, way, began, physical, altered=True)
                 if expected == found:
-                    zone.place = zone.said.index(followed[-1], zone.place)
+                    zone.place = zone.said.index(back, zone.place)
                     return ""
         return _difference(before, after, met[0], ways[0], began, found)
 
@@ -183,7 +193,7 @@ class ZoneSteps:
         whether that was before the last change of the topology.
         """
         first, last = before.topology, after.topology
-        if statement.made(before) or first.revision == last.revision:
+        if first.revision == last.revision:
             return (last,)
         at = max(statement.revision, first.revision)
         found = max((r for r in self._topologies if r <= at), default=first.revision)
