@@ -7,12 +7,10 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,26 +20,29 @@ import msgspec
 from msgspec.structs import replace
 
 from cli import quantities
-from cli.cells import code_digest, pool_of, run_on_nodes, simulate
-from cli.environment import SIMULATED
+from cli.cells import code_digest, pool_of
+from cli.mutant_drills import (
+    SOUND,
+    TARGET,
+    drill,
+    is_simulated,
+    reference_plans,
+    sound_drill,
+    sound_suite,
+    suites_of,
+)
 from cli.session import say
-from harness.campaigns.cell import Cell, CellResult, Failure, failed, result_of
+from harness.campaigns.cell import Cell, CellResult, Failure
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
-from harness.campaigns.pool import Choose, RunStarted, Work, in_this_process, in_turn
+from harness.campaigns.pool import Choose, Work, in_this_process, in_turn
 from harness.errors import HarnessError, UsageError
 from harness.exit_codes import Outcome, exit_code
 from harness.history.durable_files import write_atomically
-from harness.mutation.line_coverage import count_lines, decode, encode
-from harness.mutation.loading import MUTANT, Mutation, load_mutant
+from harness.mutation.line_coverage import decode
 from harness.mutation.rules import Mutant
 from harness.mutation.suites import (
-    TESTS,
-    TESTS_DIGEST,
     Suite,
-    digest,
-    first_failure,
     is_below,
-    paths_of,
 )
 from harness.mutation.target import Sources, Target, find_mutants, read_target, sample
 from harness.mutation.trials import (
@@ -54,24 +55,15 @@ from harness.mutation.trials import (
     fate_of,
     score,
 )
-from harness.plan.plan import Plan, dumps, load, loads
+from harness.plan.plan import Plan, load
 from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import RunStore
 
 RESULTS = "mutants.json"
-TARGET = Path(__file__).resolve().parents[1] / "clusters" / "reference" / "mutants.toml"
-SOUND = "lines"  # the option of a cell that counts the lines of the sound store
-# Tests may take so many times their wall time on the sound store, and always that.
-SUITE_TIMES, SUITE_LIMIT_S = 20.0, 60.0
 SAMPLE, LIMIT_CPU_S, AT_LEAST = 240, 45.0, 0.9
 NOTE_EVERY_S = 15.0
 LINE_CHARS = 400
-SIM_SEEDS = range(8)
-OF_ZONES: tuple[Mapping[str, object], ...] = (
-    *({"system.rebalance": variant} for variant in ("base", "lock", "cancel")),
-    *({"system.mode": mode} for mode in ("HA", "HA", "SC")),
-)
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -186,7 +178,7 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
     for key in choice.only:
         click.echo(sources.diff(key), nl=False)
     runner = _Runner(choice, store, sources, jobs)
-    suites = _suites(choice, whole, {mutant.module for mutant in chosen})
+    suites = suites_of(choice.target, whole, {mutant.module for mutant in chosen})
     drills = runner.sound_drills(_plans(choice))
     drills += runner.sound_suites(suites)
     finished = runner.run(drills, chosen)
@@ -212,35 +204,6 @@ def _narrowed(target: Target, packages: Sequence[str]) -> Target:
         if any(is_below(review.mutant.partition(":")[0], package) for package in meant)
     )
     return replace(target, packages=tuple(meant), equivalent=reviews)
-
-
-def reference_plans() -> list[Plan]:
-    """Return the drills of the reference store: those that suit planted bugs, each once, one that
-    moves partitions, and some seeds of ``firedrill sim``: as it comes, of each variant of rebalance
-    and of majorities that are lost.
-    """
-    # Elsewhere, since it imports the store: here that must not be, for a mutant takes its place.
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:
-        texts = other.submit(_reference_texts).result()
-    return [loads(text) for text in texts]
-
-
-def _reference_texts() -> list[str]:
-    from cli.campaign_plans import SWARM_WORKLOADS, swarm_plan
-    from clusters.reference.planted_bug_drills import MOVING, drills
-
-    hunts = [
-        load(None, {**overrides, "seed": 1, "name": f"mutant-{name}"})
-        for name, overrides in {**drills(), "moving": MOVING}.items()
-    ]
-    asked: list[tuple[int, Mapping[str, object]]] = [(seed, {}) for seed in SIM_SEEDS]
-    asked += enumerate(OF_ZONES, SIM_SEEDS.stop)
-    sims = [
-        swarm_plan(seed, SWARM_WORKLOADS[seed % len(SWARM_WORKLOADS)], given)
-        for seed, given in asked
-    ]
-    named = [replace(plan, name=f"mutant-sim-{plan.seed}") for plan in sims]
-    return [dumps(plan) for plan in (*hunts, *named)]
 
 
 def _plans(choice: MutantChoice) -> list[Plan]:
@@ -275,12 +238,12 @@ class _Runner:
             say(f"removed {gone} runs that were broken off")
         options = {SOUND: "counted"}
         cells = [Cell(plan=plan, options=options, limit_s=WALL_LIMIT_S) for plan in plans]
-        self._simulated = all(map(_simulated, plans))
+        self._simulated = all(map(is_simulated, plans))
         drills = []
         with closing(self._done(in_turn(cells))) as work:
             for plan, result in zip(plans, work, strict=True):
                 if result.outcome is Outcome.VALID:
-                    drills.append(_sound(plan, result))
+                    drills.append(sound_drill(plan, result))
                     continue
                 self.violated |= result.outcome is Outcome.VIOLATION
                 why = "; ".join(result.reasons)
@@ -305,7 +268,7 @@ class _Runner:
                 elif not any(lines[module] for module in lines if suite.covers(module)):
                     why = "come to no line of theirs in the process of pytest"
                 else:
-                    found.append(_sound_suite(suite, cell, result))
+                    found.append(sound_suite(suite, cell, result))
                     continue
                 say(f"left out: {name} ({', '.join(suite.paths)}) {why}")
         return found
@@ -384,104 +347,6 @@ class _Runner:
             click.echo(inert(f"{found.fate.value}: {place}: {_why(found)}", LINE_CHARS))
             if found.run:
                 click.echo(f"  firedrill replay {shlex.quote(found.run)}")
-
-
-def drill(
-    cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, code: str
-) -> CellResult:
-    """Drill the sound store, where it is simulated counting its lines, or the mutant that ``cell``
-    names; a run that is not valid stays. A cell with tests runs those in place of its plan.
-    ``code`` is that of the campaign's beginning.
-    """
-    key = cell.options.get(MUTANT)
-    mutation = None if key is None else sources.mutation(key)
-    if TESTS in cell.options:
-        result = _tested(cell, sources, mutation)
-    elif not _simulated(cell.plan):
-        result = run_on_nodes(cell, run_started, runs_dir=runs_dir, mutation=mutation)
-    elif mutation is None:
-        lines = count_lines(sources.sources)
-        result = simulate(cell, run_started, runs_dir=runs_dir, keep=False)
-        result = replace(result, coverage=encode(lines))
-    else:
-        load_mutant(mutation.module, mutation.source)
-        result = simulate(cell, run_started, runs_dir=runs_dir, keep=False, mutation=mutation)
-    if code_digest() != code or _are_other_tests(cell):  # each worker imports the store anew
-        return failed(cell, "the code was changed meanwhile", failure=Failure.STALE)
-    return result
-
-
-def _are_other_tests(cell: Cell) -> bool:
-    """Whether the tests that ``cell`` names were changed since it was made."""
-    before = cell.options.get(TESTS_DIGEST)
-    return before is not None and before != digest(paths_of(cell.options))
-
-
-def _tested(cell: Cell, sources: Sources, mutation: Mutation | None) -> CellResult:
-    """Run the tests that ``cell`` names against the mutant, or against the sound store, whose lines
-    are counted.
-    """
-    lines = {}
-    if mutation is None:
-        lines = dict(count_lines(sources.sources))
-    else:
-        load_mutant(mutation.module, mutation.source)
-    failed_test = first_failure(paths_of(cell.options))
-    return result_of(
-        cell,
-        Outcome.VALID if failed_test is None else Outcome.VIOLATION,
-        [] if failed_test is None else [failed_test],
-        coverage=encode(lines) if lines else b"",
-        cpu_s=round(time.process_time(), 3),
-    )
-
-
-def _suites(
-    choice: MutantChoice, target: Target, modules: Collection[str]
-) -> dict[str, tuple[Suite, Cell]]:
-    """Return the tests of ``modules`` in ``target``, and the cell of the sound store that runs
-    them, by name. Raises ``UsageError`` for tests that are not there, or of what is no target.
-    """
-    found = {}
-    for number, suite in enumerate(target.tests, start=1):
-        for package in suite.packages:
-            if not any(is_below(package, of) or is_below(of, package) for of in target.packages):
-                raise UsageError(f"tests of {package}: expected a package of the target")
-        if not any(map(suite.covers, modules)):
-            continue
-        try:
-            options = suite.options(choice.target.absolute().parent)
-        except UsageError as error:
-            if choice.target != TARGET:
-                raise
-            say(f"left out: {error}")  # firedrill is installed without its own
-            continue
-        name = f"tests-{number}"
-        plan = load(None, {"name": name, "seed": 0, "cluster.provider": SIMULATED})
-        options = {**options, SOUND: "counted"}
-        found[name] = suite, Cell(plan=plan, options=options, limit_s=WALL_LIMIT_S)
-    return found
-
-
-def _sound_suite(suite: Suite, cell: Cell, result: CellResult) -> Drill:
-    options = {key: value for key, value in cell.options.items() if key != SOUND}
-    limit_s = max(SUITE_LIMIT_S, SUITE_TIMES * result.wall_s)
-    return attrs.evolve(_sound(cell.plan, result), suite=suite, options=options, limit_s=limit_s)
-
-
-def _simulated(plan: Plan) -> bool:
-    return plan.cluster.provider == SIMULATED
-
-
-def _sound(plan: Plan, result: CellResult) -> Drill:
-    return Drill(
-        name=plan.name,
-        plan=plan,
-        lines=decode(result.coverage) if _simulated(plan) else None,
-        # Real nodes are processes of their own, whose CPU time this one does not see.
-        cost_s=result.cpu_s or result.wall_s,
-        digest=result.digest,
-    )
 
 
 def _code(sources: Sources, code: str) -> str:

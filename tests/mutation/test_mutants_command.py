@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import mutants
+from cli import mutant_drills, mutants
 from clusters.reference.planted_bug_drills import overrides
 from harness.campaigns.cell import result_of
 from harness.campaigns.ledger import RESULTS_FILE
@@ -242,9 +243,11 @@ def test_code_that_changes_meanwhile_ends_the_campaign(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests = iter(("before", "after"))
-    monkeypatch.setattr(mutants, "code_digest", lambda: next(digests))
-    monkeypatch.setattr(mutants, "simulate", lambda cell, *_a, **_k: result_of(cell, Outcome.VALID))
-    monkeypatch.setattr(mutants, "count_lines", lambda _sources: {})
+    for module in (mutants, mutant_drills):
+        monkeypatch.setattr(module, "code_digest", lambda: next(digests))
+    valid = partial(result_of, outcome=Outcome.VALID)
+    monkeypatch.setattr(mutant_drills, "simulate", lambda cell, *_a, **_k: valid(cell))
+    monkeypatch.setattr(mutant_drills, "count_lines", lambda _sources: {})
     choice = mutants.MutantChoice(plans=(plan,), only=(EXACT_SIZE,))
 
     with pytest.raises(HarnessError, match="the code was changed meanwhile"):

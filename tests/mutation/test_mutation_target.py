@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.mutants import TARGET
+from cli.mutant_drills import TARGET
 from harness.errors import UsageError
 from harness.mutation.target import (
     Equivalent,
