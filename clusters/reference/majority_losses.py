@@ -24,6 +24,7 @@ from harness.protocols.moments import Moment
 ASKED_BY = "system.mode"
 DATA_NODES = 7
 MAJORITY = DATA_NODES // 2 + 1
+_MOST_VOTERS = 3  # of metastorage
 DRIVE_S = 72.0
 CALM_S = 10.0  # at the end: to serve again, to be judged, and for what a chain waits for
 FIRST_S = (1.5, 3.0)
@@ -47,6 +48,7 @@ _VARIANTS = ("base", "base", "lock", "cancel")
 _DAMAGES = ("wipe", "wipe", "wipe", "disk-error", "disk-full")
 _LEADER_GOES = ("kill", "kill", "pause", "restart")
 _LATE_WEIGHT, _LATE_S = 22, 8.0
+_SETTLED_S = 8.0  # from the last start, on slow disks, to copies that have everything
 _OF_LATE = ("drop-messages", "hold-messages", "disk-slow")
 
 KINDS = frozenset(
@@ -71,7 +73,7 @@ def settings(
     """Return ``drawn`` with a cluster of one zone in the mode that is ``given``, and with its
     schedule.
     """
-    system_nodes = draw.choice((1, 1, 3))
+    system_nodes = draw.choice((1, 1, _MOST_VOTERS))
     data = tuple(f"n{system_nodes + 1 + number}" for number in range(DATA_NODES))
     detection_s, timeout_s = draw.choice((0.5, 0.5, 1.0, 2.0)), draw.choice((0, 1, 1, 2, 3))
     phase2 = draw.random() < _PHASE2_SHARE
@@ -199,13 +201,17 @@ def _all(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:
         (gone,) = _parts(draw, data, (draw.randint(MAJORITY, DATA_NODES - 1),))
         # It heals while all are down, or as they start.
         yield _row(0.0, "partition", gone, lost_s + draw.uniform(0.3, 2.0))
+    pause_s, down_s = round(draw.uniform(0.0, 0.8), 2), round(draw.uniform(0.2, 1.5), 2)
     options = {
         "by": draw.choice(("kill", "stop")),
         "order": "random",
-        "pause_s": round(draw.uniform(0.0, 0.8), 2),
-        "down_s": round(draw.uniform(0.2, 1.5), 2),
+        "pause_s": pause_s,
+        "down_s": down_s,
     }
-    yield _row(lost_s, "full-restart", ("all",), 14.0) | {"options": options}
+    # The leader of metastorage may be started last, and all copies find their place after that.
+    started_s = down_s + (_MOST_VOTERS + len(data) - 1) * pause_s
+    hold_s = max(14.0, started_s + _SETTLED_S)
+    yield _row(lost_s, "full-restart", ("all",), hold_s) | {"options": options}
 
 
 def _again(draw: Random, data: tuple[str, ...]) -> Iterator[Row]:

@@ -90,10 +90,12 @@ serves_within_s = 0.1
 """
 # All nodes go while each client has a transaction open, and none serves at once as they come back.
 ALL_KILLED = (
-    DRILL.partition("[[nemesis")[0].replace("rate_per_s = 40.0\n", "")
+    DRILL.partition("[[nemesis")[0]
+    .replace("rate_per_s = 40.0\n", "")
+    .replace("duration_s = 36.0", "duration_s = 16.0")
     + """
 [[nemesis.schedule]]
-at_s = 12.0
+at_s = 5.0
 kind = "kill"
 target = "all"
 hold_s = 3.0
