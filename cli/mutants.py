@@ -254,14 +254,16 @@ class _Runner:
         return drills
 
     def sound_suites(self, suites: Mapping[str, tuple[Suite, Cell]]) -> list[Drill]:
-        """Run tests on the sound store: a suite of which one fails there, or that does not come to
-        what it is for, can't kill, and is left out. Beside drills on real nodes none is run.
+        """Run tests on the sound store, as long as there is time for mutants: a suite of which one
+        fails there, or that does not come to what it is for, can't kill, and is left out. Beside
+        drills on real nodes none is run.
         """
         if not self._simulated:
             return []
         found = []
-        with closing(self._done(in_turn([cell for _, cell in suites.values()]))) as work:
-            for (name, (suite, cell)), result in zip(suites.items(), work, strict=True):
+        cells = in_turn([cell for _, cell in suites.values()])
+        with closing(self._done(self._in_time(cells))) as work:
+            for (name, (suite, cell)), result in zip(suites.items(), work, strict=False):
                 lines = decode(result.coverage)
                 if result.outcome is not Outcome.VALID:
                     why = f"fail on the sound store: {result.reasons[0]}"

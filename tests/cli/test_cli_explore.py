@@ -80,7 +80,7 @@ def test_a_search_is_the_same_with_any_number_of_jobs_and_goes_on_from_its_corpu
 
 
 def test_what_it_finds_is_shrunk_and_can_be_replayed(tmp_path: Path) -> None:
-    done = explore(tmp_path, "--bug", "no-fsync", "--runs", "4", "--shrink", "30s")
+    done = explore(tmp_path, "--bug", "no-fsync", "--runs", "4", "--shrink", "15s")
 
     assert done.returncode == 1, done.stdout + done.stderr
     assert ": VIOLATION: " in done.stdout
