@@ -26,6 +26,14 @@ _OPPOSITES = {
     **{ast.In: "not in", ast.NotIn: "in"},
 }
 _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+# They make values of their arguments, and change nothing.
+_FUNCTIONS_OF_VALUES = frozenset(
+    (
+        *("abs", "len", "max", "min", "round", "sum", "all", "any", "isinstance"),
+        *("bool", "float", "int", "str", "dict", "frozenset", "list", "set", "tuple"),
+        *("enumerate", "range", "reversed", "sorted", "zip"),
+    )
+)
 _SYNCS = re.compile(r".*(?:sync|flush|durable|persist).*")
 _FOR_PEOPLE = frozenset({"__repr__", "__str__"})
 
@@ -281,6 +289,8 @@ class _Scan:
         # A name that is read before it has its value fails at once, which any test sees.
         if not (_acts(first) or _acts(second)) or _bound(first) & _read(second):
             return
+        if (_is_local(first) or _is_local(second)) and not _share_a_name(first, second):
+            return
         self._lines = (first.lineno, second.end_lineno or second.lineno)
         (start, first_end), (second_start, end) = self._span(first), self._span(second)
         between = self._text.content[first_end:second_start].decode()
@@ -413,7 +423,27 @@ def _decides(parent: ast.AST, node: ast.AST) -> bool:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    return any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(statement))
+    return any(
+        isinstance(part, ast.Await) or (isinstance(part, ast.Call) and not _only_computes(part))
+        for part in ast.walk(statement)
+    )
+
+
+def _only_computes(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in _FUNCTIONS_OF_VALUES
+
+
+def _is_local(statement: ast.stmt) -> bool:
+    """Whether ``statement`` does nothing but give local names values of names and constants."""
+    return isinstance(statement, ast.Assign | ast.AnnAssign) and not any(
+        isinstance(part, ast.Call | ast.Await | ast.Attribute | ast.Subscript)
+        for part in ast.walk(statement)
+    )
+
+
+def _share_a_name(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether one binds a name that the other binds or reads."""
+    return bool(_bound(first) & (_bound(second) | _read(second)) or _bound(second) & _read(first))
 
 
 def _bound(statement: ast.stmt) -> set[str]:

@@ -61,6 +61,8 @@ def changes(rule: str, body: str, head: str = "def f(a, b):") -> list[str]:
         ("continue-removed", "for x in a:\n    continue", ["continue -> pass"]),
         ("break-removed", "for x in a:\n    break", ["break -> pass"]),
         ("statements-swapped", "a.x = b()\na.y()", ["a.x = b() a.y() -> a.y() a.x = b()"]),
+        ("statements-swapped", "a.x(b)\nb = 0", ["a.x(b) b = 0 -> b = 0 a.x(b)"]),
+        ("statements-swapped", "a.x()\nc = a.y", ["a.x() c = a.y -> c = a.y a.x()"]),
     ],
 )
 def test_each_rule_changes_what_it_names(rule: str, body: str, expected: list[str]) -> None:
@@ -84,6 +86,9 @@ def test_each_rule_changes_what_it_names(rule: str, body: str, expected: list[st
         ("assignment-removed", "c = b"),
         ("statements-swapped", "c = b()\na(c)"),  # the same
         ("statements-swapped", "a.x = b\na.y = b"),  # neither sees the other
+        ("statements-swapped", "c = max(a.x, len(b))\nd = a.y"),
+        ("statements-swapped", "a.x()\nc, d = [], b"),
+        ("statements-swapped", "c = 0\na.x()"),
         ("statements-swapped", "return a()\nb()"),
         ("operand-dropped", "return a < b"),
     ],
