@@ -99,6 +99,11 @@ def test_every_option_is_kept() -> None:
         ("REPLICAS = 0", "REPLICAS must be a number from 1 to 100 (got 0)"),
         ("REPLICAS = all", "REPLICAS must be a number"),
         ("AFFINITY_FUNCTION = modulo", "AFFINITY_FUNCTION must be one of rendezvous (got MODULO)"),
+        ("AFFINITY_FUNCTION = 3", "AFFINITY_FUNCTION must be one of rendezvous (got 3)"),
+        ("AFFINITY_FUNCTION = rendezvous.x", "must be one of rendezvous (got RENDEZVOUS.X)"),
+        ("CONSISTENCY_MODE = 3", "must be STRONG_CONSISTENCY or HIGH_AVAILABILITY (got 3)"),
+        ("STORAGE_PROFILES = 3", "STORAGE_PROFILES must be 1 to 16 different names"),
+        ("STORAGE_PROFILES = fast", "STORAGE_PROFILES must be 1 to 16 different names in quotes"),
         ("STORAGE_PROFILES = 'a,,b'", "STORAGE_PROFILES must be 1 to 16 different names"),
         ("STORAGE_PROFILES = 'a,a'", "STORAGE_PROFILES must be 1 to 16 different names"),
     ],
@@ -111,6 +116,15 @@ def test_a_value_that_can_not_be_is_refused_at_its_place(option: str, message: s
     assert message in str(caught.value)
     assert caught.value.place == Place(1, text.index("=") + 3)
     assert caught.value.expected
+
+
+def test_a_zone_has_at_most_16_storage_profiles() -> None:
+    names = tuple(f"p{number}" for number in range(17))
+
+    made = zone(f"CREATE ZONE z WITH STORAGE_PROFILES = '{','.join(names[:16])}'")
+    assert made.profiles == names[:16]
+    with pytest.raises(OptionValue, match="STORAGE_PROFILES must be 1 to 16 different names"):
+        after(f"CREATE ZONE z WITH STORAGE_PROFILES = '{','.join(names)}'")
 
 
 def test_a_filter_that_is_none_is_refused_in_the_statement() -> None:
@@ -316,6 +330,7 @@ def test_what_is_not_as_the_statement_needs_is_named(
         "ALTER ZONE IF EXISTS y SET REPLICAS = 3",
         "ALTER TABLE GROUP IF EXISTS y SET REPLICAS = 3",
         "ALTER ZONE z SET REPLICAS = 1",
+        "ALTER ZONE z SET CONSISTENCY_MODE = STRONG_CONSISTENCY",
         "DROP ZONE IF EXISTS y",
         "CREATE TABLE IF NOT EXISTS t WITH PRIMARY_ZONE = z",
         "ALTER TABLE IF EXISTS u SET PRIMARY_ZONE = z",
@@ -334,6 +349,24 @@ def test_if_exists_excuses_no_option_that_is_wrong() -> None:
         after("ALTER ZONE IF EXISTS y SET REPLICA = 3")
     with pytest.raises(OptionValue):
         after("CREATE ZONE z", "CREATE ZONE IF NOT EXISTS z WITH REPLICAS = 0")
+    with pytest.raises(NotAlterable, match="is an option of its primary zone: ALTER ZONE"):
+        after("ALTER TABLE IF EXISTS u SET REPLICAS = 3")
+
+
+def test_if_exists_carries_out_the_statement_on_what_there_is() -> None:
+    made = after(
+        "CREATE ZONE z",
+        "CREATE ZONE y",
+        "CREATE TABLE t WITH PRIMARY_ZONE = z",
+        "ALTER ZONE IF EXISTS z SET REPLICAS = 2",
+        "ALTER TABLE GROUP IF EXISTS y SET REPLICAS = 3",
+        "ALTER TABLE IF EXISTS t SET PRIMARY_ZONE = y",
+    )
+
+    assert [made.zones[name].replicas for name in ("Z", "Y")] == [2, 3]
+    assert made.tables["T"].zone == "Y"
+    emptied = after("DROP TABLE IF EXISTS t", "DROP ZONE IF EXISTS y", catalog=made)
+    assert (set(emptied.zones), emptied.tables) == ({"Z"}, {})
 
 
 def test_a_name_is_one_object_however_it_is_qualified() -> None:
@@ -351,7 +384,69 @@ def test_an_id_is_never_given_twice() -> None:
     assert (made.zones["Z"].id, made.tables["T"].id, made.version) == (2, 3, 4)
 
 
+# -- limits
+
+
+def test_a_cluster_has_at_most_256_zones() -> None:
+    zones = {f"Z{number}": Zone(id=number, name=f"Z{number}") for number in range(255)}
+    full = after("CREATE ZONE last", catalog=Catalog(zones=zones))
+
+    assert len(full.zones) == 256
+    with pytest.raises(SqlError, match="a cluster has at most 256 zones"):
+        after("CREATE ZONE more", catalog=full)
+
+
+def test_a_cluster_has_at_most_1024_tables() -> None:
+    made = after("CREATE ZONE z WITH PARTITIONS = 1", "CREATE TABLE t0 WITH PRIMARY_ZONE = z")
+    one = made.tables["T0"]
+    tables = {f"T{number}": one for number in range(1023)}
+    full = after(
+        "CREATE TABLE u WITH PRIMARY_ZONE = z", catalog=msgspec.structs.replace(made, tables=tables)
+    )
+
+    assert len(full.tables) == 1024
+    with pytest.raises(SqlError, match="a cluster has at most 1024 tables"):
+        after("CREATE TABLE v WITH PRIMARY_ZONE = z", catalog=full)
+
+
+def test_the_tables_of_a_cluster_have_at_most_1024_partitions_together() -> None:
+    full = after(
+        "CREATE ZONE half WITH PARTITIONS = 512",
+        "CREATE ZONE one WITH PARTITIONS = 1",
+        "CREATE TABLE a WITH PRIMARY_ZONE = half",
+        "CREATE TABLE b WITH PRIMARY_ZONE = half",
+    )
+
+    assert sum(map(full.partitions, full.tables.values())) == 1024
+    with pytest.raises(SqlError, match="its tables have 1024, zone 'ONE' asks for 1 more"):
+        after("CREATE TABLE c WITH PRIMARY_ZONE = one", catalog=full)
+    assert after("DROP TABLE a", "CREATE TABLE c WITH PRIMARY_ZONE = one", catalog=full).tables
+
+
 # -- tables
+
+
+def test_the_flat_numbers_of_a_dropped_tables_partitions_are_never_given_again() -> None:
+    made = after(
+        "CREATE ZONE z WITH PARTITIONS = 25",
+        "CREATE ZONE y WITH PARTITIONS = 2",
+        "CREATE TABLE a WITH PRIMARY_ZONE = z",
+        "CREATE TABLE b WITH PRIMARY_ZONE = y",
+        "DROP TABLE b",
+        "CREATE TABLE c WITH PRIMARY_ZONE = z",
+        "CREATE TABLE d WITH PRIMARY_ZONE = y",
+    )
+
+    assert {table.name: table.base for table in made.tables.values()} == {"A": 0, "C": 27, "D": 52}
+
+
+@pytest.mark.parametrize("option", ["PRIMARY_ZONE", "STORAGE_PROFILE"])
+def test_an_option_of_a_table_that_is_set_twice_is_refused_by_name(option: str) -> None:
+    text = f"CREATE TABLE t WITH {option} = 'z', {option} = 'z'"
+    with pytest.raises(RepeatedOption, match=f"{option} is set twice") as caught:
+        after("CREATE ZONE z", text)
+
+    assert caught.value.place == Place(1, text.rindex(option) + 1)
 
 
 def test_a_tables_profile_is_one_of_its_zones() -> None:
@@ -404,6 +499,17 @@ def test_options_of_data_nodes_in_alter_table_are_refused_and_name_the_zone() ->
 def test_columns_that_make_no_table_are_refused(columns: str, message: str) -> None:
     with pytest.raises(OptionValue, match=message):
         after("CREATE ZONE z", f"CREATE TABLE t {columns} WITH PRIMARY_ZONE = z")
+
+
+def test_a_table_has_at_most_64_columns() -> None:
+    def create(count: int) -> Catalog:
+        columns = ", ".join(f"c{number} INT" for number in range(1, count))
+        text = f"CREATE TABLE t (k INT PRIMARY KEY, {columns}) WITH PRIMARY_ZONE = z"
+        return after("CREATE ZONE z", text)
+
+    assert len(create(64).tables["T"].columns) == 64
+    with pytest.raises(OptionValue, match=r"table 'T' has at most 64 columns \(got 65\)"):
+        create(65)
 
 
 def test_a_zone_can_be_dropped_once_its_tables_are() -> None:
@@ -496,4 +602,7 @@ def test_timers_in_each_others_way_are_warned_of() -> None:
     assert f"{reset} (600) should be less than {up} (600)" in told
     (told,) = timer_warnings(zone(f"{ha}, {reset} = 1, {up} = 60, {down} = 60"))
     assert f"{up} (60) should be less than {down} (60)" in told
+    (told,) = timer_warnings(zone(f"{ha}, {reset} = 600, {up} = OFF, {down} = 60"))
+    assert f"{up} (OFF) should be less than {down} (60)" in told
+    assert timer_warnings(zone(f"{ha}, {reset} = 600, {JOINT} = 1")) == ()
     assert timer_warnings(zone(f"CREATE ZONE z WITH {reset} = 600, {up} = 600")) == ()
