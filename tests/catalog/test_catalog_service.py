@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from clusters.providers.sim.loop import simulate
+from clusters.reference.node.catalog import catalog as catalogs
 from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.options import Zone
 from clusters.reference.node.catalog.service import ASK_TIMEOUT_S, CatalogService, SqlClient
 from clusters.reference.node.catalog.statements import Recovery
 from clusters.reference.node.events import EventLog
-from clusters.reference.node.metastorage.metastorage import Metastorage
+from clusters.reference.node.metastorage.metastorage import Metastorage, encode_invoke
 from clusters.reference.node.metastorage.metastorage_client import LeaderHint
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.wire import error_table as codes
-from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody, SqlReply
-from clusters.reference.node.wire.reports import AskSql, SqlReport
+from clusters.reference.node.wire.messages import Ack, Failed, PeerAnswer, PeerBody, SqlReply
+from clusters.reference.node.wire.reports import AskSql, SqlProblem, SqlReport
 
 ZONE = "CREATE ZONE z WITH PARTITIONS = 2"
 
@@ -25,11 +27,12 @@ ZONE = "CREATE ZONE z WITH PARTITIONS = 2"
 class Group:
     """The group of metastorage: ``leads`` is what a quorum says of this leader."""
 
-    serving, leader = True, None
-
     def __init__(self, store: Metastorage) -> None:
+        self.serving = True
+        self.leader: str | None = None
         self.store, self.leads, self.index = store, True, 0
         self.late: list[bytes] = []  # applied as the quorum is asked
+        self.refuses: object = None  # what is proposed, with this answer
 
     async def leads_now(self, limit_s: float) -> bool:
         while self.late:
@@ -37,6 +40,8 @@ class Group:
         return self.leads
 
     async def propose(self, data: bytes, limit_s: float) -> object:
+        if self.refuses is not None:
+            return self.refuses
         self.index += 1
         return self.store.apply(Entry(1, self.index, data))
 
@@ -110,24 +115,84 @@ def test_a_statement_on_partitions_is_carried_out_by_a_leader_that_a_quorum_know
     simulate(scenario())
 
 
-def test_a_refusal_is_thought_over_once_the_quorum_has_brought_news() -> None:
+def test_a_node_that_does_not_lead_names_the_leader_and_carries_nothing_out() -> None:
+    group = Group(Metastorage())
+    group.serving, group.leader = False, "b"
+
+    answer = simulate(service(group).serve(AskSql(ZONE, 1000)))
+
+    assert answer == Failed(codes.NOT_LEADER, "a does not lead metastorage", "b")
+    assert catalogs.read(group.store.get) == Catalog()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [(Failed(codes.OVERLOADED, "full"), codes.OVERLOADED), ("no result", codes.LOST)],
+)
+def test_a_statement_that_the_log_does_not_take_is_answered_with_its_code(
+    refusal: object, code: str
+) -> None:
+    group = Group(Metastorage())
+    group.refuses = refusal
+
+    answer = simulate(service(group).serve(AskSql(ZONE, 1000)))
+
+    assert isinstance(answer, Failed)
+    assert answer.code == code
+
+
+def test_a_problem_without_a_place_travels_without_one() -> None:
+    group = Group(Metastorage())
+    full = Catalog(zones={f"Z{number}": Zone(id=number, name="Z") for number in range(256)})
+    group.store.apply(Entry(1, 1, encode_invoke(catalogs.written(group.store.get, full))))
+
+    answer = simulate(service(group).serve(AskSql("CREATE ZONE y", 1000)))
+
+    problem = SqlProblem(kind="SqlError", message="a cluster has at most 256 zones")
+    assert answer == SqlReply(SqlReport(problem=problem))
+
+
+def proposed(*statements: str) -> list[bytes]:
+    """What a leader writes of ``statements``, one after the other."""
+    group, written = Group(Metastorage()), list[bytes]()
+    propose = group.propose
+
+    async def kept(data: bytes, limit_s: float) -> object:
+        written.append(data)
+        return await propose(data, limit_s)
+
     async def scenario() -> None:
-        other, group = Group(Metastorage()), Group(Metastorage())
-        written = list[bytes]()
-        propose = other.propose
-
-        async def kept(data: bytes, limit_s: float) -> object:
-            written.append(data)
-            return await propose(data, limit_s)
-
-        other.propose = kept  # type: ignore[method-assign]
-        await service(other).serve(AskSql(ZONE, 1000))
-        group.late = written
-        answer = await service(group).serve(AskSql("DROP ZONE z", 1000))
-        assert isinstance(answer, SqlReply)
-        assert answer.report.problem is None
+        group.propose = kept  # type: ignore[method-assign]
+        for statement in statements:
+            await service(group).serve(AskSql(statement, 1000))
 
     simulate(scenario())
+    return written
+
+
+@pytest.mark.parametrize(
+    ("applied", "late", "statement"),
+    [
+        ([], [ZONE], "DROP ZONE z"),
+        ([ZONE], ["DROP ZONE z"], "CREATE ZONE IF NOT EXISTS z"),
+        ([ZONE], [], "CREATE ZONE IF NOT EXISTS z"),
+    ],
+    ids=["refused", "changes-nothing", "no-news"],
+)
+def test_a_statement_is_thought_over_once_the_quorum_has_brought_news(
+    applied: list[str], late: list[str], statement: str
+) -> None:
+    async def scenario(group: Group, written: list[bytes]) -> PeerAnswer:
+        for data in written[: len(applied)]:
+            await group.propose(data, 1.0)
+        group.late = written[len(applied) :]
+        return await service(group).serve(AskSql(statement, 1000))
+
+    group = Group(Metastorage())
+    answer = simulate(scenario(group, proposed(*applied, *late)))
+
+    assert answer == SqlReply(SqlReport())
+    assert bool(catalogs.read(group.store.get).zones) is statement.startswith("CREATE")
 
 
 def test_a_leader_that_was_named_and_does_not_answer_is_forgotten() -> None:
@@ -164,3 +229,63 @@ def test_the_leader_is_told_the_time_that_is_left(statement: str, long: bool) ->
     assert 2000 < asked[2][0] < 3000
     for limit_ms, limit_s in asked:
         assert limit_s == (pytest.approx(limit_ms / 1000, abs=0.001) if long else ASK_TIMEOUT_S)
+
+
+def executed(
+    statement: str, *answers: PeerAnswer, leader: str | None = "a", limit_ms: int = 4000
+) -> tuple[SqlReport, list[str]]:
+    """What a client reports of ``answers``, the last one again and again; the nodes it asked."""
+    asked: list[str] = []
+
+    async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        asked.append(node)
+        return answers[min(len(asked), len(answers)) - 1]
+
+    client = SqlClient(leader=lambda: leader, ask=ask)
+    return simulate(client.execute(AskSql(statement, limit_ms))), asked
+
+
+QUERY = "SELECT * FROM SYSTEM.ZONES"
+REPORT = SqlReport(rows=((1,),))
+
+
+@pytest.mark.parametrize("statement", [ZONE, QUERY])
+def test_a_statement_follows_the_leader_that_a_refusal_names(statement: str) -> None:
+    refused = Failed(codes.NOT_LEADER, leader="b")
+
+    assert executed(statement, refused, SqlReply(REPORT)) == (REPORT, ["a", "b"])
+
+
+@pytest.mark.parametrize("lost", [Failed(codes.PEER_LOST, "gone"), Ack()])
+def test_a_query_that_was_not_answered_is_sent_again_and_a_statement_is_in_doubt(
+    lost: PeerAnswer,
+) -> None:
+    assert executed(QUERY, lost, SqlReply(REPORT)) == (REPORT, ["a", "a"])
+    report, asked = executed(ZONE, lost, SqlReply(REPORT))
+    assert asked == ["a"]
+    assert report.problem is not None
+    assert report.problem.doubtful
+    assert report.problem.kind == (lost.code if isinstance(lost, Failed) else codes.LOST)
+
+
+@pytest.mark.parametrize("statement", [ZONE, QUERY])
+@pytest.mark.parametrize("code", [codes.NOT_LEADER, codes.UNREACHABLE, codes.OVERLOADED])
+def test_a_statement_that_no_leader_takes_in_is_refused_at_its_limit(
+    statement: str, code: str
+) -> None:
+    report, asked = executed(statement, Failed(code, "no"), limit_ms=950)
+
+    assert asked == ["a"] * 11
+    assert report.problem == SqlProblem(kind=code, message=f"no ({code})", retry=codes.RETRY[code])
+    _, asked = executed(statement, Failed(code, "no"), limit_ms=0)
+    assert asked == ["a"]
+
+
+def test_a_statement_without_a_leader_asks_nobody_and_says_so() -> None:
+    report, asked = executed(ZONE, SqlReply(REPORT), leader=None)
+
+    assert asked == []
+    assert report.problem is not None
+    assert report.problem.kind == codes.NOT_LEADER
+    assert "metastorage has no leader" in report.problem.message
+    assert not report.problem.doubtful
