@@ -67,11 +67,13 @@ def test_a_filter_chooses(text: str, names: str) -> None:
 
 
 def test_words_match_names_tags_and_values_but_no_names_of_valued_attributes() -> None:
-    node = Node(name="n1", attributes={"fast": None, "zone": "EU", "size": 10, "gpu": True})
+    node = Node(
+        name="n1", attributes={"fast": None, "zone": "EU", "size": 10, "gpu": True, "hdd": False}
+    )
 
-    for word in ("n1", "fast", "EU", "10", "true"):
+    for word in ("n1", "fast", "EU", "10", "true", "false"):
         assert matches(parse(f'"{word}"'), node)
-    for word in ("zone", "size", "True", "E"):
+    for word in ("zone", "size", "True", "False", "E"):
         assert not matches(parse(f'"{word}"'), node)
 
 
@@ -108,7 +110,14 @@ def test_jsonpath_decides_as_ignite_3_does(text: str, node: Node, passes: bool) 
         ("$[?length(@.storage) == 3]", True),
         ("$[?@.dataRegionSize > 5]", True),
         ("$[?@.dataRegionSize > 15]", False),
-        ("$[?(@.dataRegionSize =~ /10/)]", False),  # a number is no text
+        # What is no text, or no pattern, is no match, and what stands around it decides.
+        ("$[?(@.dataRegionSize =~ /10/)]", False),
+        ("$[?!(@.dataRegionSize =~ /10/)]", True),
+        ("$[?!(@.storage =~ 'SSD')]", True),
+        ("$[?!match(@.dataRegionSize, '10')]", True),
+        ("$[?!match(@.storage, @.dataRegionSize)]", True),
+        # What the library can't do with a type is no match at all.
+        ("$[?(@.storage contains 10)]", False),
     ],
 )
 def test_patterns_in_jsonpath_are_ours(text: str, passes: bool) -> None:
@@ -143,6 +152,40 @@ def test_an_error_names_token_place_and_what_was_expected(
         expected,
     )
     assert str(place) in str(caught.value)
+
+
+def test_an_error_of_a_pattern_says_what_is_wrong_with_it() -> None:
+    with pytest.raises(FilterError) as caught:
+        parse('"US" && /a**/')
+
+    assert str(caught.value) == (
+        "line 1, column 9: filter: pattern /a**/, character 4: a repetition of a repetition "
+        "(group it)"
+    )
+
+
+def test_a_filter_that_is_none_is_refused_even_where_there_are_no_nodes() -> None:
+    assert filtered('"US"', ()) == ()
+    with pytest.raises(FilterError):
+        filtered('"US" &&', ())
+
+
+def test_a_filter_may_be_as_large_as_the_limits_say() -> None:
+    longest = '"US"'.ljust(MAX_FILTER)
+    nested = "$[?" + "!" * 62 + "@.region]"
+
+    assert matches(parse(longest), VALUED)
+    with pytest.raises(FilterError, match="at most 512 characters"):
+        parse(longest + " ")
+    assert matches(parse(nested), VALUED)
+    assert not matches(parse(nested.replace("?", "?!")), VALUED)  # 64 brackets and negations
+    with pytest.raises(FilterError, match="over 64 brackets and negations"):
+        parse(nested.replace("?", "?!!"))
+
+
+def test_two_negations_are_none() -> None:
+    assert parse('!!"US"') == parse('"US"')
+    assert parse('!(!!"US")') == parse('!"US"')
 
 
 @pytest.mark.parametrize(
@@ -219,6 +262,37 @@ def test_what_uses_its_steps_up_is_passed_by_no_node() -> None:
     assert not matches(parse(text), LARGE)
     assert not matches(parse(f"!{text}"), LARGE)
     assert matches(parse(f"!{text}"), BARE)
+
+
+def sized(count: int) -> Node:
+    return Node(name="n", attributes={f"a{number}": "a" for number in range(count)})
+
+
+# Half of what the first costs is names that are gone through and half values that are looked up;
+# most of what the second costs is comparisons.
+@pytest.mark.parametrize(
+    ("text", "affordable", "too_large"),
+    [
+        ("$[?count($..[?count($..*) == 0]) == 0]", 30, 45),
+        (f"$[?count($..[?$..[?{'||'.join(['1==2'] * 60)}]]) == 0]", 20, 24),
+    ],
+    ids=["accesses", "comparisons"],
+)
+def test_each_access_and_each_comparison_of_a_jsonpath_costs_steps(
+    text: str, affordable: int, too_large: int
+) -> None:
+    for _ in range(2):  # the steps are those of one decision
+        assert matches(parse(text), sized(affordable))
+        assert not matches(parse(text), sized(too_large))
+
+
+def test_a_word_of_a_filter_costs_a_step_for_each_word_of_the_node() -> None:
+    node = Node(name="n", attributes={f"a{at}": "a" * 256 for at in range(42)} | {"last": "ab"})
+    words = '"x",' * 100
+
+    assert matches(parse(words + '"ab"'), node)
+    assert matches(parse("/ab/"), node)  # of its 100 000 steps it leaves some 3 000
+    assert not matches(parse(words + "/ab/"), node)
 
 
 WORDS = st.sampled_from(["US", "EU", "SSD", "HDD", "Node A"])

@@ -274,6 +274,34 @@ def test_an_error_names_token_place_and_what_was_expected(
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "DROP ZONE IF x",
+            "line 1, column 14: statement: 'x' is not expected here; expected EXISTS",
+        ),
+        ("DROP", "line 1, column 5: statement: it ends here; expected TABLE or ZONE"),
+        (
+            "CREATE ZONE",
+            "line 1, column 12: statement: it ends here; expected IF, a name or a quoted name",
+        ),
+    ],
+)
+def test_an_error_reads_as_a_sentence(text: str, message: str) -> None:
+    with pytest.raises(SqlSyntaxError) as caught:
+        parse(text)
+
+    assert str(caught.value) == message
+
+
+def test_what_can_not_be_read_is_named_up_to_32_characters_or_a_space() -> None:
+    for wrong, token in (("?" * 40, "?" * 32), ("?a b", "?a")):
+        with pytest.raises(SqlSyntaxError) as caught:
+            parse(f"DROP ZONE {wrong}")
+        assert caught.value.token == token
+
+
+@pytest.mark.parametrize(
     "text",
     ["ALTER ZONE z APPLY 'A, B'", "CREATE ZONE z WITH APPLY = 'A'", "ALTER ZONE z SET apply = 1"],
 )

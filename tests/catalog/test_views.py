@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from clusters.reference.node.catalog.catalog import Catalog
@@ -73,6 +74,14 @@ def test_describe_table_shows_its_data_nodes_its_columns_and_its_zones_configura
     assert (rows["COLUMN ID"], rows["COLUMN BALANCE"]) == ("BIGINT PRIMARY KEY", "INT")
     assert (rows["DATA_NODES_AUTO_ADJUST"], rows["DATA_NODES_AUTO_ADJUST_SCALE_UP"]) == ("60", None)
     assert rows["DATA_NODES_FILTER"] == '"SSD"'
+
+
+def test_data_nodes_that_are_not_known_yet_are_null_and_none_are_an_empty_text() -> None:
+    described = Describe(kind="TABLE", name=Name(("ORDERS",)))
+    unknown = msgspec.structs.replace(state(), data_nodes={})
+
+    assert dict(answer(described, state()).rows)["DATA_NODES"] == ""
+    assert dict(answer(described, unknown).rows)["DATA_NODES"] is None
 
 
 def test_a_table_group_is_all_tables_of_one_zone() -> None:
