@@ -86,6 +86,8 @@ def options(text: str) -> dict[str, object]:
             },
         ),
         ("ALTER ZONE z SET DATA_NODES_FILTER = 'it''s'", {"DATA_NODES_FILTER": "it's"}),
+        # Typographic quotes end at their own other half: a quote within needs no second one.
+        ("ALTER ZONE z SET DATA_NODES_FILTER = \u2018it''s\u2019", {"DATA_NODES_FILTER": "it''s"}),
         (
             "CREATE TABLE Accounts WITH PRIMARY_ZONE = a.b.zone1",
             {"PRIMARY_ZONE": ("A", "B", "ZONE1")},
@@ -313,10 +315,12 @@ def test_apply_is_reserved(text: str) -> None:
 
 
 def test_a_number_too_long_for_64_bits_is_refused_at_its_place() -> None:
+    for number in ("123456789012345678", "-123_456_789_012_345_678"):
+        assert options(f"CREATE ZONE z WITH REPLICAS = {number}") == {"REPLICAS": int(number)}
     with pytest.raises(OptionValue, match="at most 18 digits") as caught:
-        parse("CREATE ZONE z WITH REPLICAS = 1234567890123456789")
+        parse("CREATE ZONE z WITH\n  REPLICAS = 1234567890123456789")
 
-    assert caught.value.place == Place(1, 31)
+    assert caught.value.place == Place(2, 14)
 
 
 def test_nesting_and_length_are_bounded() -> None:
