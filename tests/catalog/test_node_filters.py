@@ -128,6 +128,7 @@ def test_patterns_in_jsonpath_are_ours(text: str, passes: bool) -> None:
     ("text", "token", "place", "expected"),
     [
         ('"US" "EU"', '"EU"', Place(1, 6), ("'&&'", "','", "'||'", "the end")),
+        ('"US" ?', "?", Place(1, 6), ("'&&'", "','", "'||'", "the end")),
         ('("US"', "", Place(1, 6), ("')'",)),
         (
             '"US" &&\n  US',

@@ -260,6 +260,9 @@ def test_a_cleanup_is_of_exactly_one_node(on: str) -> None:
         ),
         ("CREATE TABLE t", "", Place(1, 15), ("'('", "WITH")),
         ("DROP ZONE a; DROP ZONE b", "DROP", Place(1, 14), ("the end",)),
+        ("DROP ZONE a; ?", "?", Place(1, 14), ("the end",)),
+        ("DROP ZONE a; 'x", "'x", Place(1, 14), ("the end",)),
+        ("DROP ZONE a ?", "?", Place(1, 13), ("'.'", "';'", "the end")),
         ("DROP ZONE IF NOT EXISTS a", "NOT", Place(1, 14), ("EXISTS",)),
     ],
 )
@@ -339,7 +342,7 @@ WORDS = st.sampled_from(
     re.findall(
         r"\S+",
         "CREATE ALTER DROP ZONE TABLE GROUP WITH SET IF NOT EXISTS DESCRIBE SELECT FROM PRIMARY "
-        "KEY z a.b = , & ( ) ; 300_000 -1 'x' \"q\" OFF REPLICAS * // --",
+        "KEY z a.b = , & ( ) ; 300_000 -1 'x' \"q\" OFF REPLICAS * // -- ? 'x",
     )
 )
 

@@ -156,7 +156,7 @@ def parse(text: str) -> Expression:
     try:
         return _parser.parse(text)  # type: ignore[return-value]
     except lark.UnexpectedInput as error:
-        raise report(error, text, SIGNS, FilterError, "filter") from error
+        raise report(error, text, _parser, SIGNS, FilterError, "filter") from error
     except _Rejected as error:
         raise FilterError(
             f"filter: {error}",

@@ -252,7 +252,7 @@ def parse(text: str) -> Statement:
 
 
 def _explained(error: lark.UnexpectedInput, text: str) -> SqlError:
-    found = report(error, text, SIGNS, SqlSyntaxError, "statement")
+    found = report(error, text, _parser, SIGNS, SqlSyntaxError, "statement")
     if found.token.upper().startswith(RESERVED):
         return ManualDataNodes(
             f"{RESERVED}: manual data nodes are not supported",

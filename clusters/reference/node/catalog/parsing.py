@@ -38,17 +38,24 @@ def signs(parser: lark.Lark, named: Mapping[str, str]) -> dict[str, str]:
 def report(
     error: lark.UnexpectedInput,
     text: str,
+    parser: lark.Lark,
     signs: Mapping[str, str],
     kind: type[SqlError],
     what: str,
 ) -> SqlError:
-    """``error`` in our words. ``signs``: a terminal's name to what to call it."""
+    """``error``, which ``parser`` has met in ``text``, in our words. ``signs``: a terminal's name
+    to what to call it.
+    """
     if isinstance(error, lark.UnexpectedToken):
         names, ended = error.accepts or error.expected, error.token.type == "$END"
         token = "" if ended else str(error.token)
         place = _end(text) if ended else Place(error.line, error.column)
     elif isinstance(error, lark.UnexpectedCharacters):
-        names, ended, place = error.allowed or set(), False, Place(error.line, error.column)
+        # What the error itself allows are terminals that may be read there, fitting or not.
+        before = parser.parse_interactive(text[: error.pos_in_stream])
+        before.exhaust_lexer()
+        names, ended = before.accepts(), False  # type: ignore[no-untyped-call]
+        place = Place(error.line, error.column)
         token = re.split(r"\s", text[error.pos_in_stream :], maxsplit=1)[0][:32] or " "
     else:
         names, ended, token, place = set(), True, "", _end(text)
