@@ -53,8 +53,8 @@ from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
 from harness.history.parquet import writer
 from harness.history.tables import BATCH_ROWS
-from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Verdict, encode
 
 KEYS, APPENDS_A_KEY, CLIENTS, SPLITS = 10, 32, 20, 4

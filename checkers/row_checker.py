@@ -15,17 +15,10 @@ import pyarrow.compute as pc
 
 from checkers.explain.fault_attribution import KnownFaults
 from checkers.explain.fault_explanations import explain_operations
-from harness.protocols.checker import (
-    EXAMPLES_MAX,
-    Exchange,
-    Kernel,
-    Lookup,
-    Part,
-    Setting,
-    Tables,
-)
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Tables
 from harness.protocols.consistency_models import Meaning
 from harness.protocols.finding import Finding
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 
 SCHEMA = pa.schema(

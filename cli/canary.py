@@ -41,7 +41,7 @@ def _named(run: RunDirectory, *, lie: bool) -> tuple[str, ...]:
     from checkers.engine.analyze import checkers_named, declared_model, judge
     from checkers.engine.source import Source
     from checkers.promises.replicas import CHECKER as REPLICAS
-    from harness.protocols.checker import Setting
+    from harness.protocols.setting import Setting
 
     history = load(run)
     manifest = history.manifest

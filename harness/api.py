@@ -53,16 +53,7 @@ from harness.protocols.changes import (
     TopologyChange,
     TopologyKind,
 )
-from harness.protocols.checker import (
-    EXAMPLES_MAX,
-    Checker,
-    Exchange,
-    Kernel,
-    Lookup,
-    Part,
-    Setting,
-    Tables,
-)
+from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Lookup, Part, Tables
 from harness.protocols.client import (
     READ_WRITE,
     Client,
@@ -122,6 +113,7 @@ from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.replica_states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.protocols.roles import Role, RoleKind
+from harness.protocols.setting import Setting
 from harness.protocols.statement_language import (
     AlteredByStatements,
     StatementAnswer,

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, codes, ints
 from checkers.engine.transactions import Transactions, transactions_of
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
 from harness.protocols.generations import GenerationTree, trees_of
+from harness.protocols.setting import Setting
 
 NEVER = np.iinfo(np.int64).max
 OPEN_MAX = 12  # of more open transactions only the sum of all is compared

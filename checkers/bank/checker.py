@@ -18,7 +18,7 @@ from checkers.explain.fault_attribution import KnownFaults
 from checkers.explain.fault_explanations import explain_operations
 from checkers.explain.words import KeyNames
 from harness.exit_codes import Outcome
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.consistency_models import (
     BANK_TOTAL,
     EMPTIED_BY_RESET,
@@ -28,6 +28,7 @@ from harness.protocols.consistency_models import (
 )
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.generations import trees_of
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from checkers.bank.kernels import READS, added_up, sums_of
 from checkers.engine.arrays import INFO, OK, Bools, Ints, codes, ints
 from checkers.engine.transactions import Transactions, transactions_of
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 
 _READ, _WRITE, _ADD = 0, 1, 2
 _STEPS = ("r", "w", "add")

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints
 from checkers.engine.transactions import transactions_of
-from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Tables
 from harness.protocols.generations import trees_of
+from harness.protocols.setting import Setting
 
 _READ, _WRITE = 0, 1
 _STEPS = ("r", "w")

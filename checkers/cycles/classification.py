@@ -21,7 +21,8 @@ from checkers.engine.arrays import Bools, Ints, distinct
 from checkers.engine.split import named
 from checkers.engine.transactions import Transactions, transactions_of
 from harness.errors import InvariantError
-from harness.protocols.checker import EXAMPLES_MAX, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Tables
+from harness.protocols.setting import Setting
 
 # The limit of states that searches for simple cycles of one kind visit, all components together.
 SIMPLE_ALL_MAX = 20 * SIMPLE_MAX

@@ -25,7 +25,8 @@ from checkers.cycles.graph import Edges, Kind, gates_of, processes_of, tails_of
 from checkers.cycles.window_paths import Timeline, contracted
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, distinct, group_starts, ints
 from checkers.engine.transactions import Transactions, transactions_of
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 from harness.protocols.windows import (
     CROSSING,
     CYCLIC,

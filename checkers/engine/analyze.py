@@ -47,7 +47,7 @@ from harness.plan.plan import (
     planned_schedule,
     promise_of,
 )
-from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.consistency_models import (
     OF_LIMITS,
@@ -66,6 +66,7 @@ from harness.protocols.consistency_models import (
 )
 from harness.protocols.fault_kinds import possible
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import (
     Anomaly,
     Availability,

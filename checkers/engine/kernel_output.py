@@ -15,7 +15,8 @@ from checkers.engine.plugin_contract import tables_of
 from checkers.engine.split import named
 from harness.errors import FiredrillError, InvariantError
 from harness.plugins import where
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 from harness.supervisor import memory_limit_bytes
 
 # A callback with the name of each kernel or checker before it runs: it tells which one a process

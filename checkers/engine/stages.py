@@ -34,7 +34,8 @@ from checkers.engine.stretches import BACK_TABLE, IN_ORDER, STRETCH, Grid, begin
 from checkers.engine.transactions import OBSERVED_TABLE, proven
 from checkers.engine.work import GroupWork, OnTasks, SplitWork, Step, StretchWork, WindowWork, Work
 from harness.history import durable_files
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 from harness.protocols.windows import (
     CYCLIC,
     LABELS,

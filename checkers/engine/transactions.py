@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from harness.clock import NS_PER_S
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
 from harness.protocols.consistency_models import promises_sessions
+from harness.protocols.setting import Setting
 
 NOBODY = -1
 # Pairs of a writer of unknown fate and a reader that saw one of its elements. The reader is -1

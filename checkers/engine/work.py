@@ -17,7 +17,8 @@ from checkers.engine.shuffle_files import ShuffleFiles, observed_within
 from checkers.engine.source import Source
 from checkers.engine.transactions import OBSERVED_TABLE, PREPARED, prepared
 from harness.errors import InvariantError
-from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
+from harness.protocols.checker import KEY_COLUMNS, Kernel, Tables
+from harness.protocols.setting import Setting
 from harness.protocols.windows import Window, Windows
 
 

@@ -49,9 +49,10 @@ from harness.clock import NS_PER_S
 from harness.errors import HarnessBug
 from harness.exit_codes import Outcome
 from harness.plan.plan import ServiceLimits
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.finding import Finding
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly, JudgedLimit, LimitState
 from harness.text import seconds
 

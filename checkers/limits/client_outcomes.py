@@ -13,10 +13,11 @@ import pyarrow as pa
 from checkers.engine.arrays import INFO, OK, TYPES, Bools, Ints, codes, ints
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.clock import NS_PER_S
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
 from harness.protocols.recovery import Acknowledgements, Arrivals
+from harness.protocols.setting import Setting
 
 Interval = tuple[int, int]
 """From when to when, in nanoseconds on the run's axis."""

@@ -38,12 +38,13 @@ from checkers.promises.liveness import MIN_TRIES, STEP_NS, TRIES
 from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.protocols import targets
-from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.consistency_models import REFUSAL, SERVICE
 from harness.protocols.fault_kinds import FaultKind, by_name
 from harness.protocols.fault_spans import FaultSpan
 from harness.protocols.recovery import NOTICED_NS
+from harness.protocols.setting import Setting
 from harness.text import seconds
 
 LOOK_BACK_NS = 30 * NS_PER_S  # for the last state that a replica told before a fault

@@ -17,7 +17,8 @@ from checkers.engine.arrays import Ints, ints
 from checkers.engine.spans import FOREVER_NS
 from checkers.limits.client_outcomes import Interval
 from checkers.promises import controller_overload
-from harness.protocols.checker import Lookup, Setting, Tables
+from harness.protocols.checker import Lookup, Tables
+from harness.protocols.setting import Setting
 from harness.text import seconds
 
 

@@ -28,8 +28,9 @@ from checkers.lists.key_generations import Cut, KeyGenerations, ListAppend, List
 from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of
 from checkers.lists.versions import NEVER
 from harness.errors import MalformedHistory
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
 from harness.protocols.generations import GenerationTree, trees_of
+from harness.protocols.setting import Setting
 
 SURROGATE_BITS = 48
 

@@ -18,7 +18,8 @@ from checkers.lists.snapshot_reads import SNAPSHOTS, snapshots
 from checkers.lists.versions import versions_of
 from checkers.lists.within_transaction import internal, lost_updates, own_operations
 from checkers.lists.witness import WITNESSES
-from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Tables
+from harness.protocols.setting import Setting
 
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -22,8 +22,9 @@ from checkers.lists.list_ops import Appends, ListOps, Reads, append_codes_of, li
 from checkers.lists.lost_writes import LOST, missed_writes
 from checkers.promises.permitted_loss import Envelopes, Loss, Permission, judged_resets, losses_of
 from checkers.promises.told_states import ToldStates
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
 from harness.protocols.generations import trees_of
+from harness.protocols.setting import Setting
 from harness.run.state_log import STATES
 
 CUT_OFF_WRITES = "resets.writes"

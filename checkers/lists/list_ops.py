@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import OK, Ints, codes, group_starts, ints, lists
 from checkers.engine.transactions import Transactions, transactions_of
 from harness.errors import MalformedHistory
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
+from harness.protocols.setting import Setting
 
 _KINDS_OF_STEP = ("r", "append")
 

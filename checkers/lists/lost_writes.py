@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import OK, Bools, Ints, batches, group_starts, spread
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import CHUNK, NEVER
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
+from harness.protocols.setting import Setting
 
 # The phase of a run in which every key is read once more, after all is healed and quiet.
 FINAL_READS = "final-reads"

@@ -19,7 +19,8 @@ from checkers.engine.transactions import Transactions, transactions_of
 from checkers.lists.findings import FINDINGS, rows
 from checkers.lists.list_ops import ListOps
 from checkers.lists.versions import NEVER, Versions
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 
 # The number of versions of a key that a snapshot read saw.
 SEEN = pa.schema([("txn", pa.int64()), ("key", pa.int64()), ("count", pa.int64())])

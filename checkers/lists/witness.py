@@ -11,7 +11,8 @@ from checkers.engine.transactions import NOBODY, OBSERVED, OBSERVED_TABLE, trans
 from checkers.lists.findings import Seen, suspects
 from checkers.lists.list_ops import ListOps, list_ops
 from checkers.lists.versions import Versions, versions_of
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 
 
 def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

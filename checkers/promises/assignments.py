@@ -47,7 +47,8 @@ from harness.exit_codes import Outcome
 from harness.history.records import EventKind, StartDecision
 from harness.history.store_events import rows_of
 from harness.protocols.changes import OF_LEADERS, AssignmentKind, TopologyKind
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
+from harness.protocols.setting import Setting
 from harness.text import seconds
 
 Row = dict[str, Any]

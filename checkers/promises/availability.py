@@ -15,8 +15,9 @@ from checkers.engine.spans import FOREVER_NS
 from checkers.explain.fault_effects import Effect, effects, summary
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.errors import InvariantError
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
 from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import (
     Availability,
     FaultWindow,

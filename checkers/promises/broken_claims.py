@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.claims import ANOMALIES, Claim
 from harness.protocols.finding import Finding
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from checkers.engine.arrays import Ints, ints
 from harness.exit_codes import Outcome
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import ControllerLoad, Memory
 from harness.text import seconds
 

@@ -34,7 +34,8 @@ from checkers.promises.fault_free_windows import (
 from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.protocols.changes import TopologyKind
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
+from harness.protocols.setting import Setting
 from harness.text import seconds
 
 Row = dict[str, Any]

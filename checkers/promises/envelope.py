@@ -46,7 +46,7 @@ from harness.clock import NS_PER_S
 from harness.exit_codes import Outcome
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.consistency_models import (
     MIXED_GENERATIONS,
     NOT_A_PREFIX,
@@ -64,6 +64,7 @@ from harness.protocols.finding import Finding
 from harness.protocols.generations import GenerationTree, Reset, trees_of
 from harness.protocols.promise import STRONG_CONSISTENCY
 from harness.protocols.roles import VOTES, parsed
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 from harness.run.state_log import STATES
 from harness.text import seconds

@@ -12,8 +12,9 @@ import attrs
 import pyarrow as pa
 
 from harness.protocols import verdict
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
 from harness.protocols.roles import COVERED, cell_name, classes, parsed
+from harness.protocols.setting import Setting
 
 
 @attrs.frozen

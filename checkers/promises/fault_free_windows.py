@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
-from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import FaultKind, by_name
 from harness.protocols.fault_spans import FaultSpan, fault_spans
+from harness.protocols.setting import Setting
 
 TAKEOVER_S = 5.0  # of the leader that writes switches, with all that the next one has to find out
 HANDLED_S = 1.0  # a change that was written so long before a switch may not have been seen by it,

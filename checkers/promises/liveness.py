@@ -23,11 +23,12 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, codes, ints
 from harness.clock import NS_PER_S
-from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Tables
 from harness.protocols.conflicts import conflicts
 from harness.protocols.consistency_models import LIVENESS
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 

@@ -29,7 +29,7 @@ from checkers.lists.lost_writes import FINAL_READS, LOST
 from checkers.promises.permitted_loss import Held, Loss, Permission, given_up
 from harness.exit_codes import Outcome
 from harness.history.records import MicroOp
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.consistency_models import (
     LOST_BY_RESET,
     LOST_WRITE,
@@ -37,6 +37,7 @@ from harness.protocols.consistency_models import (
     promises_real_time,
 )
 from harness.protocols.finding import Finding, RecordedOperation
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 
 _SINCE = "since_ns"

@@ -45,10 +45,11 @@ from checkers.explain.words import of_texts
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.history.store_events import rows_of
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.generations import FIRST, Reset
+from harness.protocols.setting import Setting
 from harness.run.state_log import QUIET_LIMIT_S
 from harness.text import seconds
 

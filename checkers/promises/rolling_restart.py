@@ -42,7 +42,7 @@ from harness.exit_codes import Outcome
 from harness.history.records import EventKind, FaultState
 from harness.history.store_events import resets_in, rows_of
 from harness.plan.plan import options as convert
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.consistency_models import (
     RESTART_FAILURES,
     RESTART_LATENCY,
@@ -60,6 +60,7 @@ from harness.protocols.procedures import (
     StepEvents,
     limits,
 )
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import TYPES, ints
-from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Tables
 from harness.protocols.conflicts import conflicts
+from harness.protocols.setting import Setting
 
 
 def count_steps(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

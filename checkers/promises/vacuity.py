@@ -15,7 +15,8 @@ from checkers.promises.statistics import STEPS, steps_by_f
 from harness.driving.in_flight import CLIENT_BUG
 from harness.exit_codes import Outcome
 from harness.history.records import FaultState
-from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Kernel, Lookup, Part, Tables
+from harness.protocols.setting import Setting
 from harness.text import seconds
 
 ERRORS_SHOWN = 3

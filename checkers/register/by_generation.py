@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import Ints
 from checkers.register.ops import CAS, INITIAL, NEVER, READ, WRITE, Ops
-from harness.protocols.checker import Setting
 from harness.protocols.generations import GenerationTree, trees_of
+from harness.protocols.setting import Setting
 
 UNSEEN = -2
 """A value that no operation finds."""

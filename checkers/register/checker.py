@@ -35,8 +35,9 @@ from checkers.register.ops import (
 )
 from checkers.register.timeline import Op
 from harness.exit_codes import Outcome
-from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Tables
 from harness.protocols.finding import Finding, RecordedOperation
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 
 # ``judged`` is ``zones``, ``search`` or ``undecided``, the hardest of its generations. A register

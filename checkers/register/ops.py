@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from checkers.engine.arrays import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints, lists
 from checkers.engine.transactions import transactions_of
 from harness.errors import MalformedHistory
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
+from harness.protocols.setting import Setting
 
 READ, WRITE, CAS = 0, 1, 2
 _STEPS = ("r", "w", "cas")

@@ -18,7 +18,8 @@ from checkers.lists.witness import anybody_unknown
 from checkers.rw_register.register_edges import edges, tails
 from checkers.rw_register.register_findings import findings, sentence
 from checkers.rw_register.register_operations import NO_WRITE, register_ops
-from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Tables
+from harness.protocols.setting import Setting
 
 
 def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -9,7 +9,8 @@ from checkers.engine.arrays import FAIL, OK, Bools, Ints, codes, group_starts, i
 from checkers.engine.transactions import Transactions, transactions_of
 from checkers.lists.list_ops import append_codes_of, in_order, ranked
 from harness.errors import MalformedHistory
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
+from harness.protocols.setting import Setting
 
 _STEPS = ("r", "w")
 NO_WRITE = -1

@@ -13,13 +13,12 @@ that are accused together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import attrs
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from harness.protocols.checker import Setting
+from harness.protocols.setting import Setting
 
 Tables = Mapping[str, pa.Table]
 SPANNING = "windows.spanning"

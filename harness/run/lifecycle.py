@@ -26,7 +26,6 @@ from harness.history.records import Heartbeat, Note, OpType, PhaseMark, Record
 from harness.history.regular_files import sha256
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.changes import TellsChanges
-from harness.protocols.checker import COLLECT_STATES, QUIESCE
 from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import (
     Cluster,
@@ -42,6 +41,7 @@ from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
 from harness.protocols.replica_states import TellsStates
 from harness.protocols.resource_usage import TellsUsage
+from harness.protocols.setting import COLLECT_STATES, QUIESCE
 from harness.protocols.statement_language import TakesStatements
 from harness.protocols.workload import Workload
 from harness.run import rebalance_wait

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from harness.clock import NS_PER_S
 from harness.history.schema import EVENTS, FAULTS
-from harness.protocols.checker import Part, Setting, Tables
+from harness.protocols.checker import Part, Tables
 from harness.protocols.promise import Affinity, Declaration
+from harness.protocols.setting import Setting
 from harness.run.change_recorder import ASSIGNMENTS, TOPOLOGY
 from harness.run.state_log import STATES
 

@@ -30,8 +30,8 @@ from harness.history.records import (
 )
 from harness.history.regular_files import sha256
 from harness.history.seal import seal
-from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Verdict
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 

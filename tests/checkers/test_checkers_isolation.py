@@ -22,7 +22,7 @@ from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome
 from harness.history import schema
-from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Tables
 from harness.protocols.consistency_models import (
     NONE_DECLARED,
     OBSERVED,
@@ -30,6 +30,7 @@ from harness.protocols.consistency_models import (
     Meanings,
     breaking,
 )
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly, Verdict, encode
 
 LOSS = [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1))]

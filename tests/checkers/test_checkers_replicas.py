@@ -13,9 +13,10 @@ from checkers.engine.source import Source
 from checkers.promises.replicas import CHECKER
 from harness.clock import NS_PER_S
 from harness.history.schema import EVENTS, FAULTS
-from harness.protocols.checker import Part, Setting
+from harness.protocols.checker import Part
 from harness.protocols.generations import Reset
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.setting import Setting
 from harness.run.state_log import LOGS, QUIET_LIMIT_S, STATES
 
 SETTING = Setting(

@@ -28,7 +28,8 @@ from checkers.engine.work import Work
 from checkers.lists.checker import CHECKER
 from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import Exchange, Kernel, Tables
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly
 
 KERNELS = tuple(k for k in CHECKER.kernels if k.exchange is not Exchange.ONE_PLACE)

@@ -27,8 +27,9 @@ from checkers.engine.stretches import Grid
 from checkers.lists.checker import CHECKER
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
-from harness.protocols.checker import Setting, Tables
+from harness.protocols.checker import Tables
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Verdict, encode
 from harness.protocols.windows import MEMBERS, Window
 

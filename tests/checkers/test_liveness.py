@@ -12,8 +12,8 @@ from checkers.engine.source import Source
 from checkers.promises.liveness import CHECKER, LIVENESS, MIN_WRITES
 from harness.exit_codes import Outcome
 from harness.history import schema
-from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 
 S = 1_000_000_000
 BOUND_S = 5.0

@@ -14,9 +14,9 @@ from checkers.limits.checker import CHECKER
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.plan.plan import PromisePlan
-from harness.protocols.checker import Setting
 from harness.protocols.consistency_models import REFUSAL, SERVICE
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import LimitState, Verdict
 from harness.run import controller_health
 from harness.run.state_log import STATES

@@ -14,7 +14,6 @@ from checkers.promises.rolling_restart import CHECKER
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.history.records import EventKind
-from harness.protocols.checker import Setting
 from harness.protocols.consistency_models import (
     RESTART_FAILURES,
     RESTART_LATENCY,
@@ -23,6 +22,7 @@ from harness.protocols.consistency_models import (
 )
 from harness.protocols.faults import PlannedFault
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Verdict
 from harness.run import controller_health
 

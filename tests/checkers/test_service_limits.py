@@ -16,9 +16,9 @@ from checkers.limits.checker import CHECKER, RULES
 from harness.exit_codes import Outcome
 from harness.history import schema
 from harness.plan.plan import PromisePlan, ServiceLimits
-from harness.protocols.checker import Setting
 from harness.protocols.consistency_models import INDEFINITE, LONGEST_GAP, P99, RECOVERY
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import LimitState, Verdict
 from harness.run import controller_health
 from harness.run.directory import SCHEMA_VERSION, Manifest

@@ -11,8 +11,8 @@ from checker_histories import STRICT, Txn, a, fail, info, names, ok, r, source, 
 
 from checkers.engine.analyze import checkers_named, judge
 from harness.history import schema
-from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import Verdict
 
 STALENESS_NS = 100

@@ -33,8 +33,9 @@ from checkers.promises.statistics import CHECKER as STATISTICS
 from checkers.register.checker import CHECKER as REGISTER
 from harness.history import schema
 from harness.history.load import load
-from harness.protocols.checker import Checker, Exchange, Kernel, Setting
+from harness.protocols.checker import Checker, Exchange, Kernel
 from harness.protocols.generations import resets_of
+from harness.protocols.setting import Setting
 from harness.protocols.verdict import encode
 
 BROKEN = [ok(a(1, 1)), ok(a(1, 1)), ok(r(2, 7)), ok(a(3, 1)), ok(r(3, 1)), ok(r(1, 1))]

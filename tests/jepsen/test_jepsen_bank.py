@@ -239,7 +239,7 @@ def test_accounts_may_be_names_and_a_failed_read_names_none(tmp_path: Path) -> N
 def test_the_split_of_accounts_changes_nothing(tmp_path: Path, splits: int) -> None:
     from checkers.engine.analyze import checkers_named, judge
     from checkers.engine.source import Source
-    from harness.protocols.checker import Setting
+    from harness.protocols.setting import Setting
 
     file = tmp_path / "history.edn"
     file.write_text("\n".join(map(edn, timed([*GOOD, *read(0, {0: 99, 1: 1, 2: 0, 8: 1, 7: 2})]))))

@@ -17,7 +17,7 @@ from harness.exit_codes import Outcome
 from harness.history.records import INT64_MAX, INT64_MIN
 from harness.importers.jepsen.import_limits import LOWEST_KEY, TIME_LIMIT_NS
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
-from harness.protocols.checker import Setting
+from harness.protocols.setting import Setting
 
 EDN = """\
 {:type :invoke, :f :txn, :process PROCESS, :time TIME, :index INDEX, :value [[:append KEY VALUE]]}

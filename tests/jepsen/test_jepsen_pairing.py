@@ -18,7 +18,7 @@ from harness.exit_codes import Outcome
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.importers.jepsen.imported_tables import axis
 from harness.importers.jepsen.pairing import Pairing
-from harness.protocols.checker import Setting
+from harness.protocols.setting import Setting
 
 APPEND = [["append", 1, 1]]
 OTHER = [["append", 1, 2]]

@@ -19,8 +19,8 @@ from checkers.engine.analyze import checkers_named, judge
 from checkers.engine.source import Source
 from harness.history.schema import EVENTS, FAULTS
 from harness.importers.jepsen.imported_history import read_jepsen
-from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
+from harness.protocols.setting import Setting
 
 CHECKERS = ("list-append", "lost-write", "evidence")
 CYCLE_NAMES = {*oracle.CYCLE_NAMES, "causal-reverse"}

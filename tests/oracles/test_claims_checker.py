@@ -7,10 +7,10 @@ from pathlib import Path
 
 from checkers.promises.broken_claims import CHECKER
 from harness.clock import RunClock
-from harness.protocols.checker import Setting
 from harness.protocols.claims import Claim, ClaimBroken, ClaimsReport
 from harness.protocols.consistency_models import decides
 from harness.protocols.promise import Declaration
+from harness.protocols.setting import Setting
 from harness.run.claim_log import read_claims, write_claims
 
 SETTING = Setting(

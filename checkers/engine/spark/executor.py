@@ -48,7 +48,8 @@ from checkers.engine.spark.session import session, session_directory
 from checkers.engine.stages import on_all
 from checkers.engine.work import SplitWork, Work
 from harness.errors import HarnessError, InvariantError
-from harness.protocols.checker import Kernel, Setting
+from harness.protocols.checker import Kernel
+from harness.protocols.setting import Setting
 from harness.scratch import scratch_directory
 
 if TYPE_CHECKING:
