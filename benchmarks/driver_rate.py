@@ -35,13 +35,13 @@ from harness.generators import Limit
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import PhaseMark, Record
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.scan import scan
 from harness.history.seal import seal
 from harness.protocols.client import Committed
 from harness.protocols.cluster import Cluster
 from harness.protocols.promise import Declaration
 from harness.protocols.workload import Share, WorkloadSetting
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from workloads.list_append import build
 
 DRIVE_LIMIT_S = 600

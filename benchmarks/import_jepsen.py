@@ -25,8 +25,8 @@ from typing import Any
 
 from calibrator import calibrate
 
+from harness.history.run_directory import RunDirectory
 from harness.importers.jepsen.imported_history import import_run, read_jepsen
-from harness.run.directory import RunDirectory
 
 KEYS, APPENDS_A_KEY, PROCESSES = 10, 32, 20
 CHILD_LIMIT_S = 3600

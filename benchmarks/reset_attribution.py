@@ -42,8 +42,8 @@ from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import RunStarted, in_turn
 from harness.history.load import load
 from harness.history.records import EventKind
+from harness.history.run_directory import RunDirectory
 from harness.protocols.claims import NewGeneration
-from harness.run.directory import RunDirectory
 
 ASKED: dict[str, object] = {"system.mode": "HA", "system.phase2": False}
 WORKLOAD = "list-append"

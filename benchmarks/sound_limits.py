@@ -26,10 +26,10 @@ from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import in_turn
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, load
 from harness.protocols.consistency_models import OF_LIMITS
 from harness.protocols.verdict import LimitState, Verdict, read_verdict
-from harness.run.directory import RunDirectory
 
 DRILL: dict[str, object] = {
     "cluster.provider": "sim",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cli.run_pages import refresh_index
 from cli.session import say
-from harness.run.directory import RunDirectory, require_plain
+from harness.history.run_directory import RunDirectory, require_plain
 from results.store.archive import SUFFIX, archived_run, require_same, restore
 from results.store.store import RunStore
 

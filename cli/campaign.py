@@ -57,8 +57,8 @@ from harness.errors import FiredrillError, Interrupted, MalformedHistory, PlanEr
 from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.durable_files import write_atomically
 from harness.history.regular_files import is_regular
+from harness.history.run_directory import RunDirectory, require_plain
 from harness.plan.plan import Plan, load
-from harness.run.directory import RunDirectory, require_plain
 from harness.text import long_duration
 from results.store.store import RunStore
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.history.load import load
+from harness.history.run_directory import RunDirectory
 from harness.protocols.consistency_models import LOST_WRITE
-from harness.run.directory import RunDirectory
 from harness.run.state_log import read_states
 
 DIVERGED = "diverged-replicas"

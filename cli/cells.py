@@ -24,8 +24,8 @@ from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.mutation.loading import Mutation
-from harness.run.directory import RunDirectory
 from harness.run.log_lines import LINES_FILE
 from harness.run.progress import Silent
 from harness.run.stop import Stop

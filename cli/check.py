@@ -31,10 +31,10 @@ from cli.session import (
 )
 from harness.errors import FiredrillError, Interrupted, UsageError
 from harness.exit_codes import EXIT_USAGE, FAILED, Outcome, worst
+from harness.history.run_directory import BankRules, RunDirectory
 from harness.importers.jepsen.import_limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
 from harness.protocols.consistency_models import canonical
-from harness.run.directory import BankRules, RunDirectory
 from results.store.store import LATEST, RunStore
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from cli.session import RunName, Session, runs_option, say
 from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory, directory_mark, require_plain
 from harness.plan import planfile
 from harness.run.addresses import forget_addresses
-from harness.run.directory import RunDirectory, directory_mark, require_plain
 from harness.scratch import sweep
 from harness.text import inert
 from results.store.store import RunStore

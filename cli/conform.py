@@ -27,12 +27,12 @@ from harness.conform.suite import SUITE, conform
 from harness.errors import FiredrillError, PlanError, UsageError
 from harness.exit_codes import Outcome
 from harness.history.durable_files import write_atomically
+from harness.history.run_directory import RunDirectory
 from harness.plan import planfile
 from harness.plan.overrides import PLUGINS, Overrides, merged
 from harness.plan.plan import Plan, load, node_names
 from harness.protocols.cluster import Cluster, System, felt, require_made
 from harness.protocols.fault_kinds import BUILT_IN
-from harness.run.directory import RunDirectory
 from harness.text import inert, inert_json
 from results.store.store import RunStore
 

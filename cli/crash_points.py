@@ -31,10 +31,10 @@ from harness.campaigns.point_census import (
 from harness.campaigns.pool import in_turn
 from harness.errors import HarnessError, PlanError
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.plan.overrides import Overrides, merged
 from harness.plan.plan import MAX_SEED, Plan, load, node_names, resolved
 from harness.protocols.faults import PlannedFault
-from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
 SAMPLE = 300  # runs of a few seconds each: some minutes on a few cores

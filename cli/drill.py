@@ -24,8 +24,8 @@ from cli.session import Session, say
 from cli.signals import stopping
 from harness.errors import FiredrillError, Interrupted
 from harness.exit_codes import FAILED, Outcome, worst
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan
-from harness.run.directory import RunDirectory
 from harness.run.progress import Progress
 from harness.run.stop import Stop
 from harness.text import long_duration

@@ -16,10 +16,10 @@ import attrs
 from harness import plugins
 from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor, OpenHistory
 from harness.history.durable_files import disk_failure
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan
 from harness.protocols.cluster import Provider
 from harness.protocols.coverage import CoverageSink, RecordsCoverage
-from harness.run.directory import RunDirectory
 
 SIMULATED = "sim"
 TRACE = "trace.jsonl"  # in the run directory

@@ -33,13 +33,13 @@ from harness.errors import FiredrillError, Interrupted, UsageError
 from harness.exit_codes import Outcome
 from harness.history.directory_locks import locked
 from harness.history.durable_files import disk_failure
+from harness.history.run_directory import RunDirectory
 from harness.plan.overrides import PLUGINS, Overrides, applied
 from harness.plan.plan import MAX_SEED, Plan, dumps, loads, resolved
 from harness.protocols.cluster import OF_SYSTEMS, Capability
 from harness.protocols.coverage import Features
 from harness.protocols.fault_kinds import BUILT_IN, PROCEDURES
 from harness.protocols.moments import Moment
-from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
 USUAL_BUDGET_S = 600.0

@@ -20,7 +20,7 @@ from cli.session import RunName, Session, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import durable_files, regular_files
 from harness.history.manifest import RUNNING, read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.store import RunStore
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from harness import plugins
 from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
 from harness.history.regular_files import stamp, what_it_is
+from harness.history.run_directory import BankRules, RunDirectory
 from harness.importers.jepsen.import_limits import MAX_EXPANDED_BYTES
-from harness.run.directory import BankRules, RunDirectory
 from harness.scratch import scratch_directory
 from results.store.store import RunStore
 

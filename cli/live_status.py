@@ -15,7 +15,7 @@ from cli.display import Rate, Tally
 from harness.errors import FiredrillError
 from harness.history.durable_files import begin
 from harness.history.regular_files import read_small
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 FILE = "status.json"
 EVERY_S = 1.0

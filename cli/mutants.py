@@ -38,6 +38,7 @@ from harness.campaigns.pool import Choose, Work, in_this_process, in_turn
 from harness.errors import HarnessError, UsageError
 from harness.exit_codes import Outcome, exit_code
 from harness.history.durable_files import write_atomically
+from harness.history.run_directory import RunDirectory
 from harness.mutation.line_coverage import decode
 from harness.mutation.rules import Mutant
 from harness.mutation.suites import (
@@ -56,7 +57,6 @@ from harness.mutation.trials import (
     score,
 )
 from harness.plan.plan import Plan, load
-from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import RunStore
 

@@ -27,7 +27,7 @@ from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.exit_codes import FAILED, Outcome, exit_code, worst
 from harness.history.durable_files import write_atomically
 from harness.history.regular_files import is_regular
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from harness.run.disk_budget import MIB
 from harness.text import inert
 from results.nights.summary import (

@@ -13,7 +13,7 @@ from cli.cleanup import known_as
 from cli.session import NodeName, RunName, runs_option, say
 from harness.errors import PlanError, UsageError
 from harness.history.regular_files import open_or_refuse
-from harness.run.directory import RunDirectory, directory_mark
+from harness.history.run_directory import RunDirectory, directory_mark
 from harness.text import inert, uncommanded_bytes
 from results.store.store import RunStore
 

@@ -28,9 +28,9 @@ from cli.run import (
 from cli.session import Session, runs_option
 from harness.errors import FiredrillError, HarnessError, MissingCapability
 from harness.exit_codes import EXIT_USAGE, Outcome
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import MAX_SEED, Plan, as_table, converted_options, load
 from harness.protocols.faults import PlannedFault
-from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
 from harness.scratch import scratch_directory
 from harness.text import inert, inert_json

@@ -16,7 +16,7 @@ import attrs
 
 from checkers.engine.spark.hadoop import RemoteStore, is_remote, name_of, remote_store
 from harness.errors import FiredrillError, HarnessError, UsageError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from harness.scratch import scratch_directory
 from results.store.archive import alone, left_out
 from results.store.run_figures import figures_path

@@ -17,11 +17,11 @@ from harness.errors import PlanError, UsageError
 from harness.exit_codes import Outcome
 from harness.history.evidence import damaged
 from harness.history.manifest import SEALED, read_manifest
+from harness.history.run_directory import DIAGRAM, Manifest, RunDirectory
 from harness.mutation.loading import CHANGE, MUTANT, Mutation, load_mutant
 from harness.mutation.target import mutation_named
 from harness.plan.plan import Plan, load, machine_names
 from harness.protocols.roles import classes, parsed
-from harness.run.directory import DIAGRAM, Manifest, RunDirectory
 from harness.run.progress import Silent
 from harness.run.stop import Stop
 from harness.text import in_seconds, seconds

@@ -11,7 +11,7 @@ from cli.judging.limits import LimitOptions
 from cli.remote_runs import RemoteRuns, fetched
 from cli.session import RunName, Session, anywhere_option, limits_options
 from harness.errors import UsageError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from harness.text import inert
 from results.store.store import RunStore
 

@@ -11,7 +11,7 @@ from cli.run_summary import listed
 from cli.session import say
 from harness.errors import FiredrillError
 from harness.history.regular_files import is_regular
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.store import RunStore
 
 if TYPE_CHECKING:

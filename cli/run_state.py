@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.errors import FiredrillError, MalformedHistory
 from harness.history.directory_locks import lock_directory, locked
-from harness.run.directory import RunDirectory, require_plain
+from harness.history.run_directory import RunDirectory, require_plain
 
 ON = "still driven"
 JUDGED = "being judged"

@@ -8,7 +8,7 @@ import attrs
 
 from cli.run_state import ON, held_by
 from harness.history.manifest import PREFIX, RUNNING, SEALED
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.run_entry import RunEntry, entry_of
 
 _UNJUDGED = {RUNNING: "not sealed", SEALED: "not judged", PREFIX: "not judged", "": "no history"}

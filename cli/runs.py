@@ -18,8 +18,8 @@ from cli.run_summary import RunRow
 from cli.session import RunName, anywhere_option, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory, require_plain
 from harness.protocols.verdict import Verdict, read_verdict
-from harness.run.directory import RunDirectory, require_plain
 from harness.run.disk_budget import MIB, used_bytes
 from harness.text import inert, inert_json
 from results.store.archive import SUFFIX, alone, archive, left_out, require_all_of, restore

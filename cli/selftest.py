@@ -25,9 +25,9 @@ from harness.campaigns.rates import cells_per_finding, until_found
 from harness.errors import UsageError
 from harness.exit_codes import FAILED, Outcome
 from harness.history.durable_files import disk_failure, write_atomically
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.protocols.consistency_models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
-from harness.run.directory import RunDirectory
 from harness.scratch import scratch_directory, sweep
 from results.store.store import RunStore
 

@@ -24,7 +24,7 @@ from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.exit_codes import Outcome, worst
 from harness.history.durable_files import write_atomically
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from harness.text import inert
 from results.store.store import DEFAULT_ROOT, LATEST, RunStore
 

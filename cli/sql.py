@@ -10,10 +10,10 @@ import click
 
 from cli.session import RunName, runs_option, say
 from harness.errors import HarnessError, UsageError
+from harness.history.run_directory import RunDirectory
 from harness.plan import plan as plans
 from harness.protocols.cluster import Cluster, System
 from harness.protocols.statement_language import StatementAnswer, TakesStatements
-from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.store.store import RunStore
 

@@ -18,11 +18,11 @@ from harness.clock import NS_PER_S
 from harness.history.durable_files import write_atomically
 from harness.history.records import EventKind, MicroOp
 from harness.history.regular_files import open_regular
+from harness.history.run_directory import RunDirectory
 from harness.protocols.consistency_models import LOST_WRITE
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly, read_verdict
-from harness.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from harness.history.load import History

@@ -18,11 +18,11 @@ from harness.history.layout import FAULTS, TRANSACTIONS, table_path
 from harness.history.manifest import read_manifest
 from harness.history.records import OpType
 from harness.history.regular_files import regular
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.plan import plan as plans
 from harness.protocols.conflicts import ends
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Verdict
-from harness.run.directory import Manifest, RunDirectory
 from harness.text import duration, inert
 from results.drawing import series
 from results.report.finding_cards import plainest_first

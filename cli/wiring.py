@@ -47,6 +47,7 @@ from harness.errors import (
     UsageError,
 )
 from harness.history.records import FaultTransition, Record
+from harness.history.run_directory import RunDirectory
 from harness.mutation.loading import MUTANT, Mutation
 from harness.plan.plan import (
     Plan,
@@ -67,7 +68,6 @@ from harness.protocols.faults import (
 )
 from harness.protocols.moments import moments_told
 from harness.protocols.statement_language import of_system
-from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
 from harness.run.execute import execute
 from harness.run.lifecycle import Guard, Parts

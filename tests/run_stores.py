@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.store import RunStore
 
 

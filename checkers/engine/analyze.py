@@ -37,6 +37,7 @@ from harness.history import durable_files
 from harness.history.consistency import missing_faults
 from harness.history.load import History, load
 from harness.history.parquet import read_key_names
+from harness.history.run_directory import BankRules, RunDirectory
 from harness.history.store_events import resets_in
 from harness.plan import planfile
 from harness.plan.plan import (
@@ -80,7 +81,6 @@ from harness.protocols.verdict import (
 )
 from harness.run.change_recorder import read_changes
 from harness.run.claim_log import read_claims
-from harness.run.directory import BankRules, RunDirectory
 from harness.run.state_log import read_states
 
 EXECUTORS = ("local", "spark")

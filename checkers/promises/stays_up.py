@@ -27,6 +27,7 @@ from harness.history.evidence import NodeLog
 from harness.history.load import History
 from harness.history.records import EventKind
 from harness.history.regular_files import open_or_refuse
+from harness.history.run_directory import RunDirectory
 from harness.history.store_events import of_kinds, rows_of
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Tables
 from harness.protocols.cluster import NODE_LOG_BYTES
@@ -36,7 +37,6 @@ from harness.protocols.finding import Finding
 from harness.protocols.promise import Declaration, LogPattern
 from harness.protocols.setting import Setting
 from harness.protocols.verdict import Anomaly, LogLines
-from harness.run.directory import RunDirectory
 from harness.run.log_lines import LOG_LINES
 from harness.run.log_patterns import matches, unusable
 from harness.text import seconds

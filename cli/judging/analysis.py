@@ -46,7 +46,7 @@ from harness.supervisor import EXIT_OF_SIGNAL
 from harness.text import inert, long_duration
 
 if TYPE_CHECKING:
-    from harness.run.directory import RunDirectory
+    from harness.history.run_directory import RunDirectory
 
 # The limit of attempts: an analysis that dies of three kernels in turn is not worth a fifth one.
 ATTEMPTS_MAX = 4

@@ -25,7 +25,7 @@ from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory
 
 if TYPE_CHECKING:
-    from harness.run.directory import RunDirectory
+    from harness.history.run_directory import RunDirectory
 
 TRACE_CHARS = 20_000
 
@@ -97,7 +97,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from checkers.engine.kernel_output import ENTERING, NOTE, ONE_BY_ONE, PROGRESS, SIDE_BY_SIDE
     from cli.judging import steps
     from harness.history.parquet import OPENING
-    from harness.run.directory import RunDirectory
+    from harness.history.run_directory import RunDirectory
 
     without_pandas()
     keep_freed_memory()

@@ -6,7 +6,7 @@ import msgspec
 
 from harness.errors import MalformedHistory, PlanError
 from harness.history.manifest import plan_drove, read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 DEFAULT_EXECUTOR = "auto"
 # A history of at most this many is judged in process before Spark has started and judged it.

@@ -23,8 +23,8 @@ from cli.session import say
 from harness.errors import HarnessError
 from harness.exit_codes import FAILED, Outcome, worst
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import Verdict
-from harness.run.directory import RunDirectory
 from harness.text import inert
 
 PATH_CHARS = 4096  # the longest path that Linux takes

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from harness.errors import NotStored
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import Verdict, write_first_verdict, write_verdict
-from harness.run.directory import RunDirectory
 
 
 def keep_verdict(

@@ -8,8 +8,8 @@ import msgspec
 
 from checkers.engine.spark.options import SparkOptions
 from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
+from harness.history.run_directory import BankRules
 from harness.protocols.verdict import Verdict
-from harness.run.directory import BankRules
 
 FAMILIES: dict[str, type[FiredrillError]] = {
     cls.__name__: cls

@@ -19,8 +19,8 @@ from cli.session import say
 from harness.errors import FiredrillError, NotStored, UsageError
 from harness.history.durable_files import READ_ONLY, copy_files
 from harness.history.manifest import RUNNING, plan_drove, read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import Verdict
-from harness.run.directory import RunDirectory
 from harness.scratch import lasting_scratch
 
 BY_INDEX = "ordered by index alone, and nothing is said of durations"

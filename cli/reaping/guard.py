@@ -13,7 +13,7 @@ import attrs
 
 from cli.reaping import reaper, watchdog
 from harness.errors import HarnessError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 LET_GO_LIMIT_S = 0.2  # past it they are killed: an interpreter may not even have begun to read
 

@@ -22,7 +22,7 @@ import attrs
 
 from harness.errors import NotRemoved
 from harness.history.durable_files import append_plain
-from harness.run.directory import directory_mark
+from harness.history.run_directory import directory_mark
 
 if TYPE_CHECKING:
     from clusters.providers.docker.cleanup import Requests
@@ -213,8 +213,8 @@ def _end_processes(undo: Path) -> list[str]:
 
 def forget_node_addresses(root: Path) -> None:
     """Remove the addresses of nodes that are gone: other programs may have them by now."""
+    from harness.history.run_directory import RunDirectory
     from harness.run.addresses import forget_addresses
-    from harness.run.directory import RunDirectory
 
     forget_addresses(RunDirectory(root))
 

@@ -19,11 +19,11 @@ from harness.campaigns.cell import CRASHES
 from harness.campaigns.rates import METHOD, between
 from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
 from harness.history.durable_files import write_atomically
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.consistency_models import OF_CLAIMS
 from harness.protocols.faults import PlannedFault
 from harness.protocols.verdict import read_verdict
-from harness.run.directory import RunDirectory
 from harness.scratch import scratch_directory
 from nemesis.delta_debugging import fewest, least
 from results.store.store import RunStore

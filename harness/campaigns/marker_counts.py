@@ -13,7 +13,7 @@ import msgspec
 
 from harness.campaigns.rates import bounds
 from harness.errors import MalformedHistory, UsageError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 MARKERS_FILE = "markers.json"  # beside a simulated node's log
 _counts = msgspec.json.Decoder(dict[str, int])

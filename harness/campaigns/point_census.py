@@ -12,8 +12,8 @@ from harness.campaigns.cell import CellResult
 from harness.clock import substream
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.protocols.crash_points import CrashPoint, MessageClass, Operation, When
-from harness.run.directory import RunDirectory
 
 POINTS_FILE = "points.json"  # beside a simulated node's log, in the run that counted them
 _counts = msgspec.json.Decoder(dict[str, int])

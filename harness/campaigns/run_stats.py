@@ -14,13 +14,13 @@ from harness.campaigns.marker_counts import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind, OpType
+from harness.history.run_directory import RunDirectory
 from harness.protocols.changes import LINKS_APART, AssignmentKind, TopologyKind
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_kinds import FULL_RESTART
 from harness.protocols.fault_spans import fault_spans, in_calm
 from harness.protocols.roles import classes, parsed
 from harness.run.change_recorder import read_changes
-from harness.run.directory import RunDirectory
 
 NO_ROLE = "no role"  # of a target that held none
 CHANGES_OF_TOPOLOGY = (TopologyKind.LOGICAL, TopologyKind.ZONE, TopologyKind.ELIGIBLE)

@@ -13,8 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from harness.history.manifest import SEALED
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.protocols.faults import PlannedFault
-from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert, seconds
 
 # Of a run that came to its end, those that judgements read: the drive, its end, the last reads.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.clock import NS_PER_S
-from harness.run.directory import Manifest
+from harness.history.run_directory import Manifest
 
 
 def schedule_rows(plan: Mapping[str, Any]) -> list[Any]:

@@ -23,8 +23,8 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history import durable_files, record_frames, regular_files
 from harness.history.regular_files import FileStamp
+from harness.history.run_directory import EXPLAINING, LogSum, Manifest, RunDirectory
 from harness.protocols.cluster import NODE_LOG_BYTES
-from harness.run.directory import EXPLAINING, LogSum, Manifest, RunDirectory
 from harness.text import inert
 
 LOGS_PATTERN = "*.log"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from harness.history import schema
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 # In ``history/`` of an imported run: the names of keys that were no integers in its file.
 KEYS_FILE = "keys.parquet"

@@ -40,7 +40,7 @@ from harness.history.manifest import RUNNING, plan_drove, read_manifest
 from harness.history.parquet import ROWS_PER_BYTE, batches, require_plausible
 from harness.history.records import EventKind, OpType
 from harness.history.regular_files import FileStamp, regular, stamp
-from harness.run.directory import Manifest, RunDirectory
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.text import inert
 
 # Their times differ, so that the densest history that can be recorded has 0.15; an imported one of

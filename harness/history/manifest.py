@@ -15,8 +15,8 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history.durable_files import write_atomically
 from harness.history.regular_files import read_small
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
 from harness.protocols.promise import MAX_LOG_PATTERN_CHARS, MAX_LOG_PATTERNS
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
 from harness.text import brackets, inert, inert_json, key_twice
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"

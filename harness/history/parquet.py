@@ -29,8 +29,8 @@ from harness.history.layout import (
 )
 from harness.history.page_headers import PageMismatch, RepeatedTexts, require_agreement
 from harness.history.regular_files import open_regular, regular
+from harness.history.run_directory import RunDirectory
 from harness.history.schema import without_later, without_values
-from harness.run.directory import RunDirectory
 
 # Columns whose values are all different and near to those beside them: as differences they take a
 # third of what a dictionary takes, and half of the time to read.

@@ -2,8 +2,8 @@
 
 A run directory may come from an untrusted sender, so the type behind a name is unknown. Readers
 open only regular files and no links: a link leads out of the directory, a FIFO never ends, a device
-acts. Directories on the way are checked by ``harness.run.directory.require_plain``, which readers
-of a run call first.
+acts. Directories on the way are checked by ``run_directory.require_plain``, which readers of a run
+call first.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.errors import UsageError
-from harness.run.directory import SCHEMA_VERSION
+from harness.history.run_directory import SCHEMA_VERSION
 
 KEY_HASH = "fibonacci-64"
 # More files than any machine has tasks for only make opening them the main work.

@@ -21,9 +21,9 @@ from harness.history.directory_locks import locked
 from harness.history.evidence import require_checksums, sizes, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink, rows_of
+from harness.history.run_directory import Manifest, RecordCounts, RunDirectory
 from harness.history.scan import Scan, Stream, TornChunk, scan
 from harness.history.tables import InconsistentRecords, PartitionOf, Tabulator
-from harness.run.directory import Manifest, RecordCounts, RunDirectory
 from harness.text import seconds
 
 # A task a core on the machine of most people; a run of a million operations has 10 MB a file.

@@ -31,12 +31,12 @@ from harness.history.load import History, load
 from harness.history.manifest import PREFIX, SEALED, write_manifest
 from harness.history.parquet import ParquetSink, write_side_table
 from harness.history.records import INT64_MAX, INT64_MIN, Complete, Invoke, MicroOp, OpType, Phase
+from harness.history.run_directory import EXPLAINING, SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 from harness.history.seal import no_search_for_cycles
 from harness.history.tables import BATCH_ROWS, InconsistentRecords, Tabulator
 from harness.importers.jepsen.edn import Number, TaggedCollection, Unordered
 from harness.importers.jepsen.operation_forms import EXPORTED
 from harness.importers.jepsen.reader import Clock, beginning, forms
-from harness.run.directory import EXPLAINING, SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 from harness.run.side_tables import SIDE_TABLES
 
 PROCESS = EXPORTED

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.history.run_directory import BankRules
 from harness.plan.plan import SEARCH_LIMIT, PromisePlan
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import PlannedFault
 from harness.protocols.generations import Reset
 from harness.protocols.promise import Declaration
-from harness.run.directory import BankRules
 
 # Attempts of a run, by the labels that sentences of its trouble begin with.
 QUIESCE, COLLECT_STATES = "quiesce", "collect states"

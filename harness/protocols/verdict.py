@@ -18,8 +18,8 @@ from harness.errors import MalformedHistory, NotStored
 from harness.exit_codes import Outcome
 from harness.history.durable_files import alone_in, write_held
 from harness.history.regular_files import FileStamp, read_small, sha256, stamp
+from harness.history.run_directory import RunDirectory, require_plain
 from harness.protocols.finding import Finding, finding_of, stored
-from harness.run.directory import RunDirectory, require_plain
 from harness.text import brackets, inert_json, key_twice
 
 MAX_VERDICT_BYTES = 8 << 20

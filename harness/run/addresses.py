@@ -9,8 +9,8 @@ import msgspec
 from harness.errors import MalformedHistory, UsageError
 from harness.history.durable_files import write_atomically
 from harness.history.regular_files import read_small
+from harness.history.run_directory import RunDirectory, directory_mark
 from harness.protocols.cluster import Address, Cluster
-from harness.run.directory import RunDirectory, directory_mark
 
 LIMIT_BYTES = 1 << 20  # the most nodes that a plan may have take some kilobytes
 

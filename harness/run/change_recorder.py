@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from harness.clock import RunClock
 from harness.history.parquet import read_summed, write_side_table
+from harness.history.run_directory import RunDirectory
 from harness.protocols.changes import (
     OF_LEADERS,
     AssignmentChange,
@@ -24,7 +25,6 @@ from harness.protocols.changes import (
     TopologyKind,
 )
 from harness.protocols.cluster import Cluster
-from harness.run.directory import RunDirectory
 from harness.run.rebalance_wait import Left, left_open
 from harness.tasks import together
 

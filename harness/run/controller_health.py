@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from harness.clock import NS_PER_S, RunClock, resident_bytes
 from harness.history.parquet import read_summed, write_side_table
+from harness.history.run_directory import RunDirectory
 from harness.history.schema import with_later
-from harness.run.directory import RunDirectory
 
 BEAT_S = 0.05
 ROW_NS = NS_PER_S

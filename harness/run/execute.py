@@ -12,10 +12,10 @@ from harness.errors import HarnessError
 from harness.history.durable_files import write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.regular_files import sha256
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.seal import seal
 from harness.plan.plan import Plan, dumps
 from harness.protocols.cluster import TellsVersions
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.lifecycle import Life, Parts
 from harness.run.progress import Progress
 from harness.run.stop import Stop

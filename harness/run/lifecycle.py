@@ -24,6 +24,7 @@ from harness.history.chunks import ChunkWriter, OpenHistory
 from harness.history.durable_files import write_atomically
 from harness.history.records import Heartbeat, Note, OpType, PhaseMark, Record
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, dumps, node_names, resolved, spare_names
 from harness.protocols.changes import TellsChanges
 from harness.protocols.claims import JudgesClaims
@@ -49,7 +50,6 @@ from harness.run.addresses import forget_addresses, write_addresses
 from harness.run.change_recorder import ChangeLog
 from harness.run.claim_log import write_claims
 from harness.run.controller_health import ControllerHealth
-from harness.run.directory import RunDirectory
 from harness.run.disk_budget import over_cap
 from harness.run.exit_monitor import ExitMonitor, monitored
 from harness.run.node_usage import UsageLog

@@ -18,9 +18,9 @@ from harness import plugins
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.parquet import read_summed, write_side_table
+from harness.history.run_directory import USAGE_FILE, Manifest, RunDirectory
 from harness.protocols.cluster import Cluster
 from harness.protocols.resource_usage import NodeUsage, TellsUsage
-from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
 from harness.tasks import together
 
 SAMPLE_S = 2.0

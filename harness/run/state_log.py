@@ -19,10 +19,10 @@ from harness import plugins
 from harness.clock import RunClock
 from harness.errors import HarnessError
 from harness.history.parquet import SideTable, read_summed, write_side_table
+from harness.history.run_directory import RunDirectory
 from harness.history.schema import with_later
 from harness.protocols.cluster import Cluster
 from harness.protocols.replica_states import ReplicaState, TellsStates
-from harness.run.directory import RunDirectory
 from harness.tasks import together
 
 SAMPLE_S = 1.0

@@ -17,12 +17,12 @@ from harness.errors import MalformedHistory
 from harness.history.durable_files import write_held
 from harness.history.load import History, load
 from harness.history.records import FaultState, OpType
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.plan import planfile
 from harness.plan.plan import asked_rate
 from harness.protocols.conflicts import ends
 from harness.protocols.latency import percentiles
 from harness.protocols.verdict import Availability, Verdict, read_verdict
-from harness.run.directory import Manifest, RunDirectory
 from results.report.fault_recovery import Recovery, recoveries_in
 from results.store.run_figures import VERSION, FaultCount, RunFigures, encode, figures_path, sealed
 

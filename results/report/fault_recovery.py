@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from harness.clock import NS_PER_S
 from harness.history.records import OpType
+from harness.history.run_directory import Manifest
 from harness.plan.plan import asked_rate
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import FaultSpan, fault_spans
@@ -45,7 +46,6 @@ from harness.protocols.recovery import (
     is_served,
 )
 from harness.protocols.verdict import Availability, FaultWindow, PartitionGaps, Window
-from harness.run.directory import Manifest
 from results.report import tabulate
 from results.report.run_data import RunData
 from results.report.tabulate import DASH, Grid, cell

@@ -14,11 +14,11 @@ from harness.exit_codes import Outcome
 from harness.history.durable_files import write_atomically
 from harness.history.load import load
 from harness.history.records import OpType
+from harness.history.run_directory import RunDirectory
 from harness.history.store_events import resets_in
 from harness.protocols.fault_spans import fault_spans, in_calm, touched
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import FaultWindow, LimitState, Verdict
-from harness.run.directory import RunDirectory
 from results.drawing import series
 from results.report.html import MARKS, rendered
 from results.report.limit_rows import LIMITS_MAX, in_words

@@ -9,10 +9,10 @@ import attrs
 from harness.errors import MalformedHistory, PlanError
 from harness.exit_codes import Outcome
 from harness.history.manifest import plan_drove, read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.plan import planfile
 from harness.plan.plan import PromisePlan, planned_schedule, promise_of
 from harness.protocols.faults import PlannedFault
-from harness.run.directory import RunDirectory
 from results.store.run_entry import RunEntry, cell_key, entry_of
 from results.store.store import RunStore, is_run_id
 

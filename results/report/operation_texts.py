@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from harness.history.parquet import read_key_names
-from harness.run.directory import Manifest, RunDirectory
+from harness.history.run_directory import Manifest, RunDirectory
 
 SHORT = 4  # micro-operations that are shown whole
 STEPS_MAX = 16  # micro-operations of one transaction

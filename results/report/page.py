@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from harness.clock import NS_PER_S
 from harness.history.records import FaultState, OpType
+from harness.history.run_directory import Origin
 from harness.protocols.conflicts import ends
 from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.fault_spans import fault_spans
@@ -22,7 +23,6 @@ from harness.protocols.procedures import NodeStep, StepEvents
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import LimitState, Verdict
 from harness.run.change_recorder import read_changes
-from harness.run.directory import Origin
 from harness.text import inert
 from results.drawing import plots, resources, series
 from results.drawing.assignments_over_time import Placement, placement_over_time

@@ -17,7 +17,7 @@ import attrs
 
 from harness.errors import FiredrillError, MalformedHistory
 from harness.history.durable_files import write_atomically
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.report.html import rendered
 from results.report.page import Page, page
 from results.report.run_data import gather

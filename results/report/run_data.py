@@ -18,12 +18,12 @@ from harness.history.due_faults import schedule_rows
 from harness.history.load import History, load
 from harness.history.records import OpType
 from harness.history.regular_files import is_regular
+from harness.history.run_directory import Manifest, Origin, RunDirectory
 from harness.history.schema import split_of
 from harness.plan import planfile
 from harness.protocols.conflicts import conflicts
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.verdict import Verdict, read_verdict
-from harness.run.directory import Manifest, Origin, RunDirectory
 from harness.run.node_usage import read_usage
 from results.drawing import series
 from results.drawing.axis import PLACES, SECONDS, Scale, scale_of

@@ -28,7 +28,7 @@ from harness.errors import FiredrillError, HarnessError, MalformedHistory, Usage
 from harness.history.directory_locks import lock_new_directory, locked
 from harness.history.durable_files import WRONG_NAME, begin, disk_failure, publish
 from harness.history.regular_files import open_or_refuse, open_regular
-from harness.run.directory import RunDirectory, require_plain
+from harness.history.run_directory import RunDirectory, require_plain
 from harness.text import key_twice
 from results.store.store import RunStore, is_run_id
 

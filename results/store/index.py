@@ -25,8 +25,8 @@ import msgspec
 
 from harness.errors import HarnessError, UsageError
 from harness.history.regular_files import is_regular
+from harness.history.run_directory import RunDirectory, directory_mark
 from harness.plan.planfile import nearest
-from harness.run.directory import RunDirectory, directory_mark
 from results.store.run_entry import RunEntry, entry_of
 from results.store.run_figures import figures_path
 from results.store.store import RunStore

@@ -19,6 +19,7 @@ from harness.clock import NS_PER_S
 from harness.errors import MalformedHistory, PlanError
 from harness.exit_codes import Outcome
 from harness.history.manifest import plan_drove, read_manifest
+from harness.history.run_directory import Manifest, RunDirectory, require_plain
 from harness.plan import planfile
 from harness.plan.plan import MAX_SEED
 from harness.protocols.consistency_models import RESET_IN_SC, RESET_WITH_MAJORITY, meaning_of
@@ -26,7 +27,6 @@ from harness.protocols.faults import MAX_DURATION_S
 from harness.protocols.finding import Finding
 from harness.protocols.roles import classes, parsed
 from harness.protocols.verdict import Anomaly, Verdict, read_outcome, read_verdict
-from harness.run.directory import Manifest, RunDirectory, require_plain
 from harness.run.disk_budget import used_bytes
 from harness.text import inert
 from results.store.fingerprint import NO_FAULT, fingerprint

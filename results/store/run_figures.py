@@ -18,8 +18,8 @@ from msgspec import Meta
 
 from harness.errors import MalformedHistory
 from harness.history.regular_files import read_small
+from harness.history.run_directory import RunDirectory, require_plain
 from harness.protocols.verdict import SEAL_BYTES
-from harness.run.directory import RunDirectory, require_plain
 from harness.text import inert
 
 FIGURES_FILE = "figures.json"

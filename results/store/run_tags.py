@@ -16,7 +16,7 @@ import msgspec
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history.durable_files import disk_failure, write_atomically
 from harness.history.regular_files import read_small
-from harness.run.directory import RunDirectory, require_plain
+from harness.history.run_directory import RunDirectory, require_plain
 from results.store.store import LOCK_LIMIT_S, lock_for_a_moment
 
 MAX_TAGS = 64

@@ -23,7 +23,7 @@ from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.history.directory_locks import lock_new_directory, locked
 from harness.history.manifest import RUNNING, read_manifest
 from harness.history.regular_files import what_it_is
-from harness.run.directory import RunDirectory, require_plain
+from harness.history.run_directory import RunDirectory, require_plain
 
 DEFAULT_ROOT = Path("runs")
 # Where Jepsen leaves the history of a test; the others are its exports.

@@ -22,9 +22,9 @@ from harness.clock import NS_PER_S
 from harness.errors import FiredrillError, MalformedHistory
 from harness.exit_codes import Outcome
 from harness.history.regular_files import is_regular, read_small
+from harness.history.run_directory import RunDirectory, require_plain
 from harness.protocols.promise import REFUSED
 from harness.protocols.verdict import MAX_VERDICT_BYTES, Verdict, read_verdict
-from harness.run.directory import RunDirectory, require_plain
 from harness.text import duration
 from results.report.html import MARKS, environment, own_text
 from results.store.index import Condition, Query

@@ -16,8 +16,8 @@ from harness.campaigns.guided import Guided
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.history.directory_locks import locked
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, load
-from harness.run.directory import RunDirectory
 
 SOURCE = Source(given={}, seed=3)
 

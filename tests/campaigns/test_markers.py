@@ -16,7 +16,7 @@ from harness.campaigns.marker_counts import (
     table,
 )
 from harness.errors import MalformedHistory, UsageError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 KNOWN = ("log cut", "snapshot sent", "vote lost")
 

@@ -29,11 +29,11 @@ from harness.history.records import (
     StoreEvent,
 )
 from harness.history.regular_files import sha256
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.seal import seal
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.setting import Setting
 from harness.protocols.verdict import Verdict
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 STRICT = Declaration(
     system="paper", mode="SC", promises=(Promise(kind="read-write"),), transaction_scope="cluster"

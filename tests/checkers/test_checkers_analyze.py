@@ -14,8 +14,8 @@ from cli.verdict_lines import findings_of
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import MicroOp
+from harness.history.run_directory import Origin, RunDirectory
 from harness.protocols.verdict import decode, encode
-from harness.run.directory import Origin, RunDirectory
 
 MS = 1_000_000
 CHECKED = ("list-append", "lost-write", "evidence")

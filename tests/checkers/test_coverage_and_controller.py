@@ -16,11 +16,11 @@ from checkers.engine.source import Source
 from checkers.promises import controller_overload
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.setting import Setting
 from harness.protocols.verdict import Coverage, Memory
 from harness.run.controller_health import SCHEMA
-from harness.run.directory import RunDirectory
 
 S = 1_000_000_000
 MS = 1_000_000

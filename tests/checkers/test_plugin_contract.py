@@ -22,10 +22,10 @@ from checkers.engine.plugin_contract import complete
 from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from checkers.promises.replicas import CHECKER as REPLICAS
 from harness import plugins
+from harness.history.run_directory import RunDirectory
 from harness.protocols.checker import Exchange, Kernel, Part
 from harness.protocols.consistency_models import OBSERVED
 from harness.protocols.verdict import Anomaly, Verdict
-from harness.run.directory import RunDirectory
 
 ANYTHING: Any = object()
 LIST_APPEND: Any = plugins.load("checkers", "list-append")

@@ -15,13 +15,13 @@ from checkers.engine.source import Source
 from checkers.limits.checker import CHECKER, RULES
 from harness.exit_codes import Outcome
 from harness.history import schema
+from harness.history.run_directory import SCHEMA_VERSION, Manifest
 from harness.plan.plan import PromisePlan, ServiceLimits
 from harness.protocols.consistency_models import INDEFINITE, LONGEST_GAP, P99, RECOVERY
 from harness.protocols.promise import Declaration
 from harness.protocols.setting import Setting
 from harness.protocols.verdict import LimitState, Verdict
 from harness.run import controller_health
-from harness.run.directory import SCHEMA_VERSION, Manifest
 from results.report.fault_recovery import Recovery, recoveries_in, recovery_rows
 
 S = 1_000_000_000

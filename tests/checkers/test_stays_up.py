@@ -19,12 +19,12 @@ from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
 from harness.history.regular_files import sha256
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.seal import recover, seal
 from harness.protocols.cluster import NODE_LOG_BYTES
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import LogPattern
 from harness.protocols.verdict import Verdict, encode
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 MS = 1_000_000
 GOOD = [ok(a(1, 1)), ok(r(1, 1)), ok(a(1, 2), start=90 * MS, finish=91 * MS)]

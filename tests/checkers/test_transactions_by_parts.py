@@ -15,9 +15,9 @@ from checker_histories import Fault, Txn, a, r, write_run
 from checkers.engine import source as source_module
 from checkers.engine.analyze import analyze
 from checkers.engine.source import Source
+from harness.history.run_directory import RunDirectory
 from harness.protocols.checker import KEY_COLUMNS
 from harness.protocols.verdict import Verdict, encode
-from harness.run.directory import RunDirectory
 
 MS = 1_000_000
 CHECKERS = ("list-append", "lost-write", "statistics", "availability", "evidence")

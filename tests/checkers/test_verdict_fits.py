@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import MalformedHistory
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.protocols.finding import Finding, finding_of, stored
 from harness.protocols.verdict import (
     MAX_BRACKETS,
@@ -22,7 +23,6 @@ from harness.protocols.verdict import (
     fitted,
     read_verdict,
 )
-from harness.run.directory import RunDirectory
 from harness.text import brackets
 
 LOST = Finding(text="lost write: 7", txns=(3, 1, 2), keys=(7,))

@@ -29,8 +29,8 @@ from harness.campaigns.ledger import Ledger
 from harness.campaigns.matrix import AXES, CampaignFile, Past, Place, places, read
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import load, loads
-from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")

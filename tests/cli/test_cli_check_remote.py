@@ -20,8 +20,8 @@ from cli.importing import opened
 from cli.main import execute
 from harness.errors import HarnessError
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import read_outcome, read_verdict, write_verdict
-from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")

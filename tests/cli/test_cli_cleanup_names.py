@@ -8,8 +8,8 @@ import pytest
 
 from cli.main import execute
 from harness.history.manifest import write_manifest
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.protocols.promise import Declaration
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 RUN_ID = "20261121-104500-drill-1a2b"
 

@@ -19,7 +19,7 @@ import pytest
 from cli.main import execute
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import SEALED, read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 LIMIT_S = 120
 FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]

@@ -18,8 +18,8 @@ from cli.main import execute
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import Anomaly
-from harness.run.directory import RunDirectory
 from results.compare.measure import keep_figures
 from results.compare.run_selection import side_of
 from results.store.run_tags import change_tags

@@ -20,10 +20,10 @@ from harness.history.consistency import MARKS
 from harness.history.manifest import write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.history.regular_files import sha256
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.seal import seal
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,6 +21,7 @@ from cli.judging.messages import JudgeOptions, Request
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import (
     JudgedLimit,
     LimitState,
@@ -29,7 +30,6 @@ from harness.protocols.verdict import (
     encode,
     read_verdict,
 )
-from harness.run.directory import RunDirectory
 from harness.text import inert_json
 from results.report.next_commands import run_before
 

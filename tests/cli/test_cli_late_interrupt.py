@@ -14,7 +14,7 @@ from cli import signals, wiring
 from cli.main import execute
 from clusters.reference.system import ReferenceSystem
 from harness.history.manifest import read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from harness.supervisor import Supervised
 
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]"]

@@ -22,7 +22,7 @@ from cli.main import COMMANDS, execute
 from cli.nightly import ci_tags, nightly
 from harness.campaigns.matrix import CampaignFile, places, read
 from harness.exit_codes import Outcome
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.index import opened
 from results.store.run_tags import require_tags
 from results.store.store import RunStore

@@ -19,7 +19,7 @@ import pytest
 from small_campaign import PLAN
 
 from harness.history.manifest import SEALED, read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 MOMENTS = int(os.environ.get("FIREDRILL_INTERRUPTS", "0"))

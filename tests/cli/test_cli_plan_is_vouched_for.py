@@ -8,7 +8,7 @@ import pytest
 
 from cli.main import execute
 from harness.history.manifest import read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 SHORT = ("--provider", "sim", "--executor", "local", "--duration", "4", "--no-report")
 TOO_MUCH = ("--set", "check.min_ok=1000000")

@@ -20,8 +20,8 @@ import pytest
 from harness import plugin_trial, plugins
 from harness.errors import BrokenPlugin
 from harness.history.manifest import SEALED, read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.checker import Checker, Kernel
-from harness.run.directory import RunDirectory
 
 LIMIT_S = 120
 CHECKER = """

@@ -17,7 +17,7 @@ from cli.reaping.guard import ReaperGuard
 from clusters.providers.docker import cleanup
 from clusters.providers.docker.daemon import DaemonError, doing
 from harness.errors import HarnessError, NotRemoved
-from harness.run.directory import RunDirectory, directory_mark
+from harness.history.run_directory import RunDirectory, directory_mark
 
 AT_ONCE = reaper.Patience(looks=2, pause_s=0.0, expected_s=60.0)
 

@@ -9,7 +9,7 @@ import pytest
 from run_stores import made
 
 from cli.main import execute
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.store import RunStore
 
 

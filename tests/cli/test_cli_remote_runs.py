@@ -22,7 +22,7 @@ from cli.doctor import examine
 from cli.main import execute
 from cli.remote_runs import RemoteRuns
 from harness.errors import HarnessError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.store import RunStore
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")

@@ -16,8 +16,8 @@ from harness.clock import NS_PER_S
 from harness.errors import PlanError
 from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, load
-from harness.run.directory import RunDirectory
 from harness.run.stop import Stop
 from results.store.store import RunStore
 

@@ -18,7 +18,7 @@ from cli.main import execute
 from cli.run_state import JUDGED, LEFT, ON, driven, held_by, holding
 from clusters.providers.process.cleanup import cleanup
 from harness.history.directory_locks import locked
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store.store import RunStore
 
 OWNER = Path(__file__).parents[1] / "process" / "process_owner.py"

@@ -17,7 +17,7 @@ from checkers.engine.spark import gateway
 from cli.judging.analysis import analyzed
 from cli.judging.messages import JudgeOptions
 from harness.errors import HarnessError
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from harness.scratch import PREFIX, SUFFIX, scratch_directory, sweep
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -91,7 +91,7 @@ import ctypes, itertools, os, signal, sys, tempfile
 from pathlib import Path
 from cli.judging.analysis import analyzed
 from harness.errors import Interrupted
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopts what is orphaned: PR_SET_CHILD_SUBREAPER
 temporary = Path(tempfile.gettempdir())  # asked once: Python tries it by a file for an instant

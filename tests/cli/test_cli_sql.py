@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cli.main import execute
+from harness.history.run_directory import RunDirectory
 from harness.protocols.statement_language import StatementAnswer
 from harness.run.addresses import read_addresses
-from harness.run.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120

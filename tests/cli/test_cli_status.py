@@ -16,7 +16,7 @@ from cli.display import Rate, Tally
 from cli.live_status import FILE, WINDOW_S, LiveStatus, StatusFile, read_status
 from cli.main import execute
 from cli.status import lines
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"

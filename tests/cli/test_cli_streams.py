@@ -13,7 +13,7 @@ import pytest
 from cli.main import EXIT_NO_READER, execute
 from harness.exit_codes import EXIT_INTERRUPTED
 from harness.history.manifest import read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 LIMIT_S = 300
 FIREDRILL = [sys.executable, "-c", "from cli.entry import main; main()"]

@@ -27,10 +27,10 @@ from harness.history.consistency import MARKS
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.history.regular_files import sha256
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.seal import seal
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 300

@@ -22,7 +22,7 @@ from clusters.providers.docker import images
 from clusters.providers.docker.cleanup import OtherDirectory, StillOwned, cleanup
 from clusters.providers.docker.labels import EXPIRES, Owner, expired, myself, owner_of
 from harness.errors import NotRemoved
-from harness.run.directory import directory_mark
+from harness.history.run_directory import directory_mark
 from results.store.store import RunStore
 
 KILL_MOMENTS = 6

@@ -14,7 +14,7 @@ from docker_runs import named, owned
 from clusters.providers.docker import container_shell
 from clusters.providers.docker.cleanup import cleanup, kept_runs
 from harness.errors import UsageError
-from harness.run.directory import directory_mark
+from harness.history.run_directory import directory_mark
 
 LEAVER = """
 import asyncio, sys

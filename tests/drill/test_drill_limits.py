@@ -11,6 +11,7 @@ import docker
 import pytest
 
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.protocols.consistency_models import (
     INDEFINITE,
     LONGEST_GAP,
@@ -20,7 +21,6 @@ from harness.protocols.consistency_models import (
     SERVICE,
 )
 from harness.protocols.verdict import LimitState, Verdict, read_verdict
-from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUN_LIMIT_S = 300

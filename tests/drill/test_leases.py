@@ -26,9 +26,9 @@ from clusters.providers.docker.cleanup import cleanup
 from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.provider import build
 from clusters.providers.process import procfs
+from harness.history.run_directory import directory_mark
 from harness.protocols.cluster import Capability
 from harness.protocols.fault_kinds import BUILT_IN
-from harness.run.directory import directory_mark
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import read_verdict
-from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 150

@@ -19,13 +19,13 @@ from harness.errors import HarnessError, PlanError
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import PREFIX, RUNNING, SEALED, write_manifest
 from harness.history.records import Complete, Invoke, OpType, PhaseMark, Record
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.scan import scan
 from harness.history.seal import seal
 from harness.plan.plan import dumps, loads
 from harness.protocols.cluster import Address, Cluster
 from harness.protocols.promise import Declaration
 from harness.run.controller_health import LoopStats
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.stop import SETTLE_LIMIT_S, Stop
 
 COMMAND = (sys.executable, "-m", "cli.driver_process")

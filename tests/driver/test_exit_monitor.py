@@ -16,9 +16,9 @@ from clusters.providers.sim.loop import simulate
 from harness.clock import RunClock
 from harness.errors import HarnessError
 from harness.history.records import Record, StoreEvent
+from harness.history.run_directory import RunDirectory
 from harness.protocols.cluster import NodeStatus, Provider
 from harness.run.controller_health import ControllerHealth, read_controller_health
-from harness.run.directory import RunDirectory
 from harness.run.exit_monitor import ExitMonitor, monitored
 
 

@@ -22,10 +22,10 @@ from harness.generators import (
     Wait,
 )
 from harness.history.records import Complete, MicroOp, OpType
+from harness.history.run_directory import RunDirectory
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, read_verdict
 from harness.protocols.workload import Workload
-from harness.run.directory import RunDirectory
 
 S = NS_PER_S
 READ_7 = (MicroOp("r", 7),)

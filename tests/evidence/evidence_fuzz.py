@@ -104,9 +104,9 @@ def judge(root: Path) -> tuple[str, bytes, str]:
     from cli.judging.steps import _partition_of
     from harness.errors import FiredrillError, HarnessBug, InvariantError
     from harness.history.manifest import RUNNING, read_manifest
+    from harness.history.run_directory import RunDirectory, require_plain
     from harness.history.seal import recover
     from harness.protocols.verdict import encode
-    from harness.run.directory import RunDirectory, require_plain
 
     run = RunDirectory(root)
     signal.alarm(LIMIT_S)
@@ -137,7 +137,7 @@ def recorded(roots: Iterable[Path], scratch: Path) -> tuple[Recorded, ...]:
     be.
     """
     from harness.history.manifest import RUNNING, read_manifest
-    from harness.run.directory import RunDirectory
+    from harness.history.run_directory import RunDirectory
 
     signal.signal(signal.SIGALRM, _too_long)
     found = []

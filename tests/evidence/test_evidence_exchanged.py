@@ -22,8 +22,8 @@ from harness.history import durable_files
 from harness.history.evidence import require_logs
 from harness.history.load import load
 from harness.history.manifest import RUNNING, read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import recover
-from harness.run.directory import RunDirectory
 
 RUNS = Path(__file__).with_name("runs")
 

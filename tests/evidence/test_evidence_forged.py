@@ -18,7 +18,7 @@ from harness.history.evidence import sizes
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.regular_files import sha256
-from harness.run.directory import USAGE_FILE, Manifest, RunDirectory
+from harness.history.run_directory import USAGE_FILE, Manifest, RunDirectory
 from harness.run.node_usage import USAGE, read_usage
 from results.compare.measure import keep_figures
 from results.store.run_figures import figures_path, read_figures

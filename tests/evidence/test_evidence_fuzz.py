@@ -29,7 +29,7 @@ from evidence_fuzz import (
 
 from harness.history import evidence
 from harness.history.regular_files import FileStamp, stamp
-from harness.run.directory import LogSum
+from harness.history.run_directory import LogSum
 
 RUNS = Path(__file__).with_name("runs")
 COUNT = int(os.environ.get("FIREDRILL_DAMAGES", "60"))  # of truncations, and of flips

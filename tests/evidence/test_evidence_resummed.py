@@ -22,8 +22,8 @@ from harness.exit_codes import Outcome
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.protocols.promise import LogPattern
-from harness.run.directory import RunDirectory
 from harness.run.state_log import read_states
 
 RUNS = Path(__file__).parent / "runs"

@@ -17,9 +17,9 @@ from cli.judging.keep import keep_first_verdict
 from harness.errors import DeadlineExceeded, MalformedHistory, NotStored
 from harness.exit_codes import Outcome
 from harness.history import directory_locks, durable_files, regular_files
+from harness.history.run_directory import RunDirectory
 from harness.protocols import verdict as verdicts
 from harness.protocols.verdict import Verdict, read_verdict, write_first_verdict, write_verdict
-from harness.run.directory import RunDirectory
 
 RUNS = Path(__file__).with_name("runs")
 PROVEN = Verdict(outcome=Outcome.VIOLATION, model="serializable")

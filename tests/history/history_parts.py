@@ -21,8 +21,8 @@ from harness.history.records import (
     Record,
     StoreEvent,
 )
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.protocols.promise import Declaration, Promise
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 
 def new_run(root: Path, *, streams: int | None = None) -> RunDirectory:

@@ -18,9 +18,9 @@ from harness.history.load import load
 from harness.history.manifest import RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RecordCounts, RunDirectory
 from harness.history.seal import recover, seal
 from harness.importers.jepsen.imported_history import import_run
-from harness.run.directory import RecordCounts, RunDirectory
 
 
 def unsealed(root: Path) -> RunDirectory:

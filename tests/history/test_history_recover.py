@@ -21,9 +21,9 @@ from harness.history.manifest import read_manifest, write_manifest
 from harness.history.record_frames import FRAME, HEADER
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.history.scan import MAX_STREAMS
 from harness.history.seal import recover, seal
-from harness.run.directory import RunDirectory
 
 FLIPS = 300
 
@@ -33,7 +33,7 @@ from pathlib import Path
 from history_parts import append, complete, invoke
 from harness.history.chunks import ChunkWriter
 from harness.history.record_frames import HEADER
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 writer = ChunkWriter(RunDirectory(Path(sys.argv[1])).chunks, 1 << 14)
 number = 0

@@ -45,8 +45,8 @@ from harness.history.records import (
     Record,
 )
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import seal
-from harness.run.directory import RunDirectory
 from harness.run.state_log import read_states
 
 FLIPS = 400

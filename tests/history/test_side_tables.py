@@ -18,11 +18,11 @@ from harness.errors import HarnessError, MalformedHistory
 from harness.history.evidence import sum_logs
 from harness.history.parquet import write_side_table
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.protocols.cluster import Cluster
 from harness.protocols.replica_states import RecoveredState, ReplicaState, TellsStates
 from harness.run import controller_health, state_log
 from harness.run.controller_health import read_controller_health
-from harness.run.directory import RunDirectory
 from harness.run.state_log import STATES_FILE, StateLog
 
 TABLE = pa.table({"a": [1, 2, 3]})

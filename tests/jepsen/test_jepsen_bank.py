@@ -10,9 +10,9 @@ from jepsen_files import Op, json_lines, register, timed
 
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory, UsageError
+from harness.history.run_directory import BankRules, RunDirectory
 from harness.importers.jepsen.imported_history import import_run, read_jepsen
 from harness.protocols.verdict import Verdict, encode
-from harness.run.directory import BankRules, RunDirectory
 
 
 def transfer(process: int, payer: Any, payee: Any, amount: int, type_: str = "ok") -> list[Op]:

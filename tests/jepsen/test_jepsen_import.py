@@ -23,8 +23,8 @@ from jepsen_files import (
 from harness.errors import MalformedHistory, UsageError
 from harness.history import schema
 from harness.history.parquet import ROWS_ALWAYS
+from harness.history.run_directory import RunDirectory
 from harness.importers.jepsen.imported_history import ImportedHistory, import_run, read_jepsen
-from harness.run.directory import RunDirectory
 
 
 def read(tmp_path: Path, ops: list[Op]) -> ImportedHistory:

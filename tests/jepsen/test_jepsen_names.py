@@ -11,9 +11,9 @@ import pytest
 
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory
+from harness.history.run_directory import RunDirectory
 from harness.importers.jepsen.imported_history import import_run
 from harness.protocols.verdict import Verdict
-from harness.run.directory import RunDirectory
 
 
 def edn(*operations: tuple[str, str, str, str]) -> str:

@@ -14,10 +14,10 @@ from jepsen_files import Op, edn_lines, generated, json_lines, register, small, 
 
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history.layout import KEYS_FILE
+from harness.history.run_directory import RunDirectory
 from harness.importers.jepsen import imported_history, parallel_reader
 from harness.importers.jepsen.imported_history import ImportedHistory, read_jepsen
 from harness.importers.jepsen.pairing import Pairing
-from harness.run.directory import RunDirectory
 
 LAYOUTS = (json_lines, edn_lines)
 NEMESIS: Op = {"type": "info", "f": "start-partition", "value": None, "process": "nemesis"}

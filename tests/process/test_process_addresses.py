@@ -14,10 +14,10 @@ from cli.main import execute
 from cli.reaping.reaper import healed
 from harness.errors import MalformedHistory, UsageError
 from harness.history.manifest import write_manifest
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory, directory_mark
 from harness.protocols.cluster import Address, Cluster
 from harness.protocols.promise import Declaration
 from harness.run.addresses import read_addresses, write_addresses
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, directory_mark
 
 RUN_ID = "20261121-104500-drill-1a2b"
 

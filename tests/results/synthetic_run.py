@@ -25,6 +25,7 @@ from harness.history.records import (
     Record,
     StoreEvent,
 )
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.history.seal import seal
 from harness.protocols.finding import Dependency, Explanation, Finding
 from harness.protocols.promise import Declaration, Promise
@@ -37,7 +38,6 @@ from harness.protocols.verdict import (
     encode,
     fitted,
 )
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 NS = 1_000_000_000
 WALL_NS = 1_780_000_000 * NS

@@ -21,7 +21,7 @@ from capabilities import lacking
 from cli.main import execute
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history.directory_locks import lock_new_directory, locked
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.store import archive as archive_module
 from results.store.archive import SUFFIX, SUMS, archive, require_whole, restore
 from results.store.store import RunStore

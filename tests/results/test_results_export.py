@@ -34,12 +34,12 @@ from harness.history.load import History, load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.parquet import read_key_names, write_side_table
 from harness.history.regular_files import sha256
+from harness.history.run_directory import RunDirectory
 from harness.importers.exported import Digest, end_record, import_exported, is_exported
 from harness.importers.jepsen.imported_history import import_run
 from harness.importers.jepsen.operation_forms import Names, normalize
 from harness.importers.jepsen.reader import forms
 from harness.protocols.verdict import encode
-from harness.run.directory import RunDirectory
 from harness.run.log_lines import LOG_LINES
 from harness.run.node_usage import USAGE, USAGE_FILE
 from harness.text import seconds

@@ -17,7 +17,7 @@ from checkers.engine.spark.java import find_java
 from cli.export import operations_of
 from cli.main import execute
 from harness.history.load import History, load
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.export.notation import edn_lines
 
 RUNS = Path(__file__).parents[1] / "evidence" / "runs"

@@ -12,8 +12,8 @@ from synthetic_run import BREAKS, new_run, records, valid, write_verdict
 
 from harness.history.chunks import ChunkWriter
 from harness.history.records import Complete, Invoke, MicroOp, Note, OpType, Record
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import seal
-from harness.run.directory import RunDirectory
 from results.report import fault_rows, harness_actions
 from results.report.harness_actions import MET_MAX, OWN_MAX
 from results.report.page import page

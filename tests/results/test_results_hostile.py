@@ -27,12 +27,12 @@ from harness.history.records import (
     PhaseMark,
     StoreEvent,
 )
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import seal
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.finding import Finding
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.verdict import Anomaly
-from harness.run.directory import RunDirectory
 from results.report.render import LIMIT_BYTES, write_report
 
 ACTIVE = (

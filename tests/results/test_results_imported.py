@@ -9,9 +9,9 @@ from test_results_report import Elements, assert_inert
 
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory
+from harness.history.run_directory import RunDirectory
 from harness.importers.jepsen.imported_history import import_run
 from harness.protocols.verdict import encode
-from harness.run.directory import RunDirectory
 from results.report.render import write_report
 
 HISTORY = """\

@@ -19,9 +19,9 @@ from cli.main import execute
 from harness.errors import UsageError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.finding import Explanation, Finding, RecordedOperation, ResetCause
 from harness.protocols.verdict import Anomaly, Verdict
-from harness.run.directory import RunDirectory
 from results.store import index as index_module
 from results.store.index import Condition, Query, index_path, opened
 from results.store.run_entry import entry_of, findings_of

@@ -14,7 +14,7 @@ import pytest
 from synthetic_run import BREAKS, build, valid, violation, write_verdict
 
 from harness.clock import NS_PER_S
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.compare.measure import figures_of
 from results.drawing.partitions import Touches, lanes
 from results.report import fault_recovery

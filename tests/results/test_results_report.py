@@ -30,6 +30,7 @@ from harness.history.records import (
     PhaseMark,
     StoreEvent,
 )
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import recover, seal
 from harness.protocols.finding import Dependency, Finding
 from harness.protocols.promise import Promise
@@ -43,7 +44,6 @@ from harness.protocols.verdict import (
     Takeover,
     Verdict,
 )
-from harness.run.directory import RunDirectory
 from results.drawing import plots
 from results.report import fault_recovery, fault_rows, limit_rows, sections
 from results.report import page as pages

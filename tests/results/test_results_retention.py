@@ -11,7 +11,7 @@ import pytest
 from run_stores import made
 
 from cli.main import execute
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 from results.report.run_index import INDEX
 from results.store.index import index_path, opened
 from results.store.retention import Rule, RunRecord, begun_at, to_prune

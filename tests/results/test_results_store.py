@@ -19,8 +19,8 @@ from cli.main import execute
 from harness.errors import HarnessError, UsageError
 from harness.history.directory_locks import lock_new_directory, locked
 from harness.history.manifest import RUNNING, SEALED, write_manifest
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.protocols.promise import Declaration
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store import run_tags
 from results.store import store as store_module
 from results.store.store import RunStore, UnknownRun, run_id

@@ -11,7 +11,7 @@ import pytest
 from cli.judging.executor_choice import DEFAULT_EXECUTOR, planned_executor
 from cli.main import execute
 from harness.history.manifest import plan_drove, read_manifest, write_manifest
-from harness.run.directory import Origin, RunDirectory
+from harness.history.run_directory import Origin, RunDirectory
 from results.report.next_commands import run_before
 from results.report.run_data import gather
 from results.store.run_entry import entry_of

@@ -24,9 +24,9 @@ from synthetic_run import build, valid, violation, write_verdict
 
 from harness.campaigns.cell_table import CampaignTable, CellRow
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
-from harness.run.directory import RunDirectory
 from results.report.render import write_report
 from results.store.run_entry import RecordedFinding, RunEntry
 from results.web.app import anomalies_of

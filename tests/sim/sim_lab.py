@@ -12,9 +12,9 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Body, wall_ns
 from clusters.providers.sim.provider import SimProvider, reference_node
 from harness.history.chunks import OpenHistory
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.plan.plan import Plan, resolved
 from harness.protocols.statement_language import of_system
-from harness.run.directory import Manifest, RunDirectory
 from harness.run.execute import execute
 from harness.run.lifecycle import Parts
 from harness.run.progress import Silent

@@ -17,8 +17,8 @@ from clusters.reference import planted_bug_drills
 from clusters.reference.node import bugs
 from harness.campaigns.cell import Cell, CellResult
 from harness.exit_codes import Outcome
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan
-from harness.run.directory import RunDirectory
 
 NODE = Path(bugs.__file__).parent
 

@@ -11,10 +11,10 @@ from sim_lab import digest, drill
 from checkers.engine.analyze import analyze
 from harness.exit_codes import Outcome
 from harness.history.load import load
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, loads
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment
-from harness.run.directory import RunDirectory
 
 PLAN = """
 seed = 3

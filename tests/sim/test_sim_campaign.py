@@ -24,8 +24,8 @@ from harness.campaigns.pool import Pool, RunStarted, in_turn
 from harness.errors import PlanError
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, load
-from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 SMALL: dict[str, object] = {

@@ -17,6 +17,7 @@ from clusters.reference.system import ReferenceSystem, build
 from harness.clock import NS_PER_S, RunClock
 from harness.errors import MalformedHistory
 from harness.history.load import load as load_run
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import loads
 from harness.protocols.changes import (
     AssignmentChange,
@@ -30,7 +31,6 @@ from harness.protocols.cluster import Cluster
 from harness.protocols.faults import PlannedFault
 from harness.run import change_recorder
 from harness.run.change_recorder import ChangeLog, read_changes
-from harness.run.directory import RunDirectory
 
 CLUSTER = Cluster(nodes=("n1", "n2"), bind={}, peer={}, client={}, work_dir={})
 STABLE = AssignmentChange(

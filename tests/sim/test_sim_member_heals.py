@@ -12,9 +12,9 @@ from test_sim_members import fault, plan_with
 from clusters.providers.sim.provider import SimProvider
 from harness.errors import HarnessError
 from harness.history.load import load as load_run
+from harness.history.run_directory import Manifest
 from harness.protocols.cluster import NodeStatus
 from harness.protocols.faults import PlannedFault, Proof
-from harness.run.directory import Manifest
 from nemesis.member_faults import Change, Join
 
 

@@ -17,10 +17,10 @@ from clusters.reference.zones import unsettled as unsettled_in
 from harness.errors import MissingCapability, PlanError
 from harness.exit_codes import Outcome
 from harness.history.load import load as load_run
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, loads
 from harness.protocols.cluster import Cluster, Roles
 from harness.protocols.faults import PlannedFault, resolved
-from harness.run.directory import RunDirectory
 from nemesis import member_faults
 from nemesis.member_faults import join, leave
 from nemesis.member_faults import replace as replacing

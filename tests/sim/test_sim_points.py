@@ -21,12 +21,12 @@ from clusters.reference.node.wire.messages import Codec, RaftBatch, encode
 from harness.errors import MissingCapability, PlanError
 from harness.history.load import load
 from harness.history.records import EventKind
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.plan.plan import Plan, loads
 from harness.protocols.cluster import Capability
 from harness.protocols.crash_points import Action, Choice, MessageClass, Operation, When
 from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.moments import Moment
-from harness.run.directory import Manifest, RunDirectory
 from nemesis.crash_faults import crash
 from nemesis.message_faults import double, drop, hold, reorder
 from nemesis.runner import refuse_missing

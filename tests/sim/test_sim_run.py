@@ -21,9 +21,9 @@ from clusters.providers.sim.provider import SimProvider, build
 from clusters.reference.system import build as build_system
 from harness.errors import HarnessBug, PlanError
 from harness.history import chunks
+from harness.history.run_directory import RunDirectory
 from harness.plan.plan import Plan, loads
 from harness.protocols.cluster import Link
-from harness.run.directory import RunDirectory
 
 PLAN = """
 seed = 3

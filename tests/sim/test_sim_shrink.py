@@ -21,10 +21,10 @@ from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
 from harness.exit_codes import EXIT_INTERRUPTED, Outcome
 from harness.history.manifest import SEALED, write_manifest
+from harness.history.run_directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.consistency_models import OF_CLAIMS
 from harness.protocols.promise import Declaration
-from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store.store import RunStore
 
 FAULTS = [

@@ -13,9 +13,9 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import wall_ns
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
+from harness.history.run_directory import RunDirectory
 from harness.protocols.cluster import Cluster
 from harness.protocols.replica_states import LogMark, RecoveredState, ReplicaState, TellsStates
-from harness.run.directory import RunDirectory
 from harness.run.state_log import StateLog, read_states
 
 CLUSTER = Cluster(nodes=("n1", "n2"), bind={}, peer={}, client={}, work_dir={})

@@ -26,12 +26,12 @@ from harness.clock import NS_PER_S, RunClock
 from harness.errors import HarnessError
 from harness.history.manifest import read_manifest
 from harness.history.records import StoreEvent
+from harness.history.run_directory import Manifest, RunDirectory
 from harness.plan.plan import loads
 from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, NodeStatus
 from harness.protocols.faults import Scene
 from harness.protocols.replica_states import ReplicaState
-from harness.run.directory import Manifest, RunDirectory
 from harness.run.node_usage import NodeUsage, read_usage
 from harness.run.state_log import read_states
 from nemesis.runner import Nemesis

@@ -16,8 +16,8 @@ from harness.history import schema
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import seal
-from harness.run.directory import RunDirectory
 
 STEP_NS = 100
 HA = msgspec.structs.replace(DECLARED, mode="HA")

@@ -33,9 +33,9 @@ from harness import supervisor
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
+from harness.history.run_directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 from harness.history.seal import seal
 from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.run.directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 
 NAME = "20261122-060000-stranger-0001"
 CPU_LIMIT_S = 2.0  # beyond what a sound run takes

@@ -50,8 +50,8 @@ from stranger_kit import (
 from clusters.providers.process import procfs
 from harness.history import record_frames
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import LogSum, RunDirectory
 from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.run.directory import LogSum, RunDirectory
 
 OTHER = "20261122-060000-neighbour-0002"
 DEEP = 200_000

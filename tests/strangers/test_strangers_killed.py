@@ -19,8 +19,8 @@ from cli.judging.steps import recovered
 from harness.errors import MalformedHistory
 from harness.history.load import load
 from harness.history.manifest import PREFIX, read_manifest, write_manifest
+from harness.history.run_directory import RunDirectory
 from harness.history.seal import recover
-from harness.run.directory import RunDirectory
 
 SETTLED = PLAN.replace("min_ok = 1", "min_ok = 2")
 

@@ -27,7 +27,7 @@ from stranger_kit import (
     written_in,
 )
 
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 FILES = (
     "plan.toml",

@@ -16,8 +16,8 @@ import pytest
 from stranger_kit import NAME, Ended, copied, firedrill, forge, sound_run
 
 from harness.history.manifest import read_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.promise import MAX_LOG_PATTERNS, LogPattern
-from harness.run.directory import RunDirectory
 
 ODD = os.fsdecode(b"h\xff\x1b[2Jx")
 SHOWN = "h\\xff\\x1b[2Jx"

@@ -11,7 +11,7 @@ import pytest
 from capabilities import lacking
 from stranger_kit import NAME, copied, firedrill, sound_run
 
-from harness.run.directory import RunDirectory
+from harness.history.run_directory import RunDirectory
 
 
 @pytest.fixture(params=["read-only", "full"])

@@ -20,8 +20,8 @@ from harness.errors import MalformedHistory
 from harness.history import record_frames
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import Verdict
-from harness.run.directory import RunDirectory
 
 TABLE = "history/micro_ops-0000.parquet"
 

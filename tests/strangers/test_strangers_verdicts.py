@@ -10,8 +10,8 @@ from stranger_kit import sound_run
 
 from cli.main import execute
 from harness.errors import MalformedHistory
+from harness.history.run_directory import RunDirectory
 from harness.protocols.verdict import read_verdict
-from harness.run.directory import RunDirectory
 
 BROKEN, SOUND = "20261122-060000-broken-0001", "20261122-060000-sound-0002"
 

@@ -23,7 +23,7 @@ from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from harness.errors import HarnessError, NotRemoved, UsageError
 from harness.history.durable_files import disk_failure
-from harness.run.directory import same_directory
+from harness.history.run_directory import same_directory
 
 LOOK_LIMIT_S = 10  # of a run that only wants to tell what others left
 PASSES_MAX = 5  # the daemon may still be making what a killed controller asked for

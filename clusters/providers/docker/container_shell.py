@@ -22,7 +22,7 @@ from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.daemon import connect, doing
 from clusters.providers.remote.program import LOG_KEPT_BYTES, LOG_LINK
 from harness.errors import UsageError
-from harness.run.directory import same_directory
+from harness.history.run_directory import same_directory
 
 BLOCK_BYTES = 1 << 16
 LOG_SHOWN_BYTES = 2 * LOG_KEPT_BYTES  # all that a machine keeps of it

@@ -23,6 +23,7 @@ from clusters.providers.remote import fault_lease, install, program, requirement
 from clusters.providers.remote.node_threads import Lane, together
 from clusters.providers.remote.ssh_session import Endpoint, Session
 from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
+from harness.history.run_directory import directory_mark
 from harness.plan.plan import options as convert
 from harness.protocols.cluster import (
     Capability,
@@ -38,7 +39,6 @@ from harness.protocols.cluster import (
     Program,
 )
 from harness.protocols.resource_usage import NodeUsage
-from harness.run.directory import directory_mark
 
 NAME = "docker"
 PLACES = install.Places(

@@ -13,7 +13,7 @@ from clusters.providers.process.procfs import Identity, find, look, machine_boot
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.durable_files import sync_directory, write_atomically
 from harness.history.regular_files import read_small
-from harness.run.directory import directory_mark
+from harness.history.run_directory import directory_mark
 
 # From SIGKILL to the end of a process: its memory has to be given back first.
 _KILL_LIMIT_S = 10.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from clusters.providers.process import cleanup, procfs
 from clusters.providers.process.procfs import Identity
 from harness.errors import UsageError
-from harness.run.directory import directory_mark
+from harness.history.run_directory import directory_mark
 
 
 def running(state_dir: Path, node: str) -> Identity | None:

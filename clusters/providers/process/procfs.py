@@ -13,8 +13,8 @@ import attrs
 import msgspec
 from msgspec import Meta
 
+from harness.history.run_directory import same_directory
 from harness.protocols.resource_usage import NodeUsage
-from harness.run.directory import same_directory
 
 # What Linux gives out at most; 0 and below mean groups, 1 is nobody's to end.
 MAX_PID = 1 << 22

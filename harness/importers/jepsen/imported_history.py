@@ -29,6 +29,14 @@ from harness.history.layout import (
 from harness.history.load import History, load
 from harness.history.manifest import SEALED, write_manifest
 from harness.history.parquet import ParquetSink
+from harness.history.run_directory import (
+    SCHEMA_VERSION,
+    BankRules,
+    Manifest,
+    Origin,
+    RecordCounts,
+    RunDirectory,
+)
 from harness.history.seal import SPLITS, no_search_for_cycles
 from harness.history.tables import BATCH_ROWS
 from harness.importers.jepsen import imported_tables, nemesis
@@ -38,14 +46,6 @@ from harness.importers.jepsen.parallel_reader import later_parts
 from harness.importers.jepsen.reader import Clock, opened
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise
-from harness.run.directory import (
-    SCHEMA_VERSION,
-    BankRules,
-    Manifest,
-    Origin,
-    RecordCounts,
-    RunDirectory,
-)
 
 LIST_APPEND, REGISTER, BANK, RW_REGISTER = "list-append", "register", "bank", "rw-register"
 _ALWAYS = ("statistics", "evidence")
