@@ -14,8 +14,8 @@ import attrs
 from markupsafe import Markup
 
 from harness.protocols.finding import Dependency
+from results.drawing.operation_texts import MicroOpFormat
 from results.drawing.svg import arrow_head, clipped, path, picture, tag, text
-from results.report.operation_texts import MicroOpFormat
 
 WIDTH = 1000.0
 ROW_MAX = 4  # boxes side by side before they go around

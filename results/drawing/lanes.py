@@ -15,8 +15,8 @@ from markupsafe import Markup
 from harness.history.records import OpType
 from harness.importers.jepsen.imported_tables import UNKNOWN_NODE
 from results.drawing.axis import Axis, Scale, Segment, axis_of, in_lanes, without
+from results.drawing.operation_texts import MicroOpFormat
 from results.drawing.svg import clipped, hatching, path, picture, tag, text, width_px
-from results.report.operation_texts import MicroOpFormat
 
 WIDTH, LEFT, RIGHT = 1000.0, 112.0, 990.0
 FAULT_PX, EVENTS_PX, ROW_PX, AXIS_PX = 18.0, 20.0, 34.0, 20.0

@@ -20,11 +20,11 @@ from harness.protocols.verdict import Anomaly
 from harness.text import in_seconds, inert
 from results.drawing import cycle, lanes
 from results.drawing.axis import Scale
+from results.drawing.operation_texts import MicroOpFormat, Step, parting
 from results.report import event_context, key_history
 from results.report.key_history import KeyHistory
 from results.report.limit_rows import with_unit
 from results.report.missed import MissedWrite
-from results.report.operation_texts import MicroOpFormat, Step, parting
 from results.report.run_data import RunData
 from results.report.tabulate import DASH, cell, words
 

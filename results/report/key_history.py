@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from results.drawing.axis import Scale
-from results.report.operation_texts import MicroOpFormat
+from results.drawing.operation_texts import MicroOpFormat
 from results.report.run_data import RunData
 
 KEYS_MAX = 2  # of one anomaly

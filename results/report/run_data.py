@@ -28,10 +28,10 @@ from harness.run.node_usage import read_usage
 from results.drawing import series
 from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
 from results.drawing.lanes import Window
+from results.drawing.operation_texts import key_names
 from results.drawing.partitions import Touches
 from results.drawing.series import Outcomes
 from results.report.missed import MissedWrite, first_missed
-from results.report.operation_texts import key_names
 
 FILES_MAX = 12  # of one node's directory, listed
 NODES_MAX = 256

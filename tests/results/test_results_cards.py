@@ -12,9 +12,9 @@ from harness.exit_codes import Outcome
 from harness.protocols.cycle_words import explain
 from harness.protocols.finding import Dependency, Explanation, Finding
 from harness.protocols.verdict import Anomaly, Verdict, reason_of
+from results.drawing.operation_texts import parting
+from results.drawing.operation_texts import shortened as _elements
 from results.report.finding_cards import clauses, headlines, plainest_first
-from results.report.operation_texts import parting
-from results.report.operation_texts import shortened as _elements
 from results.report.page import banner
 from results.report.tabulate import CELL_CHARS, CHARS_MAX, DASH, cell, grids
 

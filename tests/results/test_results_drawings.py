@@ -17,11 +17,11 @@ from harness.text import duration
 from results.drawing import axis, cycle, lanes, plots
 from results.drawing.axis import PLACES, SECONDS, scale_of
 from results.drawing.lanes import Stage, Tick, Window
+from results.drawing.operation_texts import MicroOpFormat, parting
 from results.drawing.series import NO_OUTCOMES, Outcomes, from_foot
 from results.drawing.svg import tag, text, width_px
 from results.report import plot_data
 from results.report.finding_cards import _places
-from results.report.operation_texts import MicroOpFormat, parting
 
 HOSTILE = '"><script>alert(1)</script>\x1b\u202e&'
 MS = 1_000_000
