@@ -248,7 +248,7 @@ class _Problem:
         self._one, self._other, self._more = _edges(reads, appends)
         self._first = np.asarray([op.first for op in (*reads, *appends)], dtype=np.int64)
         self._last = np.asarray([op.last for op in (*reads, *appends)], dtype=np.int64)
-        self._reads, self._generations = len(reads), generations
+        self._generations = generations
         self._work, self._table = work, count * generations
 
     def allowed(self, reads: Sequence[Read], chosen: Sequence[Elements | None]) -> Bools:

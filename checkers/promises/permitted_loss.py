@@ -42,7 +42,6 @@ class Held(enum.StrEnum):
     """Whether a survivor of a reset held a write that the reset lost."""
 
     BY_NONE = "by no survivor, as far as it was sampled"
-    BY_SURVIVOR = "by a survivor"
     UNJUDGED = "not judged: the store does not tell the states of its replicas"
     TOO_MANY = "not judged: there are more resets, or states before them, than can be"
 

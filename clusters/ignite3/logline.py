@@ -42,6 +42,7 @@ class LogEvent:
     """One event as a line has it. ``group`` is the raft group that it is about, empty where it is
     about none; ``peers`` and ``learners`` are the replicas that it names, ``lease`` when the lease
     began by the store's own clock. ``version`` is the logical topology's: every node tells of each.
+    ``elected``: the node leads its group from now on.
     """
 
     kind: EventKind
@@ -54,6 +55,7 @@ class LogEvent:
     learners: tuple[str, ...] = ()
     lease: int | None = None
     version: int | None = None
+    elected: bool = False
 
 
 def parse_line(line: str) -> LogEvent | None:
@@ -112,7 +114,8 @@ def _elected(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     # Events of leaders in no partition are the metastorage's.
     managed = group == MANAGEMENT
     kind = EventKind.CONFIGURATION_CHANGED if managed else EventKind.LEADER_ELECTED
-    return _of_group(group, kind, wall_ns, text, term=term)
+    found = _of_group(group, kind, wall_ns, text, term=term)
+    return found and attrs.evolve(found, elected=True)
 
 
 def _stepped_down(match: re.Match[str], wall_ns: int) -> LogEvent | None:

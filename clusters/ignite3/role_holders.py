@@ -27,7 +27,7 @@ class Holders:
         if heard.kind is EventKind.NODE_STARTED:
             self.leaders = {g: held for g, held in self.leaders.items() if held[1] != node}
             self.leases = {p: held for p, held in self.leases.items() if held[1] != node}
-        elif heard.text.startswith("leads ") and heard.term is not None:
+        elif heard.elected and heard.term is not None:
             known = self.leaders.get(heard.group, (0, ""))
             self.leaders[heard.group] = max(known, (heard.term, node))
         elif heard.kind is EventKind.LEADER_LOST:

@@ -95,7 +95,7 @@ def draw(stage: Stage) -> Markup:
     drawn = [
         *_shades(axis, faults, bottom),
         *_cuts(axis, stage.scale, top, bottom),
-        *(_ticks(axis, stage.ticks, top, bottom) if stage.ticks else ()),
+        *(_ticks(axis, stage.ticks, top) if stage.ticks else ()),
         *_drawn_lanes(lanes, top + events),
         *_drawn_axis(axis, stage.scale, bottom),
     ]
@@ -253,7 +253,7 @@ def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Marku
         )  # fmt: skip
 
 
-def _ticks(axis: Axis, ticks: Sequence[Tick], top: float, bottom: float) -> Iterator[Markup]:
+def _ticks(axis: Axis, ticks: Sequence[Tick], top: float) -> Iterator[Markup]:
     """Draw events as marks on a line of their own; numbers where the table has rows."""
     yield text("store", LEFT - 10, top + 14, "g-soft", text_anchor="end")
     near: list[tuple[float, list[int]]] = []

@@ -75,12 +75,20 @@ def test_a_draw_decides_a_child() -> None:
 
 def test_a_child_gets_no_fault_that_destroys_data_unless_a_parent_had_it() -> None:
     bare = with_rows(SOURCE.fresh(1), ())
+    wipe = PlannedFault(at_s=2.0, kind="wipe", target="one", hold_s=2.0)
+    wiped = with_rows(bare, (wipe,))
     variation = search(SOURCE, Corpus(), runs=1).variation
 
-    for seed in range(60):
-        child = variation.child(random.Random(seed), bare, lambda: bare, lambda moment: 1.0)
-        kinds = {row.kind for row in child.nemesis.schedule} if child else set()
-        assert not kinds & {"wipe", "bit-flip"}
+    def kinds_of_children(parent: Plan) -> Counter[str]:
+        found = [
+            variation.child(random.Random(seed), parent, lambda: parent, lambda moment: 1.0)
+            for seed in range(60)
+        ]
+        return Counter(row.kind for child in found if child for row in child.nemesis.schedule)
+
+    assert kinds_of_children(bare).total() > 30
+    assert not kinds_of_children(bare).keys() & {"wipe", "bit-flip"}
+    assert kinds_of_children(wiped)["wipe"] > 30
 
 
 def test_rows_are_moved_and_shortened_until_they_fit_or_left_out() -> None:

@@ -47,14 +47,14 @@ Scene = Callable[["Rig"], Awaitable[None]]
 
 @attrs.define
 class Rig:
-    crew: DriverPool
+    pool: DriverPool
     clock: RunClock
     run: RunDirectory
     seen: list[OpType]
 
     async def drive(self, for_s: float) -> None:
-        await self.crew.enlist()
-        await self.crew.drive(self.clock.now_ns() + int(for_s * NS_PER_S))
+        await self.pool.enlist()
+        await self.pool.drive(self.clock.now_ns() + int(for_s * NS_PER_S))
 
     async def recording(self) -> None:
         """Wait until every process has recorded something."""
@@ -125,14 +125,14 @@ def rigged(path: Path, scene: Scene) -> Rig:
 def test_each_drives_slots_of_its_own_on_one_axis_and_sealing_merges_them(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         await rig.drive(1.0)
-        assert not await rig.crew.read_all(rig.clock.now_ns() + NS_PER_S // 4)
+        assert not await rig.pool.read_all(rig.clock.now_ns() + NS_PER_S // 4)
 
     rig = rigged(tmp_path, scene)
     records = rig.records()
 
-    assert rig.crew.trouble == ()
-    assert 0 < rig.crew.loop_stats().cpu_s < 60, "two processes used the machine for some seconds"
-    assert rig.crew.loop_stats() == LoopStats(), "what was told is not told again"
+    assert rig.pool.trouble == ()
+    assert 0 < rig.pool.loop_stats().cpu_s < 60, "two processes used the machine for some seconds"
+    assert rig.pool.loop_stats() == LoopStats(), "what was told is not told again"
     slots = {}
     for number in (0, 1):
         invokes = [r for r in records[number + 1] if isinstance(r, Invoke)]
@@ -161,14 +161,14 @@ def test_one_that_is_killed_ends_the_others_and_cuts_the_history(tmp_path: Path)
     async def scene(rig: Rig) -> None:
         driving = asyncio.ensure_future(rig.drive(60.0))
         await rig.recording()
-        os.kill(rig.crew.pids[1], signal.SIGKILL)
+        os.kill(rig.pool.pids[1], signal.SIGKILL)
         async with asyncio.timeout(20):
             await driving
-        assert not await rig.crew.read_all(rig.clock.now_ns() + NS_PER_S)
+        assert not await rig.pool.read_all(rig.clock.now_ns() + NS_PER_S)
 
     rig = rigged(tmp_path, scene)
 
-    (sentence,) = rig.crew.trouble
+    (sentence,) = rig.pool.trouble
     assert "driver process 1" in sentence
     assert "killed by SIGKILL" in sentence
     last_ns = max(r.at_ns for r in rig.records()[2] if isinstance(r, Invoke | Complete))
@@ -181,7 +181,7 @@ def test_without_their_run_they_end_and_what_they_recorded_stays_whole(tmp_path:
     async def scene(rig: Rig) -> None:
         driving = asyncio.ensure_future(rig.drive(60.0))
         await rig.recording()
-        rig.crew.hang_up()  # as the death of this process would
+        rig.pool.hang_up()  # as the death of this process would
         async with asyncio.timeout(20):
             await driving
 
@@ -214,16 +214,16 @@ def test_one_that_does_not_halt_is_trouble_and_is_killed(
     monkeypatch.setattr(protocol, "MAX_LINE_BYTES", 1 << 16)
 
     async def scene(rig: Rig) -> None:
-        rig.crew.command = (sys.executable, "-c", deaf)
-        await rig.crew.enlist()
+        rig.pool.command = (sys.executable, "-c", deaf)
+        await rig.pool.enlist()
         stop = Stop()
         asyncio.get_running_loop().call_later(0.2, stop.ask)
-        await stop.unless(rig.crew.drive(rig.clock.now_ns() + 60 * NS_PER_S))
+        await stop.unless(rig.pool.drive(rig.clock.now_ns() + 60 * NS_PER_S))
 
     rig = rigged(tmp_path, scene)
 
-    assert any(expected in text for text in rig.crew.trouble), rig.crew.trouble
-    for pid in rig.crew.pids:
+    assert any(expected in text for text in rig.pool.trouble), rig.pool.trouble
+    for pid in rig.pool.pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
@@ -241,7 +241,7 @@ def _read(chunks: Path) -> list[object]:
 
 def test_one_that_can_not_be_started_is_an_error_of_the_environment(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
-        rig.crew.command = (str(tmp_path / "nothing"),)
+        rig.pool.command = (str(tmp_path / "nothing"),)
         with pytest.raises(HarnessError, match="driver process 0 can't be started"):
             await rig.drive(1.0)
 
@@ -272,7 +272,7 @@ def test_driver_processes_leave_a_node_that_is_no_member_any_more(tmp_path: Path
         async def change() -> None:
             nonlocal changed_ns
             await rig.recording()
-            rig.crew.use_nodes(("n2",))
+            rig.pool.use_nodes(("n2",))
             changed_ns = rig.clock.now_ns()
 
         await asyncio.gather(rig.drive(1.5), change())

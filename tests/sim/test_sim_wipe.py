@@ -129,6 +129,7 @@ def test_a_node_that_is_wiped_again_while_it_comes_back_comes_back() -> None:
         await store.whole()
         store.over = True
         await asyncio.gather(*clients)
+        assert sum(map(len, store.acknowledged.values())) > 20
         for key, elements in store.acknowledged.items():
             assert frozenset(elements) <= frozenset(await store.read(key))
         await store.provider.teardown()

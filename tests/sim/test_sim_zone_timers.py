@@ -131,7 +131,11 @@ def test_waits_of_all_zones_become_joint_at_once_in_some_seeds() -> None:
 def test_a_seed_whose_faults_are_given_has_no_timers_of_its_own() -> None:
     given = {churn.ASKED_BY: "base", "nemesis.mix": ["kill"]}
 
-    assert all(plan.cluster.spares for plan in swarm_plans(None, given, (), range(7100, 7110)))
+    found = list(swarm_plans(None, given, (), range(7100, 7110)))
+
+    assert all(plan.cluster.spares for plan in found)
+    assert not [plan for plan in found if "TIMED" in ddl(plan)]
+    assert all("TIMED" in ddl(plan) for plan in plans())
 
 
 def test_some_nodes_go_again_before_the_timer_of_their_coming_is_due() -> None:

@@ -75,7 +75,7 @@ class Adversary:
     """All traps and choices of one simulation. ``crash`` ends the program of a node at once."""
 
     def __init__(self, seed: int, crash: Callable[[str], None]) -> None:
-        self._seed, self._crash = seed, crash
+        self._crash = crash
         self._traps: list[_Trap] = []
         self._chosen: dict[Choice, _Chosen] = {}
         self._stream = substream(seed, "sim-chosen")
