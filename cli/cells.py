@@ -76,7 +76,7 @@ def pool_of(work: Work, *, jobs: int | None, preloaded: Sequence[str] = _PRELOAD
     """Return the pool for ``work`` that simulates, judges, or both. Without the store among what is
     ``preloaded`` each cell imports it anew, and may have another one.
     """
-    from cli.judging.limits import worker_memory_bytes
+    from cli.judging.resource_limits import worker_memory_bytes
 
     # Before the first fork: no cell pays for them, and none is of code that changed meanwhile.
     for module in preloaded:

@@ -16,7 +16,7 @@ from cli.importing import is_history, opened
 from cli.judging import judge
 from cli.judging.children import Children
 from cli.judging.judge import Judgement
-from cli.judging.limits import LimitOptions
+from cli.judging.resource_limits import LimitOptions
 from cli.remote_runs import RemoteRuns
 from cli.run_pages import refresh_index
 from cli.session import (

@@ -14,7 +14,7 @@ import msgspec
 
 from cli import streams
 from cli.judging.analysis import exported
-from cli.judging.messages import Export
+from cli.judging.child_messages import Export
 from cli.run_state import ON, driven
 from cli.session import RunName, Session, runs_option, say
 from harness.errors import HarnessError, MalformedHistory, UsageError

@@ -14,7 +14,7 @@ import attrs
 
 from checkers.engine.spark.hadoop import is_remote
 from cli.archived import is_archive, run_of
-from cli.judging.messages import HistoryFile
+from cli.judging.child_messages import HistoryFile
 from cli.remote_runs import fetched, told_as
 from cli.session import say
 from harness import plugins

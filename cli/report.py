@@ -7,7 +7,7 @@ import click
 from checkers.engine.spark.hadoop import is_remote, one_jvm, remote_store
 from cli.archived import run_of
 from cli.judging import judge
-from cli.judging.limits import LimitOptions
+from cli.judging.resource_limits import LimitOptions
 from cli.remote_runs import RemoteRuns, fetched
 from cli.session import RunName, Session, anywhere_option, limits_options
 from harness.errors import UsageError

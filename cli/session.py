@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from checkers.engine.spark.hadoop import is_remote
 from checkers.engine.spark.options import LOCAL, SparkOptions
-from cli.judging.limits import LimitOptions
+from cli.judging.resource_limits import LimitOptions
 from cli.quantities import seconds
 from cli.remote_runs import RemoteRuns
 from harness import plugins

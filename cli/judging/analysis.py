@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cli.judging.children import Children
-from cli.judging.limits import MEMORY_VARIABLE, TIME_VARIABLE, LimitOptions, Limits, limits_of
-from cli.judging.messages import (
+from cli.judging.child_messages import (
     FAMILIES,
     Drawing,
     Export,
@@ -32,6 +30,14 @@ from cli.judging.messages import (
     JudgeOptions,
     Reply,
     Request,
+)
+from cli.judging.children import Children
+from cli.judging.resource_limits import (
+    MEMORY_VARIABLE,
+    TIME_VARIABLE,
+    LimitOptions,
+    Limits,
+    limits_of,
 )
 from harness.errors import (
     AnalysisLost,

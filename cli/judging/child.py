@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cli.address_limit import no_room
-from cli.judging.messages import FAMILIES, HistoryFile, Reply, Request
+from cli.judging.child_messages import FAMILIES, HistoryFile, Reply, Request
 from harness.arrow import without_pandas
 from harness.errors import UsageError
 from harness.supervisor import EXIT_OF_SIGNAL, limit_memory

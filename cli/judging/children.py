@@ -12,7 +12,7 @@ from typing import Self
 import attrs
 import msgspec
 
-from cli.judging.messages import Request
+from cli.judging.child_messages import Request
 from harness.errors import HarnessError, InvariantError
 from harness.scratch import no_scratch, supervised_scratch
 from harness.supervisor import NoScratch, Supervised

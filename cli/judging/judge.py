@@ -14,10 +14,10 @@ import click
 
 from checkers.engine.spark.options import SparkOptions
 from cli.judging.analysis import analyzed
+from cli.judging.child_messages import Drawing, HistoryFile, JudgeOptions
 from cli.judging.children import Children
 from cli.judging.keep import keep_first_verdict
-from cli.judging.limits import LimitOptions
-from cli.judging.messages import Drawing, HistoryFile, JudgeOptions
+from cli.judging.resource_limits import LimitOptions
 from cli.run_state import holding
 from cli.session import say
 from harness.errors import HarnessError

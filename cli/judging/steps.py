@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from cli.judging.child_messages import Drawing, JudgeOptions
 from cli.judging.executor_choice import chosen_executor, planned_executor
 from cli.judging.keep import keep_verdict
-from cli.judging.messages import Drawing, JudgeOptions
 from cli.session import say
 from harness.errors import FiredrillError, NotStored, UsageError
 from harness.history.durable_files import READ_ONLY, copy_files

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from cli import verdict_lines
+from cli.judging.child_messages import JudgeOptions, Request
 from cli.judging.judge import Judgement, announce
-from cli.judging.messages import JudgeOptions, Request
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history.manifest import read_manifest, write_manifest

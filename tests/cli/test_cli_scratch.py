@@ -15,7 +15,7 @@ import pytest
 
 from checkers.engine.spark import gateway
 from cli.judging.analysis import analyzed
-from cli.judging.messages import JudgeOptions
+from cli.judging.child_messages import JudgeOptions
 from harness.errors import HarnessError
 from harness.history.run_directory import RunDirectory
 from harness.scratch import PREFIX, SUFFIX, scratch_directory, sweep

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli.judging import analysis, limits
-from cli.judging.messages import Drawing, HistoryFile, JudgeOptions, Request
+from cli.judging import analysis, resource_limits
+from cli.judging.child_messages import Drawing, HistoryFile, JudgeOptions, Request
 from cli.main import execute
 from harness.exit_codes import Outcome
 from harness.history import regular_files
@@ -263,7 +263,7 @@ def test_a_run_that_may_use_more_memory_than_those_before_gets_it(tmp_path: Path
     (first, a_few), (second, more), (third, again) = (
         map(int, line.split()) for line in seen.read_text().splitlines()
     )
-    assert more - a_few >= limits.MEMORY_PER_BYTE * (64 << 20)
+    assert more - a_few >= resource_limits.MEMORY_PER_BYTE * (64 << 20)
     assert again == a_few
     assert first != second == third
 
@@ -403,10 +403,10 @@ def test_a_checker_that_does_well_changes_nothing(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_misuse(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(limits.MEMORY_VARIABLE, value)
+    monkeypatch.setenv(resource_limits.MEMORY_VARIABLE, value)
 
     with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
-        limits.limits_of(tmp_path)
+        resource_limits.limits_of(tmp_path)
 
 
 @pytest.mark.parametrize("value", ["1e300", "3153600001"])
@@ -414,7 +414,7 @@ def test_a_time_for_which_the_system_has_no_number_is_misuse(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = recorded(tmp_path / "run", lost=False)
-    monkeypatch.setenv(limits.TIME_VARIABLE, value)
+    monkeypatch.setenv(resource_limits.TIME_VARIABLE, value)
 
     assert execute(["check", str(run.root), "--no-report"]) == 254
 
@@ -426,23 +426,23 @@ def test_a_time_for_which_the_system_has_no_number_is_misuse(
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        (limits.LimitOptions(memory_mib=10**30), "--memory-mib: .*at most 4294967296 "),
-        (limits.LimitOptions(time_s=1e300), "--time-limit: .*at most 3153600000 "),
+        (resource_limits.LimitOptions(memory_mib=10**30), "--memory-mib: .*at most 4294967296 "),
+        (resource_limits.LimitOptions(time_s=1e300), "--time-limit: .*at most 3153600000 "),
     ],
 )
 def test_an_option_has_the_bounds_of_its_variable(
-    asked: limits.LimitOptions, named: str, tmp_path: Path
+    asked: resource_limits.LimitOptions, named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(analysis.UsageError, match=named):
-        limits.limits_of(tmp_path, asked)
+        resource_limits.limits_of(tmp_path, asked)
 
 
 def test_the_most_that_may_be_asked_for_is_a_limit(tmp_path: Path) -> None:
-    most = limits.LimitOptions(
-        memory_mib=limits.MEMORY_ASKED_MAX_MIB, time_s=limits.TIME_ASKED_MAX_S
+    most = resource_limits.LimitOptions(
+        memory_mib=resource_limits.MEMORY_ASKED_MAX_MIB, time_s=resource_limits.TIME_ASKED_MAX_S
     )
 
-    found = limits.limits_of(tmp_path, most)
+    found = resource_limits.limits_of(tmp_path, most)
 
     assert (found.memory_bytes, found.time_s) == (1 << 52, 100 * 365 * 86_400)
 
@@ -460,16 +460,16 @@ def test_a_limit_of_years_is_a_limit() -> None:
 def test_limits_grow_with_the_run_up_to_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "machine_memory_bytes", lambda: 8 << 30)
-    small = limits.limits_of(tmp_path)
+    monkeypatch.setattr(resource_limits, "machine_memory_bytes", lambda: 8 << 30)
+    small = resource_limits.limits_of(tmp_path)
     # Of random bytes: some file systems keep no others.
     (tmp_path / "history").write_bytes(os.urandom(1 << 20))
-    larger = limits.limits_of(tmp_path)
+    larger = resource_limits.limits_of(tmp_path)
     (tmp_path / "history").write_bytes(os.urandom(33 << 20))
-    largest = limits.limits_of(tmp_path)
+    largest = resource_limits.limits_of(tmp_path)
 
-    assert small.memory_bytes == limits.MEMORY_BASE_BYTES
-    assert larger.memory_bytes == small.memory_bytes + (limits.MEMORY_PER_BYTE << 20)
+    assert small.memory_bytes == resource_limits.MEMORY_BASE_BYTES
+    assert larger.memory_bytes == small.memory_bytes + (resource_limits.MEMORY_PER_BYTE << 20)
     assert largest.memory_bytes == 6 << 30
     assert small.time_s < larger.time_s < largest.time_s
 
@@ -477,15 +477,15 @@ def test_limits_grow_with_the_run_up_to_the_machine(
 def test_a_hole_lifts_no_limit_and_no_size_lifts_it_above_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = limits.limits_of(tmp_path)
+    small = resource_limits.limits_of(tmp_path)
     with (tmp_path / "history").open("wb") as file:
         file.truncate(1 << 43)
-    hole = limits.limits_of(tmp_path)
+    hole = resource_limits.limits_of(tmp_path)
     (tmp_path / "history").write_bytes(b"whole")
-    monkeypatch.setattr(limits, "TIME_PER_MIB_S", 1e12)
+    monkeypatch.setattr(resource_limits, "TIME_PER_MIB_S", 1e12)
 
     assert hole == small
-    assert limits.limits_of(tmp_path).time_s == limits.TIME_MAX_S
+    assert resource_limits.limits_of(tmp_path).time_s == resource_limits.TIME_MAX_S
 
 
 def test_a_reply_travels_whole() -> None:

@@ -25,7 +25,7 @@ from checkers.engine.analyze import analyze
 from checkers.promises.always_on import log_lines
 from cli.cells import digest
 from cli.export import CSV_CHOICES, operations_of, write_export
-from cli.judging.messages import Export
+from cli.judging.child_messages import Export
 from cli.main import execute
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history.directory_locks import locked

@@ -13,8 +13,8 @@ import pytest
 from stranger_kit import NAME, copied, sound_run
 
 from checkers.engine.analyze import analyze
+from cli.judging.child_messages import JudgeOptions
 from cli.judging.executor_choice import transaction_count
-from cli.judging.messages import JudgeOptions
 from cli.judging.steps import judge_here
 from harness.errors import MalformedHistory
 from harness.history import record_frames
