@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from zone_script import Script, at, second_of
 
 from clusters.reference.node.catalog import catalog as catalogs
-from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.catalog import Catalog, Table
 from clusters.reference.node.catalog.grammar import parse
 from clusters.reference.node.catalog.nodes import Node
 from clusters.reference.node.catalog.options import Joint, Separate, Zone
@@ -66,8 +66,12 @@ def zone(**fields: object) -> Zone:
     return msgspec.convert({"id": 1, "name": "Z", **fields}, Zone)
 
 
+def zone_of(waits: Separate | Joint) -> Zone:
+    return Zone(id=1, name="Z", waits=waits)
+
+
 def separate(up_s: int | None, down_s: int | None) -> Zone:
-    return Zone(id=1, name="Z", waits=Separate(up_s, down_s))
+    return zone_of(Separate(up_s, down_s))
 
 
 # -- the seed's timelines
@@ -123,7 +127,7 @@ def test_the_joint_timer_switches_once_where_the_others_switch_twice() -> None:
 def test_events_without_waits_apply_at_once(
     events: str, names: str, waits: Separate | Joint
 ) -> None:
-    state = created(Zone(id=1, name="Z", waits=waits), topology("ABC", 1), at(0))
+    state = created(zone_of(waits), topology("ABC", 1), at(0))
     there = set("ABC")
     for second, event in enumerate(events.split(), 1):
         there = there | {event[1]} if event[0] == "+" else there - {event[1]}
@@ -167,25 +171,58 @@ def test_a_topology_that_is_not_newer_is_ignored() -> None:
     assert topology_changed(state, topology("A", 4), at(1)) is state
     assert topology_changed(state, topology("A", 6), at(1)) is not state
 
+    # Nor does it fire what is due: options that were altered meanwhile are followed before that.
+    waiting = created(separate(5, 5), topology("AB", 1), at(0))
+    waiting = topology_changed(waiting, topology("ABC", 2), at(1))
+    assert topology_changed(waiting, topology("ABC", 2), at(6)) is waiting
+    assert fired(waiting, at(6)) is not waiting
+
 
 def test_a_wait_that_is_altered_applies_what_is_due_and_keeps_the_history() -> None:
     for waits, names in ((Separate(0, 100), "ABCD"), (Separate(100, 0), "AB")):
         state = created(separate(100, 100), topology("ABC", 1), at(0))
         state = topology_changed(state, topology("ABD", 2), at(10))
-        state = fired(altered(state, Zone(id=1, name="Z", waits=waits), at(20)), at(20))
+        state = fired(altered(state, zone_of(waits), at(20)), at(20))
 
         assert seconds(state) == [(0, "ABC"), (20, names)]
         assert due_at(state) == at(110)
         assert state.at(at(19)) == nodes("ABC")
 
 
-def test_a_wait_that_is_lengthened_counts_from_the_same_start() -> None:
-    state = created(separate(10, None), topology("A", 1), at(0))
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [(Separate(10, None), Separate(100, None)), (Joint(10), Joint(100))],
+    ids=["separate", "joint"],
+)
+def test_a_wait_that_is_lengthened_counts_from_the_same_start(
+    short: Separate | Joint, long: Separate | Joint
+) -> None:
+    state = created(zone_of(short), topology("A", 1), at(0))
     state = topology_changed(state, topology("AB", 2), at(5))
-    state = altered(state, separate(100, None), at(10))
+    state = altered(state, zone_of(long), at(10))
 
     assert due_at(state) == at(105)
     assert fired(state, at(15)) is state
+    assert seconds(fired(state, at(105))) == [(0, "A"), (105, "AB")]
+
+
+@pytest.mark.parametrize("names", ["ABCD", "BC"])
+def test_one_timer_alone_becomes_the_joint_one_with_its_start(names: str) -> None:
+    state = created(separate(100, 100), topology("ABC", 1), at(0))
+    state = topology_changed(state, topology(names, 2), at(10))
+    state = altered(state, zone_of(Joint(50)), at(20))
+
+    assert (state.up, state.down, due_at(state)) == (None, None, at(60))
+    assert seconds(fired(state, at(60))) == [(0, "ABC"), (60, names)]
+
+
+def test_timers_that_are_due_at_once_switch_once_and_are_over() -> None:
+    state = created(separate(10, 10), topology("ABC", 1), at(0))
+    state = topology_changed(state, topology("ABD", 2), at(5))
+    state = fired(state, at(15))
+
+    assert seconds(state) == [(0, "ABC"), (15, "ABD")]
+    assert (state.up, state.down) == (None, None)
 
 
 def test_a_filter_that_is_altered_drops_both_timers_and_applies_at_once() -> None:
@@ -255,6 +292,18 @@ def test_a_filter_without_a_node_is_accepted_with_a_warning() -> None:
     assert warning(everybody, topology("AB", 1)) is None
 
 
+def test_a_table_is_warned_of_where_no_node_of_its_zone_has_its_profile() -> None:
+    node = Node(name="A", profiles=("fast",))
+    outside = Node(name="B", profiles=("slow",))
+    shape, there = zone(filter='"A"'), Topology(revision=1, nodes=(node, outside))
+
+    def told(profile: str) -> str:
+        return str(warning(shape, there, Table(id=2, name="T", zone="Z", profile=profile)))
+
+    assert told("fast") == "None"
+    assert "no node of zone 'Z' has the storage profile 'slow'" in told("slow")
+
+
 def test_time_in_which_the_cluster_was_down_is_no_absence() -> None:
     state = created(separate(None, 60), topology("ABC", 1), at(0))
     state = topology_changed(state, topology("AB", 2), at(100))
@@ -299,6 +348,18 @@ def test_what_is_up_to_date_needs_no_invoke() -> None:
     assert run(store, catalog, topology("ABC", 2), 15) == 0
     assert run(store, catalog, topology("ABC", 2), 16) == 1
     assert manager.next_due(store) is None
+
+
+def test_a_wait_that_was_lengthened_before_its_timer_was_looked_at_is_waited_for() -> None:
+    store = Metastorage()
+    run(store, Catalog(zones={"Z": separate(10, 10)}), topology("AB", 1), 0)
+    run(store, Catalog(zones={"Z": separate(10, 10)}), topology("ABC", 2), 6)
+
+    longer = Catalog(zones={"Z": separate(20, 10)})
+    run(store, longer, topology("ABC", 2), 16)
+    assert (seconds(read(store)), manager.next_due(store)) == ([(0, "AB")], at(26))
+    run(store, longer, topology("ABC", 2), 26)
+    assert seconds(read(store)) == [(0, "AB"), (26, "ABC")]
 
 
 def test_a_filter_that_was_altered_there_and_back_before_it_was_looked_at_applies_at_once() -> None:
