@@ -14,13 +14,16 @@ from clusters.reference.node.metastorage.metastorage import (
     Change,
     Compacted,
     Condition,
+    Derived,
     Invoke,
     InvokeResult,
     Metastorage,
     ObservedKeys,
     Operation,
+    View,
     encode_invoke,
     together,
+    unchanged,
 )
 from clusters.reference.node.raft.types import Entry
 
@@ -77,7 +80,8 @@ def test_an_invoke_that_writes_nothing_in_any_branch_can_be_read() -> None:
     one = Invoke((Condition("key", "value", value=b"1"),), ())
     two = Invoke((Condition("key", "value", value=b"2"),), ())
     writes = Invoke((Condition("key", "absent"),), (), (Operation("key", b"2"),))
-    for reads in (one, two, msgspec.structs.replace(two, otherwise=one), Invoke((), ())):
+    chains = [msgspec.structs.replace(a, otherwise=b) for a, b in ((one, two), (two, one))]
+    for reads in (one, two, *chains, Invoke((), ())):
         assert store.read(encode_invoke(reads)) == do(store, reads)
     for last in (writes, put_of("key"), together((one, put_of("key")))):
         assert store.read(encode_invoke(last)) is None
@@ -184,6 +188,70 @@ def test_an_observer_that_was_not_told_of_a_key_is_told_which() -> None:
     assert observed.problem() is None
 
 
+@pytest.mark.parametrize(
+    ("untold", "key"), [(("c", b"3"), "'c'"), (("b", None), "'b'"), (("d", b"4"), "'d'")]
+)
+def test_an_observer_that_was_not_told_of_a_change_is_told_of_which_key(
+    untold: tuple[str, bytes | None], key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Metastorage()
+    observed = ObservedKeys(store)
+    put(store, ("b", b"1"), ("c", b"2"))
+    assert observed.problem() is None
+    monkeypatch.setattr(store, "_notify", lambda change: None)
+    put(store, untold)
+    assert key in str(observed.problem())
+
+
+def test_what_is_derived_is_computed_once_for_each_change_of_its_prefix() -> None:
+    store, computed = Metastorage(), list[int]()
+
+    def values(view: View) -> list[bytes]:
+        computed.append(store.revision)
+        return [held.value for held in view.prefixed("a/").values()]
+
+    derived = Derived(store, "a/", values)
+    assert (derived(), derived()) == ([], [])
+    put(store, ("b/1", b"x"))
+    assert derived() == []
+    put(store, ("a/1", b"1"))
+    assert (derived(), derived()) == ([b"1"], [b"1"])
+    put(store, ("a/1", None))
+    assert derived() == []
+    assert computed == [0, 2, 3]
+
+
+def test_unchanged_holds_of_a_key_as_it_was_read() -> None:
+    store = Metastorage()
+    put(store, ("a", b"1"))
+    as_read = [unchanged(key, store.get(key)) for key in ("a", "b")]
+    assert [do(store, Invoke((each,), ())).success for each in as_read] == [True, True]
+
+    put(store, ("a", b"1"), ("b", b"1"))
+    assert [do(store, Invoke((each,), ())).success for each in as_read] == [False, False]
+
+
+def test_replicas_differ_in_content_by_keys_and_by_how_far_back_their_history_goes() -> None:
+    one, other, short = Metastorage(), Metastorage(), Metastorage(max_history=1)
+    assert list(one.content()) == list(other.content())
+    for store in (one, other, short):
+        put(store, ("a", b"1"))
+        put(store, ("a", b"2"))
+    assert list(one.content()) == list(other.content())
+    assert list(one.content()) != list(short.content())
+    put(other, ("b", b"1"))
+    assert list(one.content()) != list(other.content())
+
+    # Of the same keys one has the history of its first revision, one that of its second.
+    first, second = Metastorage(), Metastorage()
+    put(first, ("gone", None))
+    put(first, ("lease/n1", b"1"))
+    put(second, ("lease/n1", b"1"))
+    put(second, ("gone", None), ("lease/n1", b"1"))
+    assert first.prefixed("") == second.prefixed("")
+    assert list(first.content()) != list(second.content())
+
+
 def test_a_watch_that_is_ended_sees_nothing_more() -> None:
     store, seen = Metastorage(), Seen()
     watch = store.watch("a/", 0, seen)
@@ -244,11 +312,12 @@ def test_a_history_that_does_not_reach_back_says_so(monkeypatch: pytest.MonkeyPa
 
 
 def test_keys_without_history_take_no_room_in_it_and_can_not_be_watched() -> None:
-    store = Metastorage()
+    store = Metastorage(max_history=1)
+    put(store, ("a", b"1"))
     for number in range(100):
         put(store, ("lease/n1", b"%d" % number))
-    assert store.changes("", 0) == ()
-    for prefix in ("", "lease/", "lease/n1", "le"):
+    assert store.changes("", 0) == (Change(revision=1, entries={"a": b"1"}),)
+    for prefix in ("", "lease/", "lease/n1", "le", ("a", "lease/")):
         with pytest.raises(ValueError, match="have no history"):
             store.watch(prefix, 0, Seen())
 
