@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from clusters.providers.sim.loop import simulate
@@ -16,6 +17,7 @@ from clusters.reference.node.rebalance.decisions import (
     Group,
     Stage,
     Topology,
+    kept,
     next_act,
     wanted,
 )
@@ -118,6 +120,9 @@ BASE, LOCK, CANCEL = Variant
         ((LOCK,), "abc abd abe", OWN, group("abc"), "unlocked/moved/changed"),
         ((LOCK,), "abc abd -", LATER, group("abc"), "change abd"),
         ((LOCK,), "abc abd -", OWN, group("abd"), SWITCH),
+        # A key of the lock is nothing to the others.
+        ((BASE, CANCEL), "abc abd -", OWN, group("abc"), "change abd"),
+        ((BASE, CANCEL), "abc abd -", OLD, group("abc", Stage.JOINT, "abd"), "-"),
         # catching up
         ((BASE, LOCK, CANCEL), "abc abd -", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
         ((BASE,), "abc abd abe", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
@@ -125,6 +130,8 @@ BASE, LOCK, CANCEL = Variant
         ((LOCK,), "abc abe -", None, group("abc", Stage.CATCHING_UP, "abd", 19), "change abe"),
         # pending was another set meanwhile, and d may have erased what this change leads to
         ((LOCK,), "abc abd -", None, group("abc", Stage.CATCHING_UP, "abd", 19), "change abd"),
+        # The others end the change that goes on before they begin another.
+        ((BASE, CANCEL), "abc abe -", None, group("abc", Stage.CATCHING_UP, "abd", 19), "-"),
         ((LOCK,), "abc abd -", OLD, group("abc", Stage.CATCHING_UP, "abd"), "unlocked/changed"),
         ((LOCK,), "abc abd -", OWN, group("abc", Stage.CATCHING_UP, "abd"), "-"),
         (
@@ -134,6 +141,10 @@ BASE, LOCK, CANCEL = Variant
             group("abc", Stage.CATCHING_UP, "abd"),
             "cancel, then -",
         ),
+        ((BASE,), "abc - -", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
+        # the table was dropped meanwhile
+        ((BASE,), "- - -", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
+        ((LOCK, CANCEL), "- - -", None, group("abc", Stage.CATCHING_UP, "abd"), "cancel, then -"),
         # a later life of a voter is taken in, or a learner let go
         ((BASE, LOCK, CANCEL), "abc - -", None, group("abc", Stage.CATCHING_UP, "abc", 9), "-"),
         # the joint configuration is completed by whoever leads; its lock stays, in its name
@@ -185,6 +196,9 @@ def test_the_next_act(
         # A copy that is stable already holds up nothing.
         (group("abc"), "abdef", "change abd"),
         (group("abc", Stage.CATCHING_UP, "abd"), "abdef", "-"),
+        (group("abc"), "bcdef", "change abd"),
+        # It is there, alone.
+        (group("abc"), "d", "change abd"),
     ],
 )
 def test_planned_overtakes_a_change_that_waits_for_a_node_that_has_left(
@@ -202,6 +216,16 @@ def test_a_change_that_waits_for_a_node_that_has_left_goes_on_while_nothing_is_p
     assert drawn(next_act(BASE, state("abc abd -"), group("abc"), topology("abc"))) == "change abd"
 
 
+@pytest.mark.parametrize(("generation", "act"), [(0, SWITCH), (1, "-")])
+def test_a_leader_does_nothing_once_a_forced_reset_has_taken_its_group(
+    generation: int, act: str
+) -> None:
+    reset = msgspec.structs.replace(state("abc b -"), generation=generation)
+
+    for variant in Variant:
+        assert drawn(next_act(variant, reset, group("abd"), topology())) == act, variant
+
+
 def test_a_change_of_peers_carries_term_and_revision() -> None:
     act = next_act(BASE, state("abc abd -"), group("abc"), topology())
 
@@ -217,6 +241,15 @@ def test_raft_nodes_run_in_stable_and_pending_and_where_pending_is_forced_there_
         pending=Assignments(("a",), force=True),
     )
     assert wanted(forced) == {"a"}
+    # What a reset has left out keeps what it has: a later one may choose it.
+    assert kept(forced) == set("abc")
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes"), [("- - -", ""), ("abc - -", "abc"), ("abc ad -", "abcd"), ("a d e", "ade")]
+)
+def test_a_copy_is_kept_by_every_node_that_any_set_asks_for(keys: str, nodes: str) -> None:
+    assert kept(state(keys)) == set(nodes)
 
 
 # -- failover
