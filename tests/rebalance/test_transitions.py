@@ -17,6 +17,7 @@ from clusters.reference.node.rebalance import transitions
 from clusters.reference.node.rebalance.keys import (
     APPLIED,
     CHAIN,
+    GENERATION,
     LOCK,
     PENDING,
     PLANNED,
@@ -224,6 +225,61 @@ def test_an_overtaken_switch_appends_what_is_new_to_the_chain_and_nothing_else()
         assert read(made, PARTITION).chain == Chain(links)
 
 
+FIRST, SECOND = Link(SETS["a1"].nodes, 0, 3, 1), Link(SETS["a4"].nodes, 1, 4, 1)
+
+
+def written(made: Metastorage, prefix: str, value: Assignments | Chain) -> PartitionState:
+    """What is read once ``value`` is there."""
+    put(made, Operation(PARTITION.key(prefix), encode(value)))
+    return read(made, PARTITION)
+
+
+@pytest.mark.parametrize(
+    ("pending", "generation", "kept"),
+    [
+        (Assignments(SETS["a2"].nodes), 1, ()),
+        # Also where the group is in a later generation than the chain knows of.
+        (Assignments(SETS["a2"].nodes), 2, ()),
+        (Assignments(SETS["a2"].nodes, force=True), 2, (FIRST, SECOND)),
+        (Assignments(SETS["a2"].nodes, from_reset=True), 1, (FIRST,)),
+    ],
+)
+def test_the_chain_forgets_what_came_before_a_reset_at_a_graceful_change_alone(
+    pending: Assignments, generation: int, kept: tuple[Link, ...]
+) -> None:
+    made = store("a4 - -")
+    written(made, CHAIN, Chain((FIRST, SECOND)))
+    seen = written(made, PENDING, pending)
+
+    at = Position(generation, 5)
+    step = transitions.stable_switched(Variant.BASE, seen, SETS["a2"], at, 2)
+    assert done(made, step) is Outcome.COMPLETED
+    after = read(made, PARTITION)
+    last = Link(SETS["a2"].nodes, generation, 5, 2)
+    assert (after.stable, after.pending, after.chain) == (SETS["a2"], None, Chain((*kept, last)))
+
+
+def test_a_switch_completes_a_graceful_change_that_began_since_metastorage_was_read() -> None:
+    made = store("a4 a3 -")
+    seen = written(made, CHAIN, Chain((FIRST, SECOND)))
+    written(made, PENDING, SETS["a2"])
+
+    step = transitions.stable_switched(Variant.BASE, seen, SETS["a2"], Position(1, 5), 2)
+    assert done(made, step) is Outcome.COMPLETED
+    assert shown(made) == "a2 - -"
+    assert read(made, PARTITION).chain == Chain((Link(SETS["a2"].nodes, 1, 5, 2),))
+
+
+def test_a_switch_overwrites_no_link_that_was_added_since_metastorage_was_read() -> None:
+    made = store("a1 a2 -")
+    seen = written(made, CHAIN, Chain((FIRST,)))
+    written(made, CHAIN, Chain((FIRST, SECOND)))
+
+    assert switched(made, Variant.BASE, "a2", 5, seen=seen) is Outcome.CHANGED
+    assert shown(made) == "a1 a2 -"
+    assert read(made, PARTITION).chain == Chain((FIRST, SECOND))
+
+
 def test_the_lock_ends_with_the_switch_that_it_was_for_and_with_no_other() -> None:
     made = store("a1 a2 a3", lock="a2")
     assert switched(made, Variant.LOCK, "a2", 5) is Outcome.CONTINUED
@@ -334,6 +390,14 @@ def test_the_lock_is_refused_where_pending_has_changed_and_come_back() -> None:
     assert done(made, fresh) is Outcome.LOCKED
 
 
+def test_what_follows_a_reset_is_locked_as_any_other_set() -> None:
+    made = store("a1 - -")
+    seen = written(made, PENDING, structs.replace(SETS["a2"], from_reset=True))
+
+    assert done(made, transitions.catch_up_finished(seen, SETS["a2"], 4)) is Outcome.LOCKED
+    assert read(made, PARTITION).lock == Lock(SETS["a2"].nodes, 4)
+
+
 def test_an_unlock_takes_planned_with_it_and_no_later_lock() -> None:
     made = store("a1 a2 a3", lock="a2", term=4)
     unlock = transitions.unlocked(read(made, PARTITION), 4)
@@ -388,6 +452,19 @@ def test_the_first_assignments_are_written_once() -> None:
     assert done(made, transitions.created(PARTITION, SETS["a1"], 5)) is Outcome.CREATED
     assert done(made, transitions.created(PARTITION, SETS["a2"], 6)) is Outcome.OUTDATED
     assert (shown(made), trigger_of(made)) == ("a1 - -", 5)
+
+
+@pytest.mark.parametrize(
+    ("chained", "chain"), [(False, None), (True, Chain((Link(SETS["a1"].nodes),)))]
+)
+def test_a_chain_begins_with_the_first_assignments_in_a_zone_that_is_highly_available(
+    chained: bool, chain: Chain | None
+) -> None:
+    made = Metastorage()
+
+    first = transitions.created(PARTITION, SETS["a1"], 5, chained=chained)
+    assert done(made, first) is Outcome.CREATED
+    assert read(made, PARTITION).chain == chain
 
 
 def test_a_partition_of_a_dropped_table_leaves_nothing() -> None:
@@ -450,3 +527,33 @@ def test_a_target_that_the_second_phase_of_a_reset_leads_to_is_not_planned_again
     assert done(made, step) is Outcome.EQUALS_PENDING
     after = read(made, PARTITION)
     assert (after.pending, after.planned, after.trigger) == (second, None, NEW)
+
+
+# -- the chain
+
+
+def test_the_chain_of_an_altered_zone_begins_once_with_what_is_stable() -> None:
+    made = store("a1 a2 -")
+    put(made, Operation(PARTITION.key(GENERATION), encode_number(3)))
+    begin = transitions.chained(read(made, PARTITION))
+
+    assert done(made, begin) is Outcome.CREATED
+    assert read(made, PARTITION).chain == Chain((Link(SETS["a1"].nodes, 3),))
+    assert done(made, begin) is Outcome.CHANGED
+    again = transitions.chained(read(made, PARTITION))
+    assert done(made, again) is Outcome.CHANGED
+
+
+@pytest.mark.parametrize("prefix", [STABLE, PENDING, CHAIN])
+def test_a_chain_is_cut_to_its_last_link_unless_something_has_changed_since(prefix: str) -> None:
+    for changed in (True, False):
+        made = store("a4 a2 -")
+        cut = transitions.unwound_to_stable(
+            written(made, CHAIN, Chain((FIRST, SECOND))), conditions=()
+        )
+        if changed:
+            value = Chain((FIRST, SECOND)) if prefix == CHAIN else SETS["a3"]
+            written(made, prefix, value)
+        assert (done(made, cut) is Outcome.CHANGED) == changed
+        links = (FIRST, SECOND) if changed else (SECOND,)
+        assert read(made, PARTITION).chain == Chain(links)
