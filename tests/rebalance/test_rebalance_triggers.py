@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from group_model import done
 
@@ -21,15 +22,18 @@ from clusters.reference.node.metastorage.metastorage import (
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.rebalance import triggers as rebalance
 from clusters.reference.node.rebalance.keys import (
+    FOUNDERS,
     PREFIXES,
     STABLE,
     PartitionId,
     PartitionState,
     Position,
+    assignments,
     read,
 )
 from clusters.reference.node.rebalance.transitions import Outcome, Variant, stable_switched
 from clusters.reference.node.runtime.hybrid_clock import span
+from clusters.reference.node.topology.logical import LOGICAL, Member
 from clusters.reference.node.zones import manager as zones
 from clusters.reference.node.zones.affinity import assigned
 from clusters.reference.node.zones.data_nodes import Topology
@@ -205,6 +209,54 @@ def test_three_changes_before_a_rebalance_ends_are_two_rebalances_at_most() -> N
         assert all(len(s.stable.nodes) == 5 for s in cluster.states() if s.stable is not None)
 
 
+def there(cluster: Cluster, nodes: str) -> None:
+    """The logical topology is ``nodes``; data nodes have not followed it yet."""
+    members = [Member(Node(name=name), f"{name}~1", "1") for name in nodes]
+    cluster._do(Invoke((), (Operation(LOGICAL, msgspec.msgpack.encode(members)),)))
+
+
+AVAILABLE = f"{ZONE}, CONSISTENCY_MODE = 'HIGH_AVAILABILITY'"
+
+
+@pytest.mark.parametrize(("zone", "aims"), [(ZONE, "ABCDE"), (AVAILABLE, "ABCD")])
+def test_a_node_that_has_left_is_no_aim_of_an_available_zone_unless_it_is_stable(
+    zone: str, aims: str
+) -> None:
+    cluster = Cluster("ABCDE", zone, TABLE)
+    there(cluster, "ABCDE")
+    cluster.now(1, "ABCDE", 'ALTER ZONE z SET DATA_NODES_FILTER = \'"A", "B", "C"\'')
+    cluster.rebalanced()
+    assert {state.stable for state in cluster.states()} == {assignments("ABC")}
+    there(cluster, "ABD")
+    cluster.now(2, "ABCDE", "ALTER ZONE z SET DATA_NODES_FILTER = '$..*', REPLICAS = 5")
+
+    assert [state.pending for state in cluster.states()] == [assignments(aims)] * PARTITIONS
+    assert {state.chain is not None for state in cluster.states()} == {zone == AVAILABLE}
+
+
+def test_where_all_aims_of_an_available_zone_have_left_nothing_moves() -> None:
+    cluster = Cluster("ABCDE", AVAILABLE, TABLE)
+    there(cluster, "ABCDE")
+    cluster.now(1, "ABCDE", 'ALTER ZONE z SET DATA_NODES_FILTER = \'"A", "B", "C"\'')
+    cluster.rebalanced()
+    there(cluster, "ABC")
+
+    assert not cluster.now(2, "ABCDE", 'ALTER ZONE z SET DATA_NODES_FILTER = \'"D", "E"\'')
+    assert all(state.pending is None for state in cluster.states())
+    there(cluster, "ABCD")
+    cluster.triggered()
+    assert {state.pending for state in cluster.states()} == {assignments("D")}
+
+
+def test_a_table_waits_until_its_zone_has_data_nodes() -> None:
+    cluster = Cluster("ABC")
+    for text in (ZONE, TABLE):
+        cluster.execute(text)
+
+    assert cluster.triggered() == Counter()
+    assert cluster.now(1, "ABC") == Counter({Outcome.CREATED: PARTITIONS})
+
+
 def test_without_data_nodes_a_table_keeps_what_it_has_and_a_new_one_waits() -> None:
     cluster = Cluster("ABC", ZONE, TABLE)
     stable = [state.stable for state in cluster.states()]
@@ -235,3 +287,12 @@ def test_any_key_that_a_dropped_table_has_left_is_removed(prefix: str) -> None:
         cluster._do(invoke)
 
     assert cluster.store.prefixed(prefix) == {}
+
+
+def test_no_key_of_a_table_that_is_there_is_removed() -> None:
+    cluster = Cluster("ABC", ZONE)
+    cluster.execute(TABLE)
+    (table,) = cluster.catalog.tables.values()
+    cluster._do(Invoke((), (Operation(PartitionId(table.id, 0).key(FOUNDERS), b"kept"),)))
+
+    assert list(rebalance.dropped(cluster.store, cluster.catalog)) == []
