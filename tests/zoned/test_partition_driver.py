@@ -12,7 +12,7 @@ import pytest
 from zoned_lab import Lab, columns, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.events import REBALANCE_STAGE
+from clusters.reference.node.events import REBALANCE_STAGE, EventLog
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.metastorage.metastorage import (
     Change,
@@ -22,16 +22,33 @@ from clusters.reference.node.metastorage.metastorage import (
     Versioned,
     encode_invoke,
 )
-from clusters.reference.node.raft import Configuration, Entry
+from clusters.reference.node.raft import (
+    ChangeBusy,
+    ChangeRefused,
+    Configuration,
+    Entry,
+    NotLeader,
+    StaleRevision,
+    StaleTerm,
+)
+from clusters.reference.node.raft import Stage as RaftStage
 from clusters.reference.node.rebalance import partition_driver
-from clusters.reference.node.rebalance.decisions import ChangePeers
+from clusters.reference.node.rebalance.decisions import CancelChange, ChangePeers
 from clusters.reference.node.rebalance.driver import Numbers
-from clusters.reference.node.rebalance.failover import Retries
-from clusters.reference.node.rebalance.keys import STABLE, PartitionId, assignments, encode
+from clusters.reference.node.rebalance.failover import ReconfigurationError, Retries
+from clusters.reference.node.rebalance.keys import (
+    STABLE,
+    PartitionId,
+    PartitionState,
+    assignments,
+    encode,
+)
 from clusters.reference.node.rebalance.partition_driver import Led, PartitionDriver
-from clusters.reference.node.rebalance.transitions import Variant
+from clusters.reference.node.rebalance.transitions import Variant, planned_moved
 from clusters.reference.node.runtime.concurrency import Failure, Tasks
 from clusters.reference.node.topology.logical import LOGICAL
+from clusters.reference.node.wire import error_table as codes
+from clusters.reference.node.wire.messages import Failed, InvokeReply, MemberReply
 from harness.protocols.client import READ_WRITE, StoreError
 
 TOPOLOGY = "SELECT NODE_NAME FROM SYSTEM.LOGICAL_TOPOLOGY"
@@ -81,25 +98,58 @@ class Load:
         raise AssertionError(f"key {key} can't be read")
 
 
-def alone(view: Metastorage) -> PartitionDriver:
+def alone(
+    view: Metastorage,
+    *,
+    variant: Variant = Variant.BASE,
+    ask: object = None,
+    host: object = None,
+    leader: object = None,
+    changes: object = None,
+) -> PartitionDriver:
     """The driver of node a, for what it decides by ``view`` alone."""
     nothing = cast(Any, None)
     return PartitionDriver(
         node="a",
-        variant=Variant.BASE,
+        variant=variant,
         view=view,
-        leader=nothing,
+        leader=cast(Any, leader),
         lives=lambda: {name: f"{name}@1" for name in "abc"},
         numbers=lambda: Numbers(((7, 0, 1),)),
         grants=lambda number: None,
-        host=nothing,
+        host=cast(Any, host),
         replicas=nothing,
         assignments={},
-        ask=nothing,
-        event_log=nothing,
-        change_log=nothing,
+        ask=cast(Any, ask),
+        event_log=EventLog(boot="boot", wall_ns=lambda: 7),
+        change_log=cast(Any, changes),
         tasks=Tasks(Failure()),
     )
+
+
+class Recorded:
+    """What is recorded of changes of peers."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[object, ...]] = []
+
+    def accepted(self, number: int, nodes: tuple[str, ...], **of: int) -> None:
+        self.lines.append(("accepted", number, nodes, of["asked"], of["term"], of["revision"]))
+
+    def failed(self, number: int, error: str, **of: int) -> None:
+        self.lines.append(("failed", number, error, of["term"], of["revision"]))
+
+    def cancelled(self, number: int, done: bool, **of: int) -> None:
+        self.lines.append(("cancelled", number, done, of["term"], of["revision"]))
+
+
+def led_by(
+    voters: str = "a@1 b@1", stage: RaftStage = RaftStage.STABLE, **fields: object
+) -> tuple[Group, Led]:
+    """A group that node a leads, in term 4, and what it knows of it."""
+    config = Configuration(tuple(voters.split()))
+    raft = SimpleNamespace(node="a@1", term=4, stage=stage, configuration=config, **fields)
+    return cast(Group, SimpleNamespace(raft=raft)), Led(4, Retries())
 
 
 async def settled(lab: Lab, node: str = "a", limit_s: float = 30.0) -> dict[int, set[str]]:
@@ -219,6 +269,137 @@ def test_a_leader_tidies_by_the_revision_that_made_its_nodes_stable(
         assert [act.revision for act in asked] == [2]
 
     simulate(scenario())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "answers", "found"),
+    [
+        ("abc", {n: MemberReply(f"{n}@1") for n in "abc"}, ("a@1", "b@1", "c@1")),
+        # What a node runs only the node knows.
+        ("ab", {"a": MemberReply("a@1"), "b": MemberReply("b@2")}, ("a@1", "b@2")),
+        # A voter that does not answer, or has none just now, stays what it is.
+        ("ab", {"a": MemberReply("a@1")}, ("a@1", "b@1")),
+        ("ab", {"a": MemberReply("a@1"), "b": MemberReply(None)}, ("a@1", "b@1")),
+        ("ac", {"a": MemberReply("a@1")}, ReconfigurationError.UNREACHABLE),
+        ("ac", {"a": MemberReply("a@1"), "c": MemberReply(None)}, ReconfigurationError.NOT_STARTED),
+        # No node of that name was ever there: it is not asked.
+        ("ax", {"a": MemberReply("a@1"), "x": MemberReply("x@1")}, "unreachable"),
+    ],
+)
+def test_a_change_leads_to_the_members_that_the_nodes_name(
+    nodes: str, answers: dict[str, MemberReply], found: tuple[str, ...] | str
+) -> None:
+    changed, record = list[object](), Recorded()
+    host = SimpleNamespace(
+        change_peers=lambda group, members, **of: changed.append((members, of["adjust"]))
+    )
+
+    async def ask(node: str, body: object, limit_s: float) -> object:
+        return answers.get(node, Failed(codes.UNREACHABLE, "silent"))
+
+    async def scenario() -> None:
+        for variant in Variant:
+            driver = alone(Metastorage(), variant=variant, ask=ask, host=host, changes=record)
+            group, led = led_by("a@1 b@1")
+            act = ChangePeers(tuple(nodes), 4, 20)
+            await driver._change(0, led, group, act, confirm=False)
+            assert led.may_try(20) == (not isinstance(found, str))
+
+    simulate(scenario())
+    # Voters that they are already need no change.
+    same = found == ("a@1", "b@1")
+    if isinstance(found, str):
+        assert (changed, record.lines) == ([], [("failed", 0, found, 4, 20)] * 3)
+    elif same:
+        assert (changed, record.lines) == ([], [])
+    else:
+        assert changed == [(found, variant is Variant.LOCK) for variant in Variant]
+        assert record.lines == [("accepted", 0, tuple(nodes), 4, 4, 20)] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "again"),
+    [
+        (StaleTerm, ReconfigurationError.STALE_TERM, True),
+        (StaleRevision, ReconfigurationError.STALE_REVISION, True),
+        (ChangeBusy, ReconfigurationError.BUSY, False),
+        (ChangeRefused, ReconfigurationError.BUSY, False),
+        (NotLeader, ReconfigurationError.STEPPED_DOWN, True),
+    ],
+)
+def test_a_change_that_raft_refuses_is_recorded_and_retried_where_nobody_else_does_it(
+    answer: type[Exception], error: ReconfigurationError, again: bool
+) -> None:
+    record = Recorded()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise answer(None) if answer is NotLeader else answer()
+
+    async def ask(node: str, body: object, limit_s: float) -> object:
+        return MemberReply(f"{node}@1")
+
+    async def scenario() -> None:
+        host = SimpleNamespace(change_peers=refuse)
+        driver = alone(Metastorage(), ask=ask, host=host, changes=record)
+        group, led = led_by()
+        act = ChangePeers(("a", "c"), 4, 20)
+        await driver._change(0, led, group, act, confirm=False)
+        assert led.may_try(20) == again
+
+    simulate(scenario())
+    assert record.lines == [("failed", 0, error, 4, 20)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "cancels", "done"),
+    [
+        (RaftStage.CATCHING_UP, True, True),
+        (RaftStage.STABLE, False, True),  # nothing goes on that is to be cancelled
+        (RaftStage.JOINT, False, False),
+    ],
+)
+def test_what_is_planned_moves_once_a_majority_confirms_the_leader_that_has_cancelled(
+    stage: RaftStage, cancels: bool, done: bool
+) -> None:
+    view, partition, record = Metastorage(), PartitionId(7, 0), Recorded()
+    state = PartitionState(
+        partition=partition,
+        planned=assignments("ab"),
+        pending_revision=20,
+        planned_revision=30,
+    )
+    moved, asked = planned_moved(state), list[Invoke]()
+    assert moved is not None
+
+    async def invoke(body: Invoke) -> InvokeReply:
+        asked.append(body)
+        return InvokeReply(True, 31)
+
+    async def scenario() -> None:
+        confirmed = list[int]()
+        group, led = led_by(
+            stage=stage,
+            now=17,
+            cancel_change=lambda: cancels,
+            leads_since=lambda moment: moment in confirmed,
+        )
+        leader = SimpleNamespace(invoke=invoke)
+        driver = alone(view, leader=leader, changes=record)
+        driver._cancel(0, led, group, CancelChange(4, moved), state)
+        # Of a cancel in vain it is asked no more for the same set.
+        assert led.refused == (0 if done else 30)
+        assert driver._confirming(0, led, group) == done
+        await asyncio.sleep(0.1)
+        assert asked == []
+        confirmed.append(17)
+        assert driver._confirming(0, led, group) == done
+        await asyncio.sleep(0.1)
+        assert asked == ([moved.invoke] if done else [])
+        assert led.revision == (31 if done else None)
+        assert not driver._confirming(0, led, group)
+
+    simulate(scenario())
+    assert record.lines == [("cancelled", 0, done, 4, 20)]
 
 
 def test_a_replica_that_was_wiped_is_a_voter_again_as_another_member() -> None:
