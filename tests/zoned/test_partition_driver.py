@@ -318,6 +318,46 @@ def test_a_change_leads_to_the_members_that_the_nodes_name(
 
 
 @pytest.mark.parametrize(
+    ("stage", "learners", "asks"),
+    [
+        (RaftStage.STABLE, (), False),
+        # A learner is to go, or a change that goes on to be turned back.
+        (RaftStage.STABLE, ("c@1",), True),
+        (RaftStage.CATCHING_UP, (), True),
+    ],
+)
+def test_a_change_to_the_voters_is_asked_for_where_something_else_goes_on(
+    stage: RaftStage, learners: tuple[str, ...], asks: bool
+) -> None:
+    asked = list[object]()
+    host = SimpleNamespace(change_peers=lambda group, members, **_: asked.append(members))
+
+    async def ask(node: str, body: object, limit_s: float) -> object:
+        return MemberReply(f"{node}@1")
+
+    async def scenario() -> None:
+        driver = alone(Metastorage(), ask=ask, host=host, changes=Recorded())
+        group, led = led_by(stage=stage)
+        cast(Any, group.raft).configuration = Configuration(("a@1", "b@1"), learners=learners)
+        await driver._change(0, led, group, ChangePeers(("a", "b"), 4, 20), confirm=False)
+
+    simulate(scenario())
+    assert bool(asked) == asks
+
+
+def test_a_cancelled_change_behind_which_nothing_is_planned_is_followed_by_nothing() -> None:
+    async def scenario() -> None:
+        group, led = led_by(leads_since=lambda moment: True)
+        led.cancelled = 17, None
+        driver = alone(Metastorage())
+        assert not driver._confirming(0, led, group)
+        assert not driver._acting
+        assert not driver._confirming(0, led, group)
+
+    simulate(scenario())
+
+
+@pytest.mark.parametrize(
     ("answer", "error", "again"),
     [
         (StaleTerm, ReconfigurationError.STALE_TERM, True),
