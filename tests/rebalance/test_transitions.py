@@ -544,6 +544,24 @@ def test_the_chain_of_an_altered_zone_begins_once_with_what_is_stable() -> None:
     assert done(made, again) is Outcome.CHANGED
 
 
+def test_a_switch_that_knows_no_chain_is_read_again_where_one_has_begun() -> None:
+    made = store("a1 a2 -")
+    before = read(made, PARTITION)
+    done(made, transitions.chained(before))  # the zone was altered to be highly available
+
+    late = transitions.stable_switched(Variant.BASE, before, SETS["a2"], Position(0, 5), 2)
+    assert done(made, late) is Outcome.CHANGED
+
+    again = transitions.stable_switched(
+        Variant.BASE, read(made, PARTITION), SETS["a2"], Position(0, 5), 2
+    )
+    assert done(made, again) is Outcome.COMPLETED
+    after = read(made, PARTITION)
+    assert after.stable == SETS["a2"]
+    assert after.chain is not None
+    assert after.chain.links[-1].nodes == SETS["a2"].nodes
+
+
 @pytest.mark.parametrize("prefix", [STABLE, PENDING, CHAIN])
 def test_a_chain_is_cut_to_its_last_link_unless_something_has_changed_since(prefix: str) -> None:
     for changed in (True, False):

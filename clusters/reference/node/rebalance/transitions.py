@@ -356,7 +356,10 @@ def stable_switched(
     ours = keys.equal(PENDING, applied if asked is None else asked)
     there = [keys.present(STABLE)]
     overtaken = now
-    if state.chain is not None:
+    if state.chain is None:
+        # One that was begun meanwhile has to get its link for these nodes.
+        there.append(keys.absent(CHAIN))
+    else:
         there.append(keys.unchanged(CHAIN, state.chain_revision))
         known = linked(state, None, applied, at)
         if known is not None and state.chain.links[-1].nodes != applied.nodes:
