@@ -11,6 +11,7 @@ from clusters.reference.node.raft import (
     Append,
     AppendReply,
     ChangeRefused,
+    Chunk,
     Configuration,
     Diverged,
     Entry,
@@ -195,6 +196,41 @@ def test_a_member_that_applied_what_was_cut_off_says_that_it_diverged() -> None:
     assert (raft.generation, raft.log_generation) == (1, 0)
     assert not member("n2", 1, 1, 1, 1, commit=4).keeps((FIRST,))
     assert member("n2", 1, 1, 1, commit=3).keeps((FIRST,))
+
+
+def test_a_member_that_is_to_be_erased_acknowledges_nothing_more() -> None:
+    raft = member("n2", 1, 1, 2, term=2, commit=3)
+    raft.step(append(previous=(3, 1), term=3, lineage=(FIRST,)))
+    finish(raft)
+    assert raft.diverged
+    mark = Mark(9, 3, Configuration(VOTERS, lineage=(FIRST,)))
+
+    raft.step(Chunk("n1", 3, 1, mark, 0, b"whole", True, (FIRST,)))
+    raft.step(append(previous=(9, 3), term=3, lineage=(FIRST,)))
+
+    ready = raft.ready()
+    assert (ready.chunks, ready.installed, ready.events) == ((), None, ())
+    assert not ready.send_now
+    assert not ready.send_durable
+    assert raft.last_index == 3
+
+
+@pytest.mark.parametrize(
+    ("terms", "commit", "keeps"),
+    [
+        ((1, 1, 2), 3, False),  # an old majority has committed another entry 3 since
+        ((1, 2), 2, False),  # nothing of term 2 lies before the entry 3 of term 1
+        ((1, 1, 2), 2, True),  # what is not committed may be left off
+        ((1, 1), 2, True),
+    ],
+)
+def test_what_an_old_majority_has_committed_since_a_reset_is_not_kept(
+    terms: tuple[int, ...], commit: int, keeps: bool
+) -> None:
+    raft = member("n2", *terms, term=2, commit=commit)
+
+    assert raft.keeps((FIRST,)) is keeps
+    assert raft.diverged is not keeps
 
 
 def test_a_committed_entry_may_be_another_one_before_the_reset_as_well() -> None:

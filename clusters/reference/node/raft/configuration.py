@@ -119,6 +119,13 @@ def shared_index(ours: Lineage, theirs: Lineage) -> int | None:
     return min(bases, default=None)
 
 
+def later_base(ours: Lineage, theirs: Lineage) -> Generation | None:
+    """The first generation of ``theirs`` that ``ours`` lacks, behind the last that both have."""
+    known = {generation.number: generation for generation in ours}
+    common = max((g.number for g in theirs if known.get(g.number) == g), default=0)
+    return next((g for g in theirs if g.number > common), None)
+
+
 def enter_joint(config: Configuration, changes: Sequence[Change]) -> Configuration:
     """Begin to change any number of members: ``(1 2 3)&&()`` to ``(1 2 4)&&(1 2 3)``."""
     if config.joint:

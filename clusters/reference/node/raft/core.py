@@ -19,6 +19,7 @@ from clusters.reference.node.raft.configuration import (
     Stage,
     Vote,
     forced,
+    later_base,
     shared_index,
 )
 from clusters.reference.node.raft.election import Election, ElectionTimer, Voter
@@ -537,6 +538,10 @@ class Raft:
         """Leave off what is not of the log of the leader that is followed; whether that could be
         done: nothing that was applied here can be left off.
         """
+        if self.diverged:
+            # What it took in and acknowledged now would be gone again as it is erased.
+            reached("message to a member that has diverged")
+            return False
         ours, lineage = self._log.configuration.lineage, message.lineage
         shared = None if ours == lineage else shared_index(ours, lineage)
         if shared is None:
@@ -581,11 +586,21 @@ class Raft:
             reached("member asked for by an earlier generation")
             return False
         shared = None if ours == lineage else shared_index(ours, lineage)
-        kept = shared is None or self._log.commit <= shared
+        kept = shared is None or (self._log.commit <= shared and self._may_be_of(lineage))
         if shared is not None and not kept and self._diverged is None:
             self._diverged = lineage[-1].number if lineage else 0
             self._outbox.events.append(Diverged(self._diverged, shared, self._log.commit))
         return kept
+
+    def _may_be_of(self, lineage: Lineage) -> bool:
+        """Whether what is committed here may be of the log that a later generation of ``lineage``
+        goes on with: its survivor may not have had what an old majority has committed since.
+        """
+        base, commit = later_base(self._log.configuration.lineage, lineage), self._log.commit
+        if base is None:
+            return True
+        term = self._log.term(commit) or 0
+        return term == base.base_term if commit == base.base_index else term <= base.base_term
 
     def persisted(self, index: int, term: int) -> None:
         """The entries of the ``Ready`` that ended with (index, term) are durable here, and those
