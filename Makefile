@@ -2,7 +2,7 @@
 .PHONY: drill drill-quick drill-ignite test lint format plan-reference sbom set-up clean
 
 PLAN ?= scenarios/reference/drill.toml
-WORKERS ?= 4
+WORKERS ?= 3
 
 drill:
 	@scripts/set-up run
